@@ -1,0 +1,28 @@
+# The verbs of this repository. `./run` sets up what is missing; each recipe asks it for the environment's python.
+.DEFAULT_GOAL := help
+.PHONY: help setup test soak lint bench clean
+SHELL := bash
+python = py="$$(./run --setup-only dev)" && "$$py"
+
+help:  ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## make or complete the environment (.venv, unless an active one has everything)
+	@./run --setup-only dev >/dev/null
+
+lint:  ## ruff and mypy
+	@$(python) -m ruff check . && "$$py" -m mypy
+
+test: lint  ## lint, then the tests that take seconds; pytest's closing line stands last
+	@$(python) -m pytest -q -m "not soak" $(ARGS)
+
+soak:  ## kill and resume for minutes on end, with output
+	@$(python) -m pytest -m soak -s $(ARGS)
+
+bench:  ## what detrain costs
+	@shopt -s nullglob; $(python) --version >/dev/null && for file in benchmarks/bench_*.py; do \
+		echo "== $$file"; "$$py" "$$file" || exit; done
+
+clean:  ## remove what was built, the environment too
+	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache detrain/launch/libdetrain_syscalls.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,25 @@
+"""What detrain knows about each framework; the only place that imports one.
+
+Every adapter is a module with the same functions, loaded when the script has loaded the framework:
+
+- `prepare(settings)`: make it deterministic and seed it, before the script's next statement;
+- `generators()`: the process-wide generators of random numbers, by name;
+- `flags()` / `set_flags(flags)`: process-wide switches that belong to the state (default dtype, grad mode);
+- `facts()`: versions, thread counts and instruction sets that the bits depend on;
+- `watch_updates(on_update, on_gradient)`: report weight updates and gradient computations while the loops are looked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Framework to the module that knows it.
+NAMES = {"numpy": "detrain.adapters.numpy", "torch": "detrain.adapters.torch"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `prepare` is told."""
+
+    seed: int
+    is_deterministic: bool

@@ -1,0 +1,243 @@
+"""numpy: arrays with their views, scalars, dtypes and generators of random numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from detrain.adapters import Settings
+from detrain.errors import CaptureError
+from detrain.state.objects import register_value
+from detrain.state.registry import Handler, register
+from detrain.state.restore import MISSING, Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk, keep
+
+
+class ArrayHandler(Handler):
+    """An array: dtype, shape, strides and bytes. A view names the array that it looks into, so that both keep sharing memory."""
+
+    kind = "numpy.ndarray"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["shape"], node["strides"], node["dtype"] = list(obj.shape), list(obj.strides), dtype_text(obj.dtype)
+        node["writeable"] = bool(obj.flags.writeable)
+        if isinstance(obj, np.memmap) and not obj.flags.writeable:
+            keep(node, f"a read-only map of {obj.filename}", is_loud=False)
+            return
+        if obj.dtype.hasobject:
+            if obj.dtype != object:
+                raise CaptureError("a structured array that holds Python objects")
+            node["seq"] = walk.children(obj.ravel(order="K").tolist() if obj.size else [])
+            node["order"] = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
+            return
+        base = owner_of(obj)
+        if base is not obj:
+            node["base"] = walk.child(base, ".<base>")
+            node["offset"] = obj.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+            return
+        plain = np.asarray(obj)
+        is_fortran = plain.flags.f_contiguous and not plain.flags.c_contiguous
+        content = plain.T if is_fortran else plain
+        walk.array(node, storable(np.ascontiguousarray(content)), node["dtype"])
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        if "kept" in node:
+            return True
+        same = list(live.shape) == node["shape"] and dtype_text(live.dtype) == node["dtype"]
+        if not same or (live.size > 1 and list(live.strides) != node["strides"]):
+            return False
+        base = owner_of(live)
+        if "base" not in node:
+            return base is live or "seq" in node
+        return base is not live and restore.value(node["base"], base) is base
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        dtype = text_dtype(node["dtype"])
+        if "base" in node:
+            base = restore.value(node["base"])
+            return np.ndarray.__new__(cls, node["shape"], dtype, base, node["offset"], node["strides"])
+        if "seq" in node:
+            return np.ndarray.__new__(cls, node["shape"], dtype, order=node["order"])
+        strides = node["strides"]
+        is_fortran = len(strides) > 1 and strides == sorted(strides) and strides != sorted(strides, reverse=True)
+        return np.ndarray.__new__(cls, node["shape"], dtype, order="F" if is_fortran else "C")
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        plain = np.asarray(obj)
+        if "seq" in node:
+            elements = restore.values(node["seq"], obj.ravel(order="K").tolist())
+            flat = plain.ravel(order="K")
+            for position, element in enumerate(elements):
+                flat[position] = element
+            if not np.shares_memory(flat, plain):
+                plain[...] = flat.reshape(plain.shape, order=node["order"])
+        elif "base" not in node:
+            data = restore.data(node)
+            if data is MISSING:
+                return
+            is_fortran = plain.flags.f_contiguous and not plain.flags.c_contiguous
+            content = data.view(plain.dtype).reshape(plain.T.shape if is_fortran else plain.shape)
+            content = content.T if is_fortran else content
+            self._write(plain, content, node, restore)
+        if obj.flags.writeable != node["writeable"]:
+            obj.flags.writeable = node["writeable"]
+
+    def _write(self, live: Any, content: Any, node: Node, restore: Restore) -> None:
+        if live.flags.writeable:
+            live[...] = content
+        elif live.tobytes() != content.tobytes():
+            live.flags.writeable = True
+            live[...] = content
+            live.flags.writeable = False
+
+
+def owner_of(array: Any) -> Any:
+    """The ndarray whose memory this one looks into; the array itself if it owns its memory or another kind of object does."""
+    base = array.base
+    return base if isinstance(base, np.ndarray) and not base.dtype.hasobject and type(base) is not np.memmap else array
+
+
+def dtype_text(dtype: Any) -> Any:
+    """A dtype as text, or as a list for structured ones."""
+    return dtype.str if dtype.names is None else repr(dtype.descr)
+
+
+def text_dtype(text: Any) -> Any:
+    """The inverse of `dtype_text`."""
+    if text.startswith("["):
+        import ast
+
+        return np.dtype(ast.literal_eval(text))
+    return np.dtype(text)
+
+
+def storable(data: Any) -> Any:
+    """The same bytes under a dtype that HDF5 has."""
+    return data.view(np.uint8) if data.dtype.kind in "VMmSU" else data
+
+
+class GeneratorHandler(Handler):
+    """`numpy.random.Generator` and `RandomState`: the state of their bit generator."""
+
+    kind = "numpy.random"
+    is_last = True
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if isinstance(obj, np.random.RandomState):
+            node["state"] = encode_state(obj.get_state(legacy=False))
+        else:
+            node["bits"] = walk.child(obj.bit_generator, ".bit_generator")
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "state" in node:
+            return np.random.RandomState(0)
+        return np.random.Generator(restore.value(node["bits"]))
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        if "state" in node:
+            return bool(live.get_state(legacy=False)["bit_generator"] == node["state"]["bit_generator"])
+        return restore.value(node["bits"], live.bit_generator) is live.bit_generator
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "state" in node:
+            obj.set_state(decode_state(node["state"]))
+
+
+class BitGeneratorHandler(Handler):
+    """PCG64, MT19937, Philox, SFC64: their `state` dict is all of it."""
+
+    kind = "numpy.random.BitGenerator"
+    is_last = True
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["state"] = encode_state(obj.state)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return restore.find_type(node)(0)
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        obj.state = decode_state(node["state"])
+
+
+def encode_state(state: Any) -> Any:
+    """A bit generator's state dict with its arrays as lists."""
+    if isinstance(state, dict):
+        return {key: encode_state(value) for key, value in state.items()}
+    if isinstance(state, np.ndarray):
+        return {"array": state.tolist(), "dtype": state.dtype.str}
+    if isinstance(state, float):
+        return {"float": state.hex()}
+    return state.item() if isinstance(state, np.generic) else state
+
+
+def decode_state(state: Any) -> Any:
+    """The inverse of `encode_state`."""
+    if not isinstance(state, dict):
+        return state
+    if state.keys() == {"array", "dtype"}:
+        return np.array(state["array"], dtype=state["dtype"])
+    if state.keys() == {"float"}:
+        return float.fromhex(state["float"])
+    return {key: decode_state(value) for key, value in state.items()}
+
+
+class ScalarHandler(Handler):
+    """numpy scalars: dtype and bytes."""
+
+    kind = "numpy.generic"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["dtype"] = dtype_text(obj.dtype)
+        node["bytes"] = obj.tobytes().hex()
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and live.tobytes().hex() == node["bytes"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return np.frombuffer(bytes.fromhex(node["bytes"]), dtype=text_dtype(node["dtype"]))[0]
+
+
+register(ArrayHandler(), np.ndarray)
+register(ScalarHandler(), np.generic)
+register(GeneratorHandler(), np.random.Generator, np.random.RandomState)
+register(BitGeneratorHandler(), np.random.BitGenerator)
+register_value(np.dtype, lambda v: (dtype_text(v),), text_dtype)
+
+
+def prepare(settings: Settings) -> None:
+    """Seed numpy's global generator."""
+    np.random.seed(settings.seed % 2**32)
+
+
+def generators() -> dict[str, Any]:
+    """numpy's global generator."""
+    return {"numpy": np.random.mtrand._rand}
+
+
+def flags() -> dict[str, Any]:
+    """How numpy treats floating-point errors."""
+    return dict(np.geterr())
+
+
+def set_flags(flags: dict[str, Any]) -> None:
+    """The inverse of `flags`."""
+    np.seterr(**flags)
+
+
+def facts() -> dict[str, Any]:
+    """The installed version."""
+    return {"numpy": np.__version__}
+
+
+def watch_updates(on_update: Any, on_gradient: Any) -> None:
+    """numpy trains nothing by itself."""
+
+

@@ -1,0 +1,126 @@
+"""torch: tensors, loaders, generators, deterministic kernels, and where weights are updated."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from detrain.adapters import Settings
+from detrain.adapters.torch import loading, tensors
+from detrain.state import objects, tree
+from detrain.state.registry import register
+
+register(tensors.TensorHandler(), torch.Tensor)
+register(tensors.StorageHandler(), torch.UntypedStorage)
+register(tensors.GeneratorHandler(), torch.Generator)
+register(loading.WorkerIteratorHandler(), loading.WorkerIterator)
+objects.register_value(torch.dtype, lambda v: (tensors.dtype_name(v),), lambda name: getattr(torch, name))
+objects.register_value(torch.device, lambda v: (str(v),))
+objects.register_value(torch.Size, tuple, lambda *dims: torch.Size(dims))
+objects.register_value(torch.layout, lambda v: (str(v).removeprefix("torch."),), lambda name: getattr(torch, name))
+objects.register_value(torch.memory_format, lambda v: (str(v).removeprefix("torch."),), lambda name: getattr(torch, name))
+register(objects.KeptHandler(), torch.cuda.Stream, torch.cuda.Event)
+tree.transparent_attributes.update({"_parameters", "_buffers", "_modules"})
+
+
+def prepare(settings: Settings) -> None:
+    """Seed torch's generators and choose deterministic kernels.
+
+    `warn_only`: an operator without a deterministic kernel warns instead of ending the script; on CPU hardly any is left.
+    """
+    loading.patch()
+    torch.manual_seed(settings.seed)
+    if settings.is_deterministic:
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = True
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def generators() -> dict[str, Any]:
+    """torch's default generator of every device that the script has begun to use."""
+    found: dict[str, Any] = {"torch": torch.default_generator}
+    if torch.cuda.is_initialized():
+        for number, generator in enumerate(torch.cuda.default_generators):
+            found[f"torch.cuda:{number}"] = generator
+    return found
+
+
+def flags() -> dict[str, Any]:
+    """Switches of torch that decide what comes out."""
+    return {
+        "default_dtype": tensors.dtype_name(torch.get_default_dtype()),
+        "grad": torch.is_grad_enabled(),
+        "anomaly": torch.is_anomaly_enabled(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+    }
+
+
+def set_flags(flags: dict[str, Any]) -> None:
+    """The inverse of `flags`; touches only what differs."""
+    now = globals()["flags"]()
+    setters: dict[str, Callable[[Any], Any]] = {
+        "default_dtype": lambda v: torch.set_default_dtype(getattr(torch, v)),
+        "grad": torch.set_grad_enabled,
+        "anomaly": torch.autograd.set_detect_anomaly,
+        "matmul_precision": torch.set_float32_matmul_precision,
+        "deterministic": lambda v: torch.use_deterministic_algorithms(v, warn_only=flags["warn_only"]),
+        "warn_only": lambda v: torch.use_deterministic_algorithms(flags["deterministic"], warn_only=v),
+        "cudnn_benchmark": lambda v: setattr(torch.backends.cudnn, "benchmark", v),
+        "cudnn_deterministic": lambda v: setattr(torch.backends.cudnn, "deterministic", v),
+    }
+    for name, value in flags.items():
+        if now.get(name) != value and name in setters:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                setters[name](value)
+
+
+def facts() -> dict[str, Any]:
+    """What the bits depend on beside the script: version, threads, instruction set, device."""
+    found = {
+        "torch": torch.__version__,
+        "torch_threads": torch.get_num_threads(),
+        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    if torch.cuda.is_initialized():
+        found["cuda_devices"] = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = torch.backends.cudnn.version()
+    return found
+
+
+def hold_loading(is_on: bool) -> None:
+    """Hold back the tasks of loaders' workers while the run fast-forwards."""
+    loading.holding.is_on = is_on
+
+
+class Watch:
+    """Reports every optimizer step and every computation of gradients, until it is stopped."""
+
+    def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[], None]) -> None:
+        self._on_gradient = on_gradient
+        self._handle = register_optimizer_step_post_hook(lambda *_: on_update())
+        self._plain = torch.autograd._engine_run_backward
+        torch.autograd._engine_run_backward = self._run_backward
+
+    def _run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        self._on_gradient()
+        return self._plain(*args, **kwargs)
+
+    def stop(self) -> None:
+        """Take the hooks out again."""
+        self._handle.remove()
+        torch.autograd._engine_run_backward = self._plain
+
+
+def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[], None]) -> Watch:
+    """Begin to watch."""
+    return Watch(on_update, on_gradient)

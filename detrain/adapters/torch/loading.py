@@ -1,0 +1,293 @@
+"""`DataLoader` with worker processes: keyed random numbers, and a position that can be set.
+
+Without workers nothing is special: the loader's iterator is a Python object whose sampler is a generator, and both are captured
+like any other. With workers, three things are added to torch's iterator, each by one `_patch_` function:
+
+- every task sent to a worker carries a key (base seed, pass, batch); unpickling it in the worker seeds the worker's
+  generators, so that what a batch draws does not depend on which worker draws it, or on what that worker did before;
+- tasks that are in flight are remembered, because the sampler is ahead of what the script has received;
+- while a run fast-forwards, tasks are drawn but not sent: the iterator is about to be restored, and nothing need be loaded.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import dataloader as torch_dataloader
+from torch.utils.data import get_worker_info
+
+from detrain.state.iterators import on_blind_steps
+from detrain.state.registry import Handler
+from detrain.state.restore import Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk
+
+BaseIterator = torch_dataloader._BaseDataLoaderIter
+WorkerIterator = torch_dataloader._MultiProcessingDataLoaderIter
+
+_next_index = BaseIterator._next_index
+_try_put_index = WorkerIterator._try_put_index
+_next_data = WorkerIterator._next_data
+_reset = WorkerIterator._reset
+
+
+class Holding:
+    """Whether tasks for workers are held back."""
+
+    is_on = False
+
+
+holding = Holding()
+
+
+class _Extra:
+    """What is added to torch's iterator."""
+
+    __slots__ = ("held", "in_flight", "passes")
+
+    def __init__(self) -> None:
+        self.passes = -1  # how often the workers have begun a pass over the data set, from 0
+        self.held: deque[Any] = deque()
+        self.in_flight: dict[int, Any] = {}
+
+
+def _extra(iterator: Any) -> _Extra:
+    found = iterator.__dict__.get("_detrain")
+    if found is None:
+        found = iterator.__dict__["_detrain"] = _Extra()
+    return found  # type: ignore[no-any-return]
+
+
+class KeyedTask:
+    """The indices of one batch on their way to a worker. It arrives as the plain indices, having seeded the worker."""
+
+    def __init__(self, index: Any, key: tuple[int, int, int]) -> None:
+        self.index, self.key = index, key
+
+    def __reduce__(self) -> Any:
+        return arrive, (self.index, self.key)
+
+
+def arrive(index: Any, key: tuple[int, int, int]) -> Any:
+    """Seed this worker's generators for one batch; `key` is (base seed, pass, batch). Returns the indices."""
+    words = np.random.SeedSequence(key).generate_state(6, dtype=np.uint32)
+    random.seed(int(words[0]) | int(words[1]) << 32)
+    np.random.seed(words[2:4])
+    torch.default_generator.manual_seed(int(words[4]) | int(words[5]) << 32)
+    info = get_worker_info()
+    if info is not None:
+        for position, generator in enumerate(_own_generators(info.dataset)):
+            _seed(generator, np.random.SeedSequence((*key, position)))
+    return index
+
+
+_found_generators: dict[int, list[Any]] = {}
+
+
+def _own_generators(dataset: Any) -> list[Any]:
+    """Generators that the data set holds itself, in `__dict__`s and small containers below it."""
+    if id(dataset) not in _found_generators:
+        found: list[Any] = []
+        seen: set[int] = set()
+        pending = deque([dataset])
+        while pending:
+            obj = pending.popleft()
+            if id(obj) in seen:
+                continue
+            seen.add(id(obj))
+            if isinstance(obj, (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)):
+                found.append(obj)
+            elif isinstance(obj, (list, tuple)) and len(obj) < _SMALL:
+                pending.extend(obj)
+            elif isinstance(obj, dict) and len(obj) < _SMALL:
+                pending.extend(obj.values())
+            elif hasattr(obj, "__dict__") and not isinstance(obj, (type, type(sys), torch.Tensor)):
+                pending.extend(vars(obj).values())
+        _found_generators[id(dataset)] = found
+    return _found_generators[id(dataset)]
+
+
+_SMALL = 1000
+
+
+def _seed(generator: Any, sequence: Any) -> None:
+    word = int(sequence.generate_state(1, dtype=np.uint64)[0])
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(sequence).state
+    elif isinstance(generator, np.random.RandomState):
+        generator.seed(sequence.generate_state(2))
+    elif isinstance(generator, torch.Generator):
+        generator.manual_seed(word)
+    else:
+        generator.seed(word)
+
+
+def patch() -> None:
+    """Install everything; a second call changes nothing."""
+    _patch_next_index()
+    _patch_try_put_index()
+    _patch_next_data()
+    _patch_reset()
+    if _hand_out_nothing not in on_blind_steps:
+        on_blind_steps.append(_hand_out_nothing)
+
+
+def _patch_next_index() -> None:
+    def _next_index_keyed(self: Any) -> Any:
+        extra = _extra(self)
+        index = extra.held.popleft() if extra.held and not holding.is_on else _next_index(self)
+        if holding.is_on:
+            return index
+        extra.in_flight.pop(self._rcvd_idx - 1, None)
+        extra.in_flight[self._send_idx] = index
+        return KeyedTask(index, (self._base_seed, extra.passes, self._send_idx))
+
+    WorkerIterator._next_index = _next_index_keyed
+
+
+def _patch_try_put_index() -> None:
+    def _try_put_index_held(self: Any) -> None:
+        if not holding.is_on:
+            _try_put_index(self)
+            return
+        try:
+            _extra(self).held.append(self._next_index())
+        except StopIteration:
+            return
+
+    WorkerIterator._try_put_index = _try_put_index_held
+
+
+def _patch_next_data() -> None:
+    def _next_data_sent(self: Any) -> Any:
+        held = _extra(self).held
+        if held:
+            was_on, holding.is_on = holding.is_on, False
+            try:
+                for _ in range(len(held)):
+                    _try_put_index(self)
+            finally:
+                holding.is_on = was_on
+        return _next_data(self)
+
+    WorkerIterator._next_data = _next_data_sent
+
+
+def _patch_reset() -> None:
+    def _reset_counted(self: Any, loader: Any, first_iter: bool = False) -> None:
+        extra = _extra(self)
+        extra.passes += 1
+        extra.held.clear()
+        extra.in_flight.clear()
+        _reset(self, loader, first_iter)
+
+    WorkerIterator._reset = _reset_counted
+
+
+_plain_next = BaseIterator.__next__
+
+
+def _hand_out_nothing(is_on: bool) -> None:
+    """While a generator is only taken to its place, loaders inside it hand out None and load nothing."""
+    BaseIterator.__next__ = (lambda self: None) if is_on else _plain_next
+
+
+class WorkerIteratorHandler(Handler):
+    """A loader's iterator with worker processes: its sampler, the batches in flight, and how far it has got.
+
+    The processes themselves are started anew; keyed random numbers make their past irrelevant. Only for a data set that is
+    itself an iterator (`IterableDataset`) the workers' past matters: its batches are fetched again.
+    """
+
+    kind = "torch.DataLoader iterator"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        extra = _extra(obj)
+        node["loader_attrs"] = walk.attributes([("dataset", obj._dataset), ("sampler", obj._index_sampler)])
+        node["sampler"] = walk.child(obj._sampler_iter, ".sampler_iter")
+        first = obj._rcvd_idx
+        flying = [extra.in_flight[n] for n in sorted(extra.in_flight) if n >= first] + list(extra.held)
+        node["flying"] = [walk.child(index, f".<batch {first + n}>") for n, index in enumerate(flying)]
+        node["received"], node["yielded"] = first, obj._num_yielded
+        node["base_seed"], node["passes"] = obj._base_seed, extra.passes
+        node["workers"] = obj._num_workers
+        node["iterable"] = obj._dataset_kind == torch_dataloader._DatasetKind.Iterable
+        node["finished"] = obj._shutdown or (not flying and obj._num_yielded > 0 and obj._tasks_outstanding == 0)
+        node["len_called"] = obj._IterableDataset_len_called
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and (not live._shutdown or node["finished"])
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        loader = self._loader_of(node, restore)
+        was_on, holding.is_on = holding.is_on, True
+        try:
+            return WorkerIterator(loader)
+        finally:
+            holding.is_on = was_on
+
+    def _loader_of(self, node: Node, restore: Restore) -> Any:
+        """The live loader whose data set the iterator runs over."""
+        import gc
+
+        dataset = restore.value(dict(node["loader_attrs"])["dataset"])
+        for candidate in gc.get_objects():
+            if isinstance(candidate, torch_dataloader.DataLoader) and candidate.__dict__.get("dataset") is dataset:
+                if candidate.num_workers == node["workers"]:
+                    return candidate
+        raise ValueError("no DataLoader over its data set is alive")
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        extra = _extra(obj)
+        for name, ref in node["loader_attrs"]:
+            restore.value(ref, getattr(obj, {"dataset": "_dataset", "sampler": "_index_sampler"}[name]))
+        while obj._tasks_outstanding > 0 and not obj._shutdown:
+            obj._get_data()
+            obj._tasks_outstanding -= 1
+        obj._base_seed = node["base_seed"]
+        extra.passes = node["passes"]
+        extra.held.clear()
+        extra.in_flight.clear()
+        sampler = restore.value(node["sampler"], obj._sampler_iter)
+        flying = restore.values(node["flying"])
+
+        def set_position() -> None:
+            obj._sampler_iter = sampler
+            obj._task_info = {}
+            obj._worker_queue_idx_cycle = cycle(range(obj._num_workers))
+            obj._workers_num_tasks = [0] * obj._num_workers
+            obj._rcvd_idx = obj._send_idx = node["received"]
+            obj._num_yielded = node["yielded"]
+            obj._IterableDataset_len_called = node["len_called"]
+            extra.held.extend(flying)
+
+        if node["finished"]:
+            if not obj._persistent_workers:
+                obj._shutdown_workers()
+            restore.afterwards(set_position)
+        elif node["iterable"]:
+            self._fetch_again(obj, node["yielded"])
+        else:
+            restore.afterwards(set_position)
+
+    def _fetch_again(self, obj: Any, count: int) -> None:
+        was_on, holding.is_on = holding.is_on, False
+        try:
+            obj._rcvd_idx = obj._send_idx = obj._num_yielded = 0
+            obj._task_info = {}
+            obj._workers_num_tasks = [0] * obj._num_workers
+            for _ in range(obj._prefetch_factor * obj._num_workers):
+                obj._try_put_index()
+            for _ in range(count):
+                next(obj)
+        finally:
+            holding.is_on = was_on
+
+

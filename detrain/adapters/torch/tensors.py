@@ -1,0 +1,185 @@
+"""Tensors by storage: views, tied weights and strides come back as they were, in every dtype, in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from detrain.errors import CaptureError, RestoreError
+from detrain.state.registry import Handler
+from detrain.state.restore import MISSING, Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk
+
+#: dtypes that numpy lacks are stored under whole numbers of their size.
+_PLAIN = {
+    torch.bool: np.bool_, torch.uint8: np.uint8, torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32,
+    torch.int64: np.int64, torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64,
+    torch.complex64: np.complex64, torch.complex128: np.complex128,
+}  # fmt: skip
+_BY_SIZE = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for `torch.float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+class TensorHandler(Handler):
+    """A tensor: its storage, how it looks into it, its gradient, and whether it wants one.
+
+    A tensor that carries a graph is captured without it. The restored one wants a gradient as before and raises when one
+    reaches it, because the graph behind it is gone.
+    """
+
+    kind = "torch.Tensor"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        _refuse_exotic(obj)
+        node["dtype"], node["device"] = dtype_name(obj.dtype), str(obj.device)
+        node["shape"] = list(obj.shape)
+        node["requires_grad"] = obj.requires_grad
+        if obj.layout is torch.sparse_coo:
+            node["coo"] = [walk.child(obj._indices(), ".<indices>"), walk.child(obj._values(), ".<values>"), obj.is_coalesced()]
+            return
+        node["strides"], node["offset"] = list(obj.stride()), obj.storage_offset()
+        if obj.grad_fn is not None:
+            node["graph"] = str(obj.grad_fn.name())
+        elif obj.is_leaf and obj.grad is not None:
+            node["grad"] = walk.child(obj.grad, ".grad")
+        storage = obj.untyped_storage()
+        node["storage"] = walk.child(storage, "")
+        if obj.is_contiguous() and obj.storage_offset() == 0 and obj.numel() * obj.element_size() == storage.nbytes():
+            # Only for the reader of the file: the storage's bytes under the tensor's dtype and shape.
+            walk.tree.nodes[node["storage"][1]].setdefault("as", [node["dtype"], node["shape"]])
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        if "graph" in node or live.grad_fn is not None or "coo" in node or live.layout is not torch.strided:
+            return False
+        return dtype_name(live.dtype) == node["dtype"] and str(live.device) == node["device"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "coo" in node:
+            indices, values = restore.values(node["coo"][:2])
+            made = torch.sparse_coo_tensor(indices, values, node["shape"], is_coalesced=node["coo"][2], check_invariants=False)
+            return made.requires_grad_(node["requires_grad"])
+        cls = restore.find_type(node)
+        data = _look(node, restore.value(node["storage"]))
+        if cls is torch.nn.Parameter:
+            return torch.nn.Parameter(data, requires_grad=node["requires_grad"])
+        if cls is not torch.Tensor:
+            data = torch.Tensor._make_subclass(cls, data)
+        return data
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "coo" in node:
+            return
+        if not is_new:
+            storage = restore.value(node["storage"], obj.untyped_storage())
+            same_look = (list(obj.shape), list(obj.stride()), obj.storage_offset()) == (node["shape"], node["strides"], node["offset"])
+            if not same_look or storage.data_ptr() != obj.untyped_storage().data_ptr():
+                obj.data = _look(node, storage)
+        if obj.requires_grad != node["requires_grad"]:
+            obj.requires_grad_(node["requires_grad"])
+        if "graph" in node:
+            obj.register_hook(_GraphIsGone(restore.path_of(node), node["graph"]))
+        elif obj.is_leaf:
+            live_grad = obj.grad
+            if "grad" in node:
+                grad = restore.value(node["grad"], live_grad if live_grad is not None else MISSING)
+                restore.afterwards(lambda: setattr(obj, "grad", grad))
+            elif live_grad is not None:
+                obj.grad = None
+
+
+class _GraphIsGone:
+    """A gradient hook of a restored tensor whose graph is not in the checkpoint."""
+
+    def __init__(self, path: str, function: str) -> None:
+        self.path, self.function = path, function
+
+    def __call__(self, grad: Any) -> None:
+        raise RestoreError(
+            f"a gradient flows into {self.path}, which was made by {self.function} before the checkpoint; its graph is not in the "
+            "checkpoint, so this resume cannot be exact. Detach what is carried from one batch to the next, or checkpoint by epoch"
+        )
+
+
+def _refuse_exotic(obj: Any) -> None:
+    if obj.layout not in (torch.strided, torch.sparse_coo):
+        raise CaptureError(f"a tensor of layout {obj.layout}")
+    if obj.is_quantized or obj.is_conj() or obj.is_neg() or obj.is_nested:
+        raise CaptureError("a quantized, lazily conjugated, lazily negated or nested tensor")
+    if type(obj).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and type(obj) is not torch.nn.Parameter:
+        if type(obj) is not torch.Tensor and "__torch_dispatch__" in vars(type(obj)):
+            raise CaptureError(f"a tensor of class {type(obj).__qualname__}, which keeps its data elsewhere")
+
+
+def _look(node: Node, storage: Any) -> Any:
+    dtype = getattr(torch, node["dtype"])
+    return torch.empty(0, dtype=dtype, device=node["device"]).set_(storage, node["offset"], node["shape"], node["strides"])
+
+
+class StorageHandler(Handler):
+    """The memory behind tensors: its bytes. One storage behind several tensors is written once."""
+
+    kind = "torch.UntypedStorage"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["nbytes"], node["device"] = obj.nbytes(), str(obj.device)
+        if obj.device.type == "meta":
+            return
+        raw = _bytes_of(obj).cpu().numpy()
+        name, shape = node.get("as", ("", None))
+        if shape is None:
+            walk.array(node, raw)
+            return
+        dtype = getattr(torch, name)
+        plain = _PLAIN.get(dtype)
+        label = "" if plain is not None else name
+        walk.array(node, raw.view(plain or _BY_SIZE[dtype.itemsize]).reshape(shape), label)
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and live.nbytes() == node["nbytes"] and str(live.device) == node["device"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return torch.UntypedStorage(node["nbytes"], device=node["device"])
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "array" not in node or not node["nbytes"]:
+            return
+        data = restore.data(node)
+        if data is not MISSING:
+            flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            # A tensor of its own over the bytes: no version counter of the script's tensors moves.
+            _bytes_of(obj).copy_(torch.from_numpy(flat.copy() if not flat.flags.writeable else flat))
+
+
+def _bytes_of(storage: Any) -> Any:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+class GeneratorHandler(Handler):
+    """`torch.Generator`: the bytes of its state; on CPU they hold the second normal of a pair as well."""
+
+    kind = "torch.Generator"
+    has_attributes = False
+    is_last = True
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["device"] = str(obj.device)
+        walk.array(node, obj.get_state().numpy())
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and str(live.device) == node["device"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return torch.Generator(device=node["device"])
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        obj.set_state(torch.from_numpy(np.array(restore.data(node), dtype=np.uint8)))

@@ -1,0 +1,44 @@
+"""`detrain instrument`."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from detrain import instfile
+from detrain.errors import UsageError
+
+
+@click.command()
+@click.option("--diff", "as_diff", is_flag=True, help="Print a unified diff instead of the whole source.")
+@click.option("--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory whose inst.info names the loops (default .detrain/<script name>).")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
+    """Print what the rewriter makes of a script.
+
+    With an inst.info, the loops of the nest carry `record_epoch` and `record_batch`. Without one, every loop carries a dormant
+    `record_loop`, as during a first attempt.
+    """  # fmt: skip
+    from detrain.rewrite import transform
+    from detrain.rewrite.sites import find_loops
+
+    source = script.read_text(encoding="utf-8")
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise UsageError(f"{script} is not Python: {error}") from None
+    path = Path(ckpt_dir or os.path.join(".detrain", script.stem)) / "inst.info"
+    parts = instfile.read(path, script.resolve().parent).parts().get(str(script.resolve()), {}) if path.exists() else {}
+    instrumented = transform.instrument(source, parts or {site.line: "" for site in find_loops(tree)})
+    if as_diff:
+        lines = difflib.unified_diff(
+            source.splitlines(keepends=True), instrumented.splitlines(keepends=True), str(script), f"{script} (instrumented)"
+        )
+        instrumented = "".join(lines)
+    sys.stdout.write(instrumented)
+    return 0

@@ -1,0 +1,71 @@
+"""`detrain ls`, `detrain inspect`, `detrain diff`: looking at what is on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from detrain.errors import UsageError
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+
+
+@click.command()
+@click.argument("folder", default=".detrain", type=click.Path(path_type=Path))
+@as_json_option
+def ls(folder: Path, as_json: bool) -> int:
+    """List runs and their checkpoints; DIR is a run directory or a folder of them (default .detrain)."""
+    from detrain.store import listing
+
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}")
+    runs = [listing.describe_run(path) for path in listing.find_runs(folder)]
+    if as_json:
+        click.echo(json.dumps(runs, indent=1))
+        return 0
+    for run in runs:
+        click.echo(listing.format_run(run))
+    if not runs:
+        click.echo(f"no runs in {folder}")
+    return 0
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--leaf", metavar="PATH", help="Print the value of this leaf.")
+@as_json_option
+def inspect(checkpoint: Path, leaf: str | None, as_json: bool) -> int:
+    """Print what is in a checkpoint, leaf by leaf, with sizes and digests."""
+    from detrain.store import listing
+
+    found = listing.describe_checkpoint(checkpoint)
+    if leaf is not None:
+        return _print_leaf(checkpoint, leaf, as_json)
+    click.echo(json.dumps(found, indent=1) if as_json else listing.format_checkpoint(found))
+    return 0
+
+
+def _print_leaf(checkpoint: Path, leaf: str, as_json: bool) -> int:
+    from detrain.store import listing
+
+    value = listing.read_leaf(checkpoint, leaf)
+    if value is None:
+        raise UsageError(f"{checkpoint.name} has no leaf {leaf}; `detrain inspect {checkpoint}` lists them")
+    click.echo(json.dumps(value) if as_json else listing.format_leaf(value))
+    return 0
+
+
+@click.command()
+@click.argument("a", type=click.Path(exists=True, path_type=Path))
+@click.argument("b", type=click.Path(exists=True, path_type=Path))
+@as_json_option
+def diff(a: Path, b: Path, as_json: bool) -> int:
+    """Compare two runs or two checkpoints: exit 0 if all bits are the same, 1 if not."""
+    from detrain.store import diff as differ
+
+    result: dict[str, Any] = differ.compare(a, b)
+    click.echo(json.dumps(result, indent=1) if as_json else differ.format_result(result))
+    return 0 if result["same"] else 1

@@ -1,0 +1,67 @@
+"""`detrain run`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from detrain.errors import UsageError
+from detrain.session import policy
+
+
+@click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@click.option("--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script name>).")
+@click.option("--every", envvar="DETRAIN_EVERY", default="auto", show_default=True, metavar="WHEN", help="When to checkpoint: epoch, 5epochs, 100batches, 30s, auto, never.")
+@click.option("--keep", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Checkpoints to keep, the newest N.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Base seed for every generator that the script does not seed itself.")
+@click.option("--fresh", is_flag=True, help="Start over; the old run directory is moved aside, not deleted.")
+@click.option("--from", "from_", metavar="CKPT", help="Resume from this checkpoint rather than the latest.")
+@click.option("--nondeterministic", is_flag=True, help="Checkpoint and resume only; leave kernels as they are.")
+@click.option("--trust-changes", is_flag=True, help="Go on although the script, its arguments or the environment changed since the checkpoint.")
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does; its arguments follow.")
+@click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
+def run(module: str | None, words: tuple[str, ...], from_: str | None, ckpt_dir: str | None, **options: Any) -> Callable[[], int]:
+    """Run a training script, or resume it from its latest checkpoint."""  # fmt: skip
+    policy.parse(options["every"])
+    if module is None and not words:
+        raise UsageError("which script? detrain run [OPTIONS] SCRIPT [ARGS]... (detrain run --help)")
+    script = "" if module is not None else words[0]
+    arguments = list(words if module is not None else words[1:])
+    if module is not None:
+        _check_module(module)
+    elif not os.path.exists(script):
+        raise UsageError(f"there is no script {script}")
+    name = Path(script).resolve().stem if module is None else module
+    if name == "__main__":
+        name = Path(script).resolve().parent.name
+    request = {
+        "script": script, "module": module or "", "arguments": arguments, "name": name, "from": from_,
+        "ckpt_dir": ckpt_dir or os.path.join(".detrain", name), **options,
+    }  # fmt: skip
+
+    def start() -> int:
+        from detrain.launch import environment
+
+        environment.replace_process(request)
+
+    return start
+
+
+def _check_module(module: str) -> None:
+    import sys
+
+    sys.path.insert(0, os.getcwd())
+    try:
+        parent = module.partition(".")[0]
+        found = importlib.util.find_spec(parent)
+    except (ImportError, ValueError):
+        found = None
+    finally:
+        sys.path.pop(0)
+    if found is None:
+        raise UsageError(f"there is no module {module}")

@@ -1,0 +1,35 @@
+"""Errors that carry the exit status of the command they end."""
+
+from __future__ import annotations
+
+
+class DetrainError(Exception):
+    """What went wrong, which thing, why, what to do. `exit_status` is that of the command."""
+
+    exit_status = 1
+
+
+class UsageError(DetrainError):
+    """The command line, or a file given on it, cannot be used."""
+
+    exit_status = 2
+
+
+class CaptureError(DetrainError):
+    """A piece of state that cannot be written down."""
+
+
+class RestoreError(DetrainError):
+    """A piece of state that cannot be brought back exactly; the message names the leaf."""
+
+
+class CheckpointError(DetrainError):
+    """A checkpoint file that cannot be trusted: truncated, altered, or of a later format."""
+
+    exit_status = 2
+
+
+class ResumeRefused(DetrainError):
+    """The run directory and this command do not belong together; the message names the flag that decides."""
+
+    exit_status = 2

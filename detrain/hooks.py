@@ -1,0 +1,34 @@
+"""What instrumented code calls. A hook finds its loop by the header's line and asks the session."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from detrain.session.session import Session
+
+#: The session of this process; set by the launcher before the script begins.
+session: Session
+
+
+def record_loop(line: int, *iterable: Any) -> Any:
+    """At a loop whose part in the training is not known: its iterable, or for a `while` True before every test."""
+    frame = sys._getframe(1)
+    return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
+
+
+def record_epoch(line: int, *iterable: Any) -> Any:
+    """At the header of the epoch loop."""
+    frame = sys._getframe(1)
+    return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
+
+
+def record_batch(line: int, *iterable: Any) -> Any:
+    """At the header of the batch loop."""
+    frame = sys._getframe(1)
+    return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
+
+
+def enter_loop(line: int) -> None:
+    """Before a `while` loop."""
+    session.enter_while(sys._getframe(1), line)

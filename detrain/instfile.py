@@ -1,0 +1,129 @@
+"""inst.info: the structure of a program. The one module that reads and writes it.
+
+A literal of Python, read with `ast.literal_eval`. A superset of the prototype's dict (`dataloader`, `loop_type`, `code_info`); ours
+adds `version`, `sources` (digests of the files that hold the loops), `nests` and `complete`. File names inside the script's
+folder are relative to it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import pprint
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from detrain.errors import UsageError
+
+VERSION = 1
+PARTS = ("outer", "epoch", "batch")
+
+
+@dataclass(frozen=True)
+class NestLoop:
+    """One loop of a nest: where its header stands, and its part ("outer", "epoch" or "batch")."""
+
+    file_name: str
+    line_no: int
+    part: str
+    function: str = ""
+
+
+@dataclass
+class InstInfo:
+    """The loop nests of a script, each outermost loop first."""
+
+    nests: list[list[NestLoop]] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+    #: True once a run of the script has come to its end: then no further nest is to be expected.
+    is_complete: bool = False
+    #: What the prototype's format says beyond the loops; kept as it was read.
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def parts(self) -> dict[str, dict[int, str]]:
+        """File name to (header line to part)."""
+        found: dict[str, dict[int, str]] = {}
+        for nest in self.nests:
+            for loop in nest:
+                found.setdefault(loop.file_name, {})[loop.line_no] = loop.part
+        return found
+
+    def describe(self) -> str:
+        """The first nest for a person: `train.py:12 (epoch) > train.py:15 (batch)`."""
+        return "; ".join(
+            " > ".join(f"{os.path.basename(loop.file_name)}:{loop.line_no} ({loop.part})" for loop in nest) for nest in self.nests
+        )
+
+
+def write(path: Path, info: InstInfo, folder: Path) -> None:
+    """Write atomically; file names below `folder` become relative to it."""
+    nests = [
+        [
+            {"file_name": _shorten(loop.file_name, folder), "line_no": loop.line_no, "part": loop.part, "function": loop.function}
+            for loop in nest
+        ]
+        for nest in info.nests
+    ]
+    document = {
+        "version": VERSION,
+        "sources": {_shorten(name, folder): digest for name, digest in info.sources.items()},
+        "nests": nests,
+        "complete": info.is_complete,
+        "dataloader": info.extra.get("dataloader", {}),
+        "loop_type": info.extra.get("loop_type", {"type": "ON_DATASET"}),
+        "code_info": {**info.extra.get("code_info", {}), **_code_info(nests)},
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(pprint.pformat(document, sort_dicts=False, width=110) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _code_info(nests: list[list[dict[str, Any]]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for loop in nests[0] if nests else []:
+        prefix = {"batch": "loop", "epoch": "epoch"}.get(loop["part"])
+        if prefix:
+            found[f"{prefix}_file_name"], found[f"{prefix}_line_no"] = loop["file_name"], str(loop["line_no"])
+    return found
+
+
+def _shorten(name: str, folder: Path) -> str:
+    path = Path(name)
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else name
+
+
+def read(path: Path, folder: Path) -> InstInfo:
+    """Read an inst.info, ours or the prototype's. Raises `UsageError` saying what is wrong with it."""
+    try:
+        document = ast.literal_eval(path.read_text(encoding="utf-8"))
+    except (ValueError, SyntaxError) as error:
+        raise UsageError(f"{path} is not a Python literal: {error}") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} holds a {type(document).__name__}, not a dict")
+    if document.get("version", 0) > VERSION:
+        raise UsageError(f"{path} has version {document['version']}; this detrain reads up to {VERSION}")
+    try:
+        nests = _nests(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} lacks or garbles {error}") from None
+    return InstInfo(
+        nests=[[NestLoop(str(folder / loop.file_name), loop.line_no, loop.part, loop.function) for loop in nest] for nest in nests],
+        sources={str(folder / name): digest for name, digest in document.get("sources", {}).items()},
+        is_complete=bool(document.get("complete", False)),
+        extra={key: document[key] for key in ("dataloader", "loop_type", "code_info") if key in document},
+    )
+
+
+def _nests(document: dict[str, Any]) -> list[list[NestLoop]]:
+    if "nests" in document:
+        return [
+            [NestLoop(loop["file_name"], int(loop["line_no"]), loop["part"], loop.get("function", "")) for loop in nest]
+            for nest in document["nests"]
+        ]
+    code = document["code_info"]
+    nest = []
+    if code.get("epoch_line_no"):
+        nest.append(NestLoop(code["epoch_file_name"], int(code["epoch_line_no"]), "epoch"))
+    nest.append(NestLoop(code["loop_file_name"], int(code["loop_line_no"]), "batch"))
+    return [nest]

@@ -1,0 +1,215 @@
+"""One attempt, from the fixed process environment to the script's last statement."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from detrain import adapters, hooks, instfile
+from detrain.errors import DetrainError, ResumeRefused, UsageError
+from detrain.launch import environment, frameworks, preload, script
+from detrain.launch.signals import Signals
+from detrain.rewrite.importer import Instrumenter, UserFinder, digest_of
+from detrain.session import policy
+from detrain.session.messages import say, warn
+from detrain.session.resume import Resume, plan
+from detrain.session.session import Frameworks, Session, Settings
+from detrain.store.directory import RunDirectory
+
+_HOOKS = {"record_loop": hooks.record_loop, "record_epoch": hooks.record_epoch, "record_batch": hooks.record_batch, "enter_loop": hooks.enter_loop}
+
+
+def main() -> None:
+    """Entry point of `boot.py`."""
+    request = json.loads(os.environ.pop(environment.REQUEST))
+    try:
+        attempt = Attempt(request)
+    except DetrainError as error:
+        say(f"error: {error}")
+        sys.exit(error.exit_status)
+    attempt.run()
+
+
+class Attempt:
+    """Prepares everything that stands around the script. Raises `DetrainError` before the script begins, or never."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.directory = RunDirectory(Path(request["ckpt_dir"]).absolute())
+        self.script_path = Path(request["script"] or request["module"])
+        every = policy.parse(request["every"])
+        self._lock()
+        self.record = self._open_record()
+        self.resume = self._plan_resume()
+        info = self._read_info()
+        settings = Settings(
+            script=Path(self.record["script"]), script_name=self.record["name"], keep=request["keep"], is_trusting=request["trust_changes"],
+            record=self.record,
+        )  # fmt: skip
+        self.frameworks = Frameworks(entropy=preload if preload.is_loaded() else None)
+        self.session = Session(settings, self.directory, policy.Policy(every, time.monotonic()), info, self.frameworks, self.resume)
+        self.instrumenter = Instrumenter(info.parts(), self.directory.path / "cache", self._on_code, only_known=info.is_complete)
+
+    # --- the run directory -------------------------------------------------------------------------------------------------
+
+    def _lock(self) -> None:
+        try:
+            self.directory.lock()
+        except OSError as error:
+            raise UsageError(
+                f"the run directory {self.directory.path} cannot be written: {error}. Nothing was started; choose another with --ckpt-dir"
+            ) from None
+
+    def _open_record(self) -> dict[str, Any]:
+        before = self.directory.read_record()
+        if before is not None and (self.request["fresh"] or before.get("finished")):
+            why = "--fresh" if self.request["fresh"] else "it had come to its end"
+            self.directory.unlock()
+            aside = self.directory.move_aside()
+            self.directory.lock()
+            say(f"starting over; the earlier run is kept in {aside} ({why})")
+            before = None
+        record = self._new_record()
+        if before is None:
+            self.directory.write_record(record)
+            return record
+        self.directory.remove_temporaries()
+        changed = [
+            f"{name} was {before[name]!r}, is {record[name]!r}" for name in ("script", "arguments", "folder", "seed") if before[name] != record[name]
+        ]
+        if changed and not self.request["trust_changes"] and self.directory.checkpoint_paths():
+            raise ResumeRefused(
+                f"{self.directory.path} holds a run of another command: {'; '.join(changed)}. Start over with --fresh (the old run is kept), "
+                "go on all the same with --trust-changes, or choose another directory with --ckpt-dir"
+            )
+        record["attempts"] = before["attempts"] + 1
+        record["began"] = before["began"]
+        self.directory.write_record(record)
+        return record
+
+    def _new_record(self) -> dict[str, Any]:
+        script_path = os.path.abspath(self.request["script"]) if self.request["script"] else self.request["module"]
+        return {
+            "script": script_path,
+            "name": self.request["name"],
+            "arguments": self.request["arguments"],
+            "folder": os.getcwd(),
+            "seed": self.request["seed"],
+            "every": self.request["every"],
+            "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "attempts": 1,
+            "processors": os.cpu_count(),
+            "finished": False,
+        }
+
+    def _plan_resume(self) -> Resume:
+        targets, messages = plan(self.directory, self.request["from"])
+        for message in messages:
+            warn("checkpoint-passed-over", message)
+        if targets and not self.request["trust_changes"]:
+            changed = sorted(name for name, digest in targets[-1].meta["sources"].items() if _digest(name) != digest)
+            if changed:
+                raise ResumeRefused(
+                    f"the source has changed since {targets[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run is kept), or "
+                    "go on from the checkpoint with --trust-changes"
+                )
+        return Resume(targets, is_trusting=self.request["trust_changes"])
+
+    def _read_info(self) -> instfile.InstInfo:
+        path = self.directory.path / "inst.info"
+        if not path.exists():
+            return instfile.InstInfo()
+        info = instfile.read(path, Path(self.record["script"]).parent)
+        changed = [name for name, digest in info.sources.items() if _digest(name) != digest]
+        if changed and not self.resume.is_pending:
+            say(f"the source has changed ({', '.join(changed)}); the training loop is looked for again")
+            return instfile.InstInfo()
+        return info
+
+    # --- the script --------------------------------------------------------------------------------------------------------
+
+    def _on_code(self, filename: str, code: Any) -> None:
+        self.session.know_loops(filename, self.instrumenter.loops[filename])
+        self.session.info.sources[filename] = self.instrumenter.digests[filename]
+        from detrain.state import known_source
+
+        known_source.user_code[filename] = code
+
+    def run(self) -> None:
+        """Run the script to its end; what leaves it leaves this function."""
+        self._begin()
+        status: Any = 1
+        try:
+            if self.request["module"]:
+                script.run_module(self.request["module"], self.request["arguments"])
+            else:
+                script.run_file(self.request["script"], self.request["arguments"], self.instrumenter.compile)
+            status = 0
+        except SystemExit as leaving:
+            status = leaving.code or 0
+            raise
+        finally:
+            self._end(status)
+
+    def _begin(self) -> None:
+        session = self.session
+        hooks.session = session
+        for name, function in _HOOKS.items():
+            setattr(builtins, f"__detrain_{name}__", function)
+        random.seed(self.request["seed"])
+        session.files.read_log()
+        goal = self.resume.goal
+        if session.files.known or goal is not None:
+            session.files.rewind(goal.meta["files"] if goal is not None else {})
+        settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"])
+        sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))  # type: ignore[arg-type]
+        frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
+        os.register_at_fork(after_in_child=session.stop)
+        Signals(session).listen()
+        session.files.watch()
+
+    def _on_module(self, name: str) -> None:
+        from detrain.state import known_source
+
+        known_source.user_modules.add(name)
+
+    def _end(self, status: Any) -> None:
+        session = self.session
+        if session.is_off:
+            return  # a forked child that leaves through the script's end
+        was_pending = self.resume.is_pending
+        session.stop()
+        if was_pending and status == 0:
+            session.files.give_up()
+            say(
+                f"error: the script has ended without coming to the position of {self.resume.goal.name if self.resume.goal else '?'}; "
+                "what it did now is not a continuation of the run"
+            )
+            sys.stdout.flush()
+            os._exit(1)
+        if not session.has_nest:
+            say(f"no training loop was seen, so nothing was checkpointed: {session.why_nothing()}")
+        if status == 0:
+            session.info.is_complete = session.has_nest
+            if session.has_nest:
+                session.write_info()
+            self._mark_finished()
+
+    def _mark_finished(self) -> None:
+        try:
+            self.directory.write_record({**self.record, "finished": True, "ended": time.strftime("%Y-%m-%d %H:%M:%S %z")})
+        except OSError as error:
+            warn("checkpoint-failed", f"the end of the run cannot be noted in {self.directory.path}: {error}")
+
+
+def _digest(filename: str) -> str:
+    try:
+        return digest_of(Path(filename).read_bytes())
+    except OSError:
+        return ""

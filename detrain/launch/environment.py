@@ -1,0 +1,60 @@
+"""The process environment of an attempt: fixed once, before any framework is loaded, by replacing this process."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from detrain.launch import preload
+
+#: The request for the attempt, on its way through `execve`; the attempt takes it out of its environment.
+REQUEST = "DETRAIN_REQUEST"
+
+#: Set unless the user has set them. Each line: what it fixes.
+_DEFAULTS = {
+    "PYTHONHASHSEED": "0",  # order of sets and of dicts keyed by hash; read by the interpreter before any Python runs
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS: without it deterministic mode refuses matrix products on CUDA
+}
+_ADDR_NO_RANDOMIZE = 0x0040000  # <sys/personality.h>
+_READ_ONLY = 0xFFFFFFFF
+
+
+def replace_process(request: dict[str, Any]) -> NoReturn:
+    """Become the attempt: `python boot.py SCRIPT ARGS…` in the fixed environment, in this very process (same pid)."""
+    environment = dict(os.environ)
+    for name, value in _DEFAULTS.items():
+        environment.setdefault(name, value)
+    for name, value in request.get("threads", {}).items():
+        environment.setdefault(name, value)
+    library = preload.library()
+    if library is not None:
+        environment[preload.SEED_VARIABLE] = str(request["seed"])
+        others = [name for name in environment.get("LD_PRELOAD", "").split(":") if name and name != str(library)]
+        environment["LD_PRELOAD"] = ":".join([str(library), *others])
+    request["is_address_space_fixed"] = fix_address_space()
+    environment[REQUEST] = json.dumps(request)
+    boot = Path(__file__).with_name("boot.py")
+    target = ["-m", request["module"]] if request["module"] else [request["script"]]
+    # Flags of the interpreter (-O, -W, -X …) are the script's as well.
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, *flags, str(boot), *target, *request["arguments"]], environment)
+
+
+def fix_address_space() -> bool:
+    """Switch address-space randomisation off for what this process becomes; False where the system does not let us.
+
+    With it, `id()` and so the order of sets of objects differ from one process to the next.
+    """
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        before = libc.personality(ctypes.c_ulong(_READ_ONLY))
+        return before >= 0 and libc.personality(ctypes.c_ulong(before | _ADDR_NO_RANDOMIZE)) >= 0
+    except (OSError, AttributeError):
+        return False

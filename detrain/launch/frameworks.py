@@ -1,0 +1,65 @@
+"""Notice when the script loads a framework, and prepare it before the script's next statement."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+
+from detrain import adapters
+from detrain.session.session import Frameworks, Session
+
+
+class FrameworkFinder:
+    """Finds the frameworks that an adapter knows, as Python does, and tells when one has been loaded."""
+
+    def __init__(self, on_loaded: Callable[[str], None]) -> None:
+        self._on_loaded = on_loaded
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec with a loader that reports, or None."""
+        if fullname not in adapters.NAMES:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Reporting(spec.loader, self._on_loaded)
+        return spec
+
+
+class _Reporting(importlib.abc.Loader):
+    """A loader that steps aside once it has loaded."""
+
+    def __init__(self, plain: importlib.abc.Loader, on_loaded: Callable[[str], None]) -> None:
+        self._plain, self._on_loaded = plain, on_loaded
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
+        return self._plain.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._plain
+        self._plain.exec_module(module)
+        self._on_loaded(module.__name__)
+
+
+def prepare(name: str, frameworks: Frameworks, settings: adapters.Settings, session: Session) -> None:
+    """Load the adapter of a framework that has been loaded, make the framework deterministic, and watch it."""
+    if name in frameworks.loaded:
+        return
+    adapter = importlib.import_module(adapters.NAMES[name])
+    frameworks.loaded[name] = adapter
+    adapter.prepare(settings)
+    session.watch(adapter)
+
+
+def watch_imports(on_loaded: Callable[[str], None]) -> None:
+    """Report every framework as it is loaded, and at once those that detrain has loaded itself."""
+    sys.meta_path.insert(0, FrameworkFinder(on_loaded))  # type: ignore[arg-type]
+    for name in adapters.NAMES:
+        if name in sys.modules:
+            on_loaded(name)

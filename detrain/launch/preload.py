@@ -1,0 +1,93 @@
+"""The preload library of `syscalls/` from Python's side: where it is, and where its stream of entropy stands.
+
+The library answers every question for entropy from one stream that is seeded by the environment. The launcher names
+`library()` in LD_PRELOAD; a checkpoint then stores `entropy_state()` and a resume sets it again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from pathlib import Path
+
+SEED_VARIABLE = "DETRAIN_ENTROPY_SEED"
+"""The library answers only when this is set at load: any text; equal texts give equal streams."""
+
+_LIBRARY_NAME = "libdetrain_syscalls.so"  # setup.py builds it beside this file
+_SEPARATORS = frozenset(" :\t\n\r\v\f")
+_State = ctypes.c_uint64 * 2  # {bytes handed out, children made}
+
+
+def library() -> Path | None:
+    """The path to name in LD_PRELOAD; None where the library was not built (no Linux, no C compiler)."""
+    path = Path(__file__).resolve().with_name(_LIBRARY_NAME)
+    return without_separators(path) if path.is_file() else None
+
+
+def without_separators(path: Path) -> Path | None:
+    """`path` itself, or a link to it: the loader splits LD_PRELOAD at blanks and colons and knows no escape (ld.so(8)).
+
+    The link lies in the user's cache directory, made when it is missing; None if that has such a path too.
+    """
+    if not _SEPARATORS & set(str(path)):
+        return path
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    link = cache / "detrain" / hashlib.blake2b(os.fsencode(path), digest_size=8).hexdigest() / path.name
+    if _SEPARATORS & set(str(link)):
+        return None
+    if not link.is_symlink() or link.readlink() != path:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        partial = link.with_name(f"{os.getpid()}.partial")
+        partial.symlink_to(path)
+        partial.replace(link)  # atomic: another process may be making the same link
+    return link
+
+
+def is_loaded() -> bool:
+    """Whether the library is loaded into this process and answers, that is, whether a seed was set at load."""
+    return entropy_state() is not None
+
+
+def entropy_state() -> tuple[int, int] | None:
+    """Where this process's stream stands: (bytes handed out, children made); None when no library answers.
+
+    Asking takes nothing from the stream.
+    """
+    tell = _function("detrain_entropy_tell")
+    state = _State()
+    if tell is None or not tell(state):
+        return None
+    return state[0], state[1]
+
+
+def set_entropy_state(state: tuple[int, int]) -> None:
+    """Set what `entropy_state` returned in a process of the same seed and the same place among its relatives.
+
+    Raises RuntimeError when no library answers: going on would draw other numbers than the run did before. Raises
+    ValueError when a number is no unsigned 64-bit integer.
+    """
+    if any(not 0 <= number < 2**64 for number in state):
+        raise ValueError(f"entropy state {state!r} is not two unsigned 64-bit numbers")
+    seek = _function("detrain_entropy_seek")
+    if seek is None or not seek(_State(*state)):
+        raise RuntimeError(
+            f"cannot set the entropy state to {state!r}: the preload library is not answering in this process "
+            f"({_reason()}), so os.urandom() and its like would differ from the run that was checkpointed"
+        )
+
+
+def _reason() -> str:
+    if library() is None:
+        return f"{_LIBRARY_NAME} was not built; install a C compiler and run `python setup.py build_syscalls`"
+    if _function("detrain_entropy_tell") is None:
+        return f"{library()} is not in LD_PRELOAD"
+    return f"{SEED_VARIABLE} was not set when the process started"
+
+
+def _function(name: str) -> ctypes._NamedFuncPointer | None:
+    """The exported C function of this process, None when the library is not loaded."""
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function.argtypes, function.restype = [_State], ctypes.c_int
+    return function

@@ -1,0 +1,103 @@
+"""Run a script exactly as `python` would: a real `__main__`, its own `sys.path[0]`, its own tracebacks."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import os
+import runpy
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+Compile = Callable[[bytes, str], types.CodeType]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def run_file(path: str, arguments: list[str], compile_source: Compile) -> None:
+    """Run a script file, a folder or an archive with a `__main__`; as `python path arguments…`."""
+    sys.argv = [path, *arguments]
+    if os.path.isdir(path) or _is_archive(path):
+        sys.path[0] = os.path.abspath(path) if sys.version_info >= (3, 12) or True else path
+        _fresh_main()
+        _with_peeled_traceback(lambda: runpy._run_module_as_main("__main__", False))  # type: ignore[attr-defined]
+        return
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    else:
+        del sys.path[0]
+    content = Path(path).read_bytes()
+    try:
+        code = compile_source(content, _as_python_names_it(path))
+    except (SyntaxError, ValueError):
+        # Nothing of the script has run: Python itself says best what is wrong with its file.
+        run_plainly([path, *arguments])
+    module = _fresh_main()
+    module.__file__ = _as_python_names_it(path)
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)  # type: ignore[assignment]
+    module.__dict__["__cached__"] = None
+    _with_peeled_traceback(lambda: exec(code, module.__dict__))
+
+
+def run_module(name: str, arguments: list[str]) -> None:
+    """Run a module; as `python -m name arguments…`. The import hook gives its code."""
+    sys.path[0] = os.getcwd()
+    sys.argv = ["-m", *arguments]
+    _fresh_main()
+    _with_peeled_traceback(lambda: runpy._run_module_as_main(name))  # type: ignore[attr-defined]
+
+
+def run_plainly(words: list[str]) -> NoReturn:
+    """Become plain `python words…`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *words])
+
+
+def _is_archive(path: str) -> bool:
+    import zipfile
+
+    return not path.endswith((".py", ".pyw")) and zipfile.is_zipfile(path)
+
+
+def _as_python_names_it(path: str) -> str:
+    """`__file__` of a script: from 3.9 absolute."""
+    return os.path.abspath(path) if not os.path.isabs(path) else path
+
+
+def _fresh_main() -> types.ModuleType:
+    """A new `__main__`, as the interpreter makes it."""
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    module.__dict__.setdefault("__annotations__", {})
+    sys.modules["__main__"] = module
+    return module
+
+
+def _with_peeled_traceback(run: Callable[[], Any]) -> None:
+    """Run the script; if an exception leaves it, let the interpreter end as always, but print no frame of ours.
+
+    The exception is not handled here: Ctrl-C, `sys.exit` and a user's `sys.excepthook` keep their meaning.
+    """
+    try:
+        run()
+    except BaseException:
+        theirs = sys.excepthook
+
+        def print_without_ours(kind: Any, error: BaseException, traceback: Any) -> None:
+            peeled = peel(traceback)
+            sys.excepthook = theirs
+            theirs(kind, error.with_traceback(peeled), peeled)
+
+        sys.excepthook = print_without_ours
+        raise
+
+
+def peel(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without the frames of this package at its beginning."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        traceback = traceback.tb_next
+    return traceback

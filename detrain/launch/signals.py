@@ -1,0 +1,108 @@
+"""SIGTERM and SIGUSR2: a checkpoint at the next batch, then what the script would have got.
+
+The script sees its own dispositions: what it sets with `signal.signal` is remembered and called, `signal.getsignal` returns it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import types
+from typing import Any
+
+from detrain.session.messages import say
+from detrain.session.session import Session
+
+_ASKING = (signal.SIGTERM, signal.SIGUSR2)
+_signal, _getsignal = signal.signal, signal.getsignal  # as they are before anybody patches them
+
+
+class Signals:
+    """The script's dispositions of the signals that detrain listens to."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._theirs: dict[int, Any] = {}
+        self._pending: int | None = None
+
+    def listen(self) -> None:
+        """Install the handlers; signals that the caller had ignored stay ignored."""
+        for number in _ASKING:
+            self._theirs[number] = _getsignal(number)
+            if self._theirs[number] is not signal.SIG_IGN:
+                _signal(number, self._on_signal)
+        _patch_signal_signal(self)
+        _patch_signal_getsignal(self)
+        self._session.on_saved = self._after_save
+        os.register_at_fork(after_in_child=self._stop_in_child)
+
+    def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
+        session = self._session
+        if number == signal.SIGTERM and self._pending == number:
+            self._deliver(number, frame)  # a second one does not wait
+        elif session.has_active_batch_loop and not session.resume.is_pending:
+            session.policy.is_asked = True
+            if number == signal.SIGTERM:
+                self._pending = number
+                say("SIGTERM: taking a checkpoint at the next batch")
+            elif callable(self._theirs[number]):
+                self._deliver(number, frame)
+        elif number == signal.SIGTERM or callable(self._theirs[number]):
+            self._deliver(number, frame)
+
+    def _after_save(self) -> None:
+        if self._pending is not None:
+            number, self._pending = self._pending, None
+            self._deliver(number, None)
+
+    def _deliver(self, number: int, frame: types.FrameType | None) -> None:
+        theirs = self._theirs[number]
+        if callable(theirs):
+            theirs(number, frame)
+        elif theirs is signal.SIG_DFL:
+            _signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    def _stop_in_child(self) -> None:
+        for number in _ASKING:
+            if _getsignal(number) == self._on_signal:
+                _signal(number, self._theirs[number] or signal.SIG_DFL)
+
+    def set_theirs(self, number: int, handler: Any) -> Any:
+        """What `signal.signal` does for a signal of ours: remember, return what was set before."""
+        if not callable(handler) and handler not in (signal.SIG_DFL, signal.SIG_IGN):
+            return _signal(number, handler)  # raises as it should
+        before = self._theirs[number]
+        _signal(number, self._on_signal)
+        self._theirs[number] = handler
+        return before
+
+    def is_ours(self, number: int) -> bool:
+        """True while our handler stands for the signal."""
+        return number in self._theirs and _getsignal(number) == self._on_signal
+
+    def theirs(self, number: int) -> Any:
+        """What the script has set."""
+        return self._theirs[number]
+
+
+def _patch_signal_signal(signals: Signals) -> None:
+    def patched(signalnum: int, handler: Any) -> Any:
+        return signals.set_theirs(signalnum, handler) if signals.is_ours(signalnum) else _signal(signalnum, handler)
+
+    _disguise(patched, _signal)
+    signal.signal = patched
+
+
+def _patch_signal_getsignal(signals: Signals) -> None:
+    def patched(signalnum: int) -> Any:
+        return signals.theirs(signalnum) if signals.is_ours(signalnum) else _getsignal(signalnum)
+
+    _disguise(patched, _getsignal)
+    signal.getsignal = patched
+
+
+def _disguise(patched: Any, plain: Any) -> None:
+    patched.__name__, patched.__qualname__, patched.__doc__ = plain.__name__, plain.__qualname__, plain.__doc__
+    patched.__module__ = plain.__module__
+    patched.__wrapped__ = plain

@@ -1,0 +1,132 @@
+"""The import hook: files of the user's are instrumented as they are loaded; the files themselves are never touched.
+
+Instrumented code is cached in the run directory under a digest of everything that it depends on, written under a temporary
+name and renamed, so that a cache entry is whole or absent.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import marshal
+import os
+import site
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+
+import xxhash
+
+import detrain
+
+#: Part of each known loop: file name to (line to part). Loops of a user's file that are not named get the part "".
+Parts = Mapping[str, Mapping[int, str]]
+
+
+class Instrumenter:
+    """Compiles the user's files with hooks. `loops` gathers what it has found: file name to (header line to last line)."""
+
+    def __init__(self, parts: Parts, cache: Path | None, on_code: Callable[[str, types.CodeType], None], *, only_known: bool = False) -> None:
+        self._parts = parts
+        self._cache = cache
+        self._on_code = on_code
+        self._only_known = only_known
+        self.loops: dict[str, dict[int, int]] = {}
+        self.digests: dict[str, str] = {}
+
+    def compile(self, content: bytes, filename: str) -> types.CodeType:
+        """Code of a source file. A file that Python itself cannot compile raises what Python raises."""
+        tree: ast.Module = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        from detrain.rewrite.sites import find_loops
+
+        sites = find_loops(tree)
+        known = self._parts.get(filename, {})
+        parts = {s.line: known.get(s.line, "") for s in sites if s.line in known or not self._only_known}
+        self.loops[filename] = {s.line: s.end_line for s in sites if s.line in parts}
+        self.digests[filename] = digest_of(content)
+        if not parts:
+            code: types.CodeType = compile(content, filename, "exec", dont_inherit=True)
+        else:
+            code = self._cached(content, filename, parts)
+        self._on_code(filename, code)
+        return code
+
+    def _cached(self, content: bytes, filename: str, parts: dict[int, str]) -> types.CodeType:
+        key = repr((detrain.__version__, sys.version, sys.flags.optimize, filename, sorted(parts.items()))).encode()
+        path = self._cache / f"{xxhash.xxh3_128_hexdigest(key + content)}.code" if self._cache else None
+        if path is not None and path.exists():
+            return marshal.loads(path.read_bytes())  # type: ignore[no-any-return]
+        from detrain.rewrite import transform
+
+        source = importlib.util.decode_source(content)
+        tree = transform.parse_with_original_positions(source, transform.instrument(source, parts))
+        code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)
+        if path is not None:
+            _write(path, marshal.dumps(code))
+        return code
+
+
+def digest_of(content: bytes) -> str:
+    """xxh3-128 of a source file, in hex."""
+    return xxhash.xxh3_128_hexdigest(content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a cache that cannot be written is no reason to stop
+
+
+class UserLoader(SourceFileLoader):
+    """Loads a module of the user's with hooks in its loops; reads and writes no `__pycache__` for it."""
+
+    instrumenter: Instrumenter
+
+    def get_code(self, fullname: str) -> types.CodeType | None:
+        return self.instrumenter.compile(self.get_data(self.path), self.path)
+
+
+class UserFinder:
+    """Finds modules as Python does and gives those of the user to `UserLoader`."""
+
+    def __init__(self, instrumenter: Instrumenter, on_module: Callable[[str], None]) -> None:
+        self._instrumenter = instrumenter
+        self._on_module = on_module
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec with our loader, or None: then Python goes on as without us."""
+        if fullname.partition(".")[0] in sys.stdlib_module_names:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or type(spec.loader) is not SourceFileLoader or spec.origin is None or not is_user_file(spec.origin):
+            return None
+        loader = UserLoader(fullname, spec.origin)
+        loader.instrumenter = self._instrumenter
+        spec.loader = loader
+        self._on_module(fullname)
+        return spec
+
+
+def is_user_file(filename: str) -> bool:
+    """True for source outside the standard library, the installed packages and detrain itself."""
+    return not os.path.realpath(filename).startswith(_not_users())
+
+
+def _not_users() -> tuple[str, ...]:
+    if not _foreign_roots:
+        roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+        roots |= {*site.getsitepackages(), site.getusersitepackages(), os.path.dirname(detrain.__file__)}
+        _foreign_roots.extend(os.path.realpath(root) + os.sep for root in roots if root)
+    return tuple(_foreign_roots)
+
+
+_foreign_roots: list[str] = []

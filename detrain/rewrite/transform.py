@@ -1,0 +1,181 @@
+"""The seam of the rewriter: source in, instrumented source out. Pure.
+
+A `for` loop's iterable and a `while` loop's condition go through a hook, in place::
+
+    for epoch in range(epochs):            for epoch in record_epoch(3, (range(epochs))):
+        for x, y in loader:                    for x, y in record_batch(4, (loader)):
+
+    while step < limit:                    enter_loop(3)
+                                           while record_batch(3) and (step < limit):
+
+The hook stands in the header and not in the body, because only there can an iteration be skipped without making its element,
+whatever the loop's targets look like; `else`, `break` and `continue` keep their meaning, and no line moves but by the one before
+a `while`. The number is the header's line in the original source. `record_loop` marks a loop whose part in the training is not
+known yet.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+import libcst as cst
+
+from detrain.rewrite.sites import find_loops
+
+#: Part of a loop in the nest to the hook in its header.
+HOOKS = {"epoch": "record_epoch", "batch": "record_batch", "outer": "record_loop", "": "record_loop"}
+ENTER = "enter_loop"
+HOOK_NAMES = frozenset({*HOOKS.values(), ENTER})
+
+
+def instrument(source: str, parts: Mapping[int, str]) -> str:
+    """The source with hooks at the loops whose header lines are the keys of `parts`; the values are their parts (see `HOOKS`)."""
+    lines = [site.line for site in find_loops(ast.parse(source))]
+    return cst.parse_module(source).visit(_AddHooks(lines, parts)).code
+
+
+class _AddHooks(cst.CSTTransformer):
+    """Loops are met in the order of the source, so that the n-th one begins on the n-th line of the list."""
+
+    def __init__(self, lines: list[int], parts: Mapping[int, str]) -> None:
+        super().__init__()
+        self._lines = iter(lines)
+        self._parts = parts
+        self._line_of: dict[cst.CSTNode, int] = {}
+
+    def visit_For(self, node: cst.For) -> None:
+        if node.asynchronous is None:
+            self._line_of[node] = next(self._lines)
+
+    def visit_While(self, node: cst.While) -> None:
+        self._line_of[node] = next(self._lines)
+
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.BaseStatement:
+        line = self._line_of.get(original_node)
+        if line not in self._parts:
+            return updated_node
+        call = _call(HOOKS[self._parts[line]], line, _in_parentheses(updated_node.iter))
+        space = updated_node.whitespace_after_in
+        if isinstance(space, cst.SimpleWhitespace) and not space.value:
+            space = cst.SimpleWhitespace(" ")  # `for x in[1, 2]` needs none; before a name it does
+        return updated_node.with_changes(iter=call, whitespace_after_in=space)
+
+    def leave_While(
+        self, original_node: cst.While, updated_node: cst.While
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        line = self._line_of[original_node]
+        if line not in self._parts:
+            return updated_node
+        hook = _call(HOOKS[self._parts[line]], line)
+        test = cst.BooleanOperation(hook, cst.And(), _in_parentheses(updated_node.test))
+        enter = cst.SimpleStatementLine([cst.Expr(_call(ENTER, line))], leading_lines=updated_node.leading_lines)
+        looped = updated_node.with_changes(test=test, leading_lines=(), whitespace_after_while=cst.SimpleWhitespace(" "))
+        return cst.FlattenSentinel([enter, looped])
+
+
+def _call(name: str, line: int, *args: cst.BaseExpression) -> cst.Call:
+    values = [cst.Integer(str(line)), *args]
+    return cst.Call(cst.Name(name), [cst.Arg(value) for value in values])
+
+
+def _in_parentheses(node: cst.BaseExpression) -> cst.BaseExpression:
+    """With one more pair: an unparenthesized tuple, a walrus or a lambda would change its meaning as an argument."""
+    return node.with_changes(lpar=[cst.LeftParen(), *node.lpar], rpar=[*node.rpar, cst.RightParen()])
+
+
+def parse_with_original_positions(source: str, instrumented: str) -> ast.Module:
+    """Parse the instrumented source; every node stands where it stands in the original source, hooks where their loop does.
+
+    So tracebacks, breakpoints and `inspect.getsource` speak of the file on disk. Hooks are renamed to names that no program
+    uses (see `builtin_name`), because they live in `builtins`, not in the script's globals.
+    """
+    tree = ast.parse(instrumented)
+    _Lockstep().match(tree, ast.parse(source))
+    return tree
+
+
+def builtin_name(hook: str) -> str:
+    """Under which name a hook is found by instrumented code."""
+    return f"__detrain_{hook}__"
+
+
+class _Lockstep:
+    """Walks both trees together; they differ in nothing but the hooks."""
+
+    def match(self, new: ast.AST, old: ast.AST) -> None:
+        if isinstance(new, ast.For) and isinstance(old, ast.For) and self._is_hook(new.iter, old.iter):
+            assert isinstance(new.iter, ast.Call)
+            self._place_hook(new.iter, old.iter)
+            self.match(new.iter.args[1], old.iter)
+            self._match_fields(new, old, skip="iter")
+        elif isinstance(new, ast.While) and isinstance(old, ast.While) and self._is_hooked_test(new.test, old.test):
+            assert isinstance(new.test, ast.BoolOp)
+            hook, test = new.test.values
+            _copy_position(new.test, old.test)
+            self._place_hook(hook, old.test)
+            self.match(test, old.test)
+            self._match_fields(new, old, skip="test")
+        else:
+            assert type(new) is type(old), (ast.dump(new), ast.dump(old))
+            self._match_fields(new, old)
+        _copy_position(new, old)
+
+    def _match_fields(self, new: ast.AST, old: ast.AST, skip: str = "") -> None:
+        for name, old_value in ast.iter_fields(old):
+            if name == skip:
+                continue
+            new_value = getattr(new, name)
+            if isinstance(old_value, list):
+                self._match_lists(new_value, old_value)
+            elif isinstance(old_value, ast.AST):
+                self.match(new_value, old_value)
+
+    def _match_lists(self, new: list[ast.AST], old: list[ast.AST]) -> None:
+        position = 0
+        for old_item in old:
+            if isinstance(old_item, ast.While) and self._is_enter(new[position]):
+                self._place_hook(new[position], old_item)
+                position += 1
+            if isinstance(old_item, ast.AST):
+                self.match(new[position], old_item)
+            position += 1
+        assert position == len(new), "instrumented source has statements of its own"
+
+    @staticmethod
+    def _is_hook(new: ast.expr, old: ast.expr) -> bool:
+        is_call = isinstance(new, ast.Call) and isinstance(new.func, ast.Name) and new.func.id in HOOK_NAMES
+        return is_call and ast.dump(new) != ast.dump(old)
+
+    @staticmethod
+    def _is_hooked_test(new: ast.expr, old: ast.expr) -> bool:
+        return ast.dump(new) != ast.dump(old)
+
+    @staticmethod
+    def _is_enter(new: ast.AST) -> bool:
+        return isinstance(new, ast.Expr) and isinstance(new.value, ast.Call) and getattr(new.value.func, "id", "") == ENTER
+
+    @staticmethod
+    def _place_hook(hook: ast.AST, old: ast.AST) -> None:
+        call = hook.value if isinstance(hook, ast.Expr) else hook
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        call.func.id = builtin_name(call.func.id)
+        for node in (hook, call, call.func, call.args[0]):
+            if isinstance(old, ast.While):
+                _copy_start(node, old)
+            else:
+                _copy_position(node, old)
+
+
+def _copy_position(new: ast.AST, old: ast.AST) -> None:
+    for name in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
+        if hasattr(old, name):
+            setattr(new, name, getattr(old, name))
+
+
+def _copy_start(new: ast.AST, old: ast.stmt) -> None:
+    """On the first line of a statement only: an inserted call must not seem to span the whole loop."""
+    setattr(new, "lineno", old.lineno)  # noqa: B010 - ast.AST declares no such attribute
+    setattr(new, "col_offset", old.col_offset)  # noqa: B010
+    setattr(new, "end_lineno", old.lineno)  # noqa: B010
+    setattr(new, "end_col_offset", old.col_offset + 5)  # noqa: B010

@@ -1,0 +1,1 @@
+"""A run while it runs: position, when to save, fast-forward. `session.Session` is the one mutable object."""

@@ -1,0 +1,139 @@
+"""The roots of a run's state: where a capture begins, and how restored roots get back to where they came from.
+
+Roots are the variables of the frames from the loop's up to the module's, the globals of the user's modules, the process-wide generators
+of random numbers, and the iterators of the loops themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import dataclass
+from typing import Any
+
+from detrain.errors import RestoreError
+from detrain.session.loops import Loop
+from detrain.state import frames
+from detrain.state.known_source import user_modules
+from detrain.state.restore import MISSING, Origins, Restore
+from detrain.state.tree import Tree
+from detrain.state.walk import Census, Walk
+
+
+@dataclass
+class Surroundings:
+    """What a header sees: the frames that hold variables, outermost first, and the loops around it."""
+
+    frames: list[tuple[str, types.FrameType]]
+    modules: list[tuple[str, types.ModuleType]]
+    loops: list[Loop]
+
+    def call_path(self) -> list[list[Any]]:
+        """Function and file of each frame; a checkpoint can be restored only into the same ones."""
+        return [[name, frame.f_code.co_qualname, frame.f_code.co_firstlineno] for name, frame in self.frames]
+
+
+def look_around(frame: types.FrameType, loop: Loop, is_user_file: Any, script_name: str) -> Surroundings:
+    """The surroundings of a header; `frame` is the loop's."""
+    found: list[types.FrameType] = []
+    current: types.FrameType | None = frame
+    while current is not None:
+        if is_user_file(current.f_code.co_filename) and not frames.is_module_level(current):
+            found.append(current)
+        current = current.f_back
+    names: dict[str, int] = {}
+    named = []
+    for one in reversed(found):
+        name = f"{_module_name(one.f_globals.get('__name__', '?'), script_name)}.{one.f_code.co_qualname}"
+        names[name] = names.get(name, 0) + 1
+        named.append((name if names[name] == 1 else f"{name}#{names[name]}", one))
+    modules = [
+        (_module_name(name, script_name), sys.modules[name]) for name in ["__main__", *sorted(user_modules - {"__main__"})] if name in sys.modules
+    ]
+    return Surroundings(named, modules, [one for one in loop.path if one.site.part])
+
+
+def _module_name(name: str, script_name: str) -> str:
+    return script_name if name == "__main__" else name
+
+
+def live_roots(around: Surroundings, generators: dict[str, Any]) -> dict[str, Any]:
+    """Every root by name, in the order in which they are walked."""
+    roots: dict[str, Any] = {}
+    for prefix, module in around.modules[:1]:
+        roots.update(_globals(prefix, module))
+    for prefix, frame in around.frames:
+        roots.update({f"{prefix}.{name}": value for name, value in frames.read_locals(frame).items()})
+        roots.update({f"{prefix}.<cell {name}>": cell for name, cell in frames.cells(frame).items()})
+    for prefix, module in around.modules[1:]:
+        roots.update(_globals(prefix, module))
+    for number, loop in enumerate(around.loops):
+        iterator = loop.replacement if loop.replacement is not None else loop.iterator
+        if iterator is not None and not loop.is_exhausted:
+            roots[f"loops[{number}].iterator"] = iterator
+    roots.update({f"generators.{name}": generator for name, generator in generators.items()})
+    return roots
+
+
+def _globals(prefix: str, module: types.ModuleType) -> dict[str, Any]:
+    return {f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_dunder(name)}
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def capture(around: Surroundings, generators: dict[str, Any], census: Census | None) -> Walk:
+    """Walk from the roots; arrays in the result are views of live memory."""
+    walk = Walk(census)
+    for name, value in live_roots(around, generators).items():
+        walk.root(name, value)
+    walk.run()
+    return walk
+
+
+def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins | None) -> None:
+    """Bring the live program to the state of a tree. Raises `RestoreError` naming what cannot be restored."""
+    live = live_roots(around, generators)
+    missing = {name.removeprefix("generators.") for name in tree.roots if name.startswith("generators.") and name not in live}
+    if missing:
+        raise RestoreError(
+            f"the checkpoint holds generators of random numbers that this attempt does not have: {', '.join(sorted(missing))}"
+        )
+    restored = Restore(tree, origins).run(live)
+    for prefix, module in around.modules:
+        _write_globals(prefix, module, restored, live)
+    for prefix, frame in around.frames:
+        start = f"{prefix}."
+        names = {name.removeprefix(start): value for name, value in restored.items() if name.startswith(start)}
+        code = frame.f_code
+        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+        changed = {name: value for name, value in names.items() if name in own and live.get(start + name, MISSING) is not value}
+        frames.write_locals(frame, changed)
+    for number, loop in enumerate(around.loops):
+        name = f"loops[{number}].iterator"
+        if name not in restored:
+            continue
+        if loop.replacement is not None:
+            loop.replacement = restored[name]
+        elif restored[name] is not live.get(name):
+            raise RestoreError(
+                f"{name} (the loop at {loop.site.filename}:{loop.site.line}) is running and cannot be set to the saved position"
+            )
+
+
+def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, Any], live: dict[str, Any]) -> None:
+    namespace = vars(module)
+    start = f"{prefix}."
+    for name in [name for name in namespace if not _is_dunder(name)]:
+        if start + name not in restored and start + name in live:
+            del namespace[name]
+    for path, value in restored.items():
+        name = path.removeprefix(start)
+        if path.startswith(start) and name.isidentifier() and namespace.get(name, MISSING) is not value:
+            namespace[name] = value
+
+
+def loud_leaves(tree: Tree) -> list[str]:
+    """Objects whose state is not in the tree although the loop may have changed it: path, type and reason."""
+    return [f"{tree.path(number)} ({node['t']}): {node['kept']}" for number, node in enumerate(tree.nodes) if node.get("loud")]

@@ -1,0 +1,99 @@
+"""When to checkpoint. Pure: counts and seconds in, yes or no out; the bits of a run never depend on it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from detrain.errors import UsageError
+
+#: `auto` keeps the time spent on checkpoints below this share of the run.
+BUDGET = 0.01
+#: `auto` neither checkpoints more often nor (save for the budget) less often than this. Seconds.
+SHORTEST_S, LONGEST_S = 2.0, 600.0
+
+_WHEN = re.compile(r"(?P<count>\d+(?:\.\d+)?)?(?P<unit>epochs?|batch(?:es)?|s)$")
+
+
+@dataclass(frozen=True)
+class Every:
+    """A parsed `--every`: kind is epoch, batch, seconds, auto or never."""
+
+    kind: str
+    count: float = 1.0
+
+
+def parse(text: str) -> Every:
+    """`epoch`, `5epochs`, `100batches`, `30s`, `auto`, `never`. Raises `UsageError`."""
+    if text in ("auto", "never"):
+        return Every(text)
+    match = _WHEN.match(text)
+    if match is None or (match["unit"] == "s" and match["count"] is None):
+        raise UsageError(f"--every {text}: expected epoch, 5epochs, 100batches, 30s, auto or never")
+    count = float(match["count"] or 1)
+    unit = {"e": "epoch", "b": "batch", "s": "seconds"}[match["unit"][0]]
+    if count <= 0 or (unit != "seconds" and count != int(count)):
+        raise UsageError(f"--every {text}: the number must be a whole number above zero")
+    return Every(unit, count)
+
+
+class Policy:
+    """Decides at each header. `now_s` is a monotonic clock's reading."""
+
+    def __init__(self, every: Every, now_s: float) -> None:
+        self.every = every
+        self.is_asked = False  # a signal asked for a checkpoint at the next batch
+        self._last_s = now_s
+        self._last_epoch = 0
+        self._last_batch = 0
+        self.cost_s = 0.0
+        self._longest_epoch_s = 0.0
+
+    def saved(self, epoch: int, batch: int, now_s: float, cost_s: float) -> None:
+        """A checkpoint was taken at these totals of epochs and batches begun."""
+        self._last_epoch, self._last_batch, self._last_s = epoch, batch, now_s
+        self.cost_s = cost_s
+        self.is_asked = False
+
+    def epoch_took(self, seconds: float) -> None:
+        """An epoch has ended."""
+        self._longest_epoch_s = max(self._longest_epoch_s, seconds)
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between checkpoints for `auto` and `30s`."""
+        if self.every.kind == "seconds":
+            return self.every.count
+        return min(max(SHORTEST_S, self.cost_s / BUDGET), max(LONGEST_S, self.cost_s / BUDGET))
+
+    def is_due_at_epoch(self, epoch: int, batch: int, now_s: float) -> bool:
+        """At the header of an epoch (or outer) loop.
+
+        Also when a checkpoint will fall due within the epoch that begins: one inside an epoch needs one at its beginning, from which
+        what stands before the batch loop is run again.
+        """
+        if self.is_asked:
+            return True
+        kind = self.every.kind
+        if kind == "epoch":
+            return epoch - self._last_epoch >= self.every.count
+        if kind == "batch":
+            return True
+        if kind == "never":
+            return False
+        return now_s - self._last_s + self._longest_epoch_s >= self.interval_s
+
+    def is_due_at_batch(self, batch: int, now_s: float) -> bool:
+        """At the header of the batch loop."""
+        if self.is_asked:
+            return True
+        kind = self.every.kind
+        if kind == "batch":
+            return batch - self._last_batch >= self.every.count
+        return kind in ("auto", "seconds") and now_s - self._last_s >= self.interval_s
+
+    def is_due_at_end(self, is_outermost: bool, now_s: float) -> bool:
+        """When a loop has ended: always behind the whole training, else if it took as long as the interval."""
+        if self.every.kind == "never":
+            return self.is_asked
+        return is_outermost or now_s - self._last_s >= self.interval_s

@@ -1,0 +1,179 @@
+"""The way from a fresh process to a checkpoint's position.
+
+A checkpoint inside an epoch needs the one at the epoch's beginning: the code before the batch loop is run again and must see the
+state that it saw then. Likewise for every loop that ended before. So a resume passes through a *chain* of checkpoints; at each
+it jumps to the position, restores, and lets the script run on. Where a link of the chain is missing, the script simply runs, which is exact too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from detrain.errors import DetrainError, ResumeRefused
+from detrain.session.loops import Loop
+from detrain.session.messages import say
+
+if TYPE_CHECKING:
+    from detrain.session.session import Session
+    from detrain.state.walk import Census
+    from detrain.store.checkpoint import Checkpoint
+
+
+class Resume:
+    """The checkpoints still ahead, in order. Empty for a run that starts from its beginning."""
+
+    def __init__(self, targets: list[Checkpoint], *, is_trusting: bool = False) -> None:
+        self._targets = list(targets)
+        self._is_trusting = is_trusting
+        self._began_s = time.monotonic()
+        self._origins: Any = None
+        #: The checkpoint that the attempt resumed from, once it has.
+        self.checkpoint: Checkpoint | None = None
+        self.census: Census | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """True until the last checkpoint of the chain has been restored."""
+        return bool(self._targets)
+
+    @property
+    def goal(self) -> Checkpoint | None:
+        """The checkpoint that is resumed from, while it is still ahead."""
+        return self._targets[-1] if self._targets else None
+
+    def at_header(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
+        """An iteration is about to begin while the run fast-forwards: is it the first of the loop that the next checkpoint is in?"""
+        if self._origins is None and loop.iteration == 0:
+            self._take_census(session, loop, frame)
+        target = self._targets[0]
+        if loop.iteration != 0 or not self._leads_to(loop, target.meta["position"]):
+            return
+        try:
+            self._arrive(session, loop, frame, target)
+        except DetrainError as error:
+            fail(session, error)
+
+    def _leads_to(self, loop: Loop, position: list[list[Any]]) -> bool:
+        path = [one for one in loop.path if one.site.part]
+        if len(path) != len(position):
+            return False
+        for one, (filename, line, ordinal, iteration) in zip(path, position, strict=True):
+            if (one.site.filename, one.site.line, one.ordinal) != (filename, line, ordinal):
+                return False
+            if one is not loop and one.iteration != iteration:
+                return False
+        return True
+
+    def _take_census(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
+        import detrain.adapters.numpy
+        import detrain.state.load_handlers  # noqa: F401 - registers the handlers
+        from detrain.session import gather
+        from detrain.state.restore import Origins
+        from detrain.state.walk import Census
+
+        around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
+        walk = gather.capture(around, session.frameworks.generators(), None)
+        self._origins, self.census = Origins(walk), Census(walk)
+
+    def _arrive(self, session: Session, loop: Loop, frame: types.FrameType, target: Checkpoint) -> None:
+        from detrain.session import gather
+        from detrain.store import checkpoint as checkpoint_file
+
+        checkpoint, tree = checkpoint_file.load(target.path)
+        meta = checkpoint.meta
+        self._check(session, meta, gather.loud_leaves(tree))
+        around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
+        if around.call_path() != meta["call_path"]:
+            raise ResumeRefused(f"{target.name} was taken in {meta['call_path']}, but the loop is now reached through {around.call_path()}")
+        self._set_loop(loop, meta)
+        if os.path.isdir(meta["folder"]) and os.getcwd() != meta["folder"]:
+            os.chdir(meta["folder"])
+        session.frameworks.set_flags(meta["flags"])
+        gather.restore(tree, around, session.frameworks.generators(), self._origins)
+        if meta["entropy"] and session.frameworks.entropy is not None:
+            session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
+        loop.start_point = target.name
+        session.restart_at(loop, meta)
+        self._targets.pop(0)
+        if not self._targets:
+            self._finish(session, checkpoint)
+
+    def _set_loop(self, loop: Loop, meta: dict[str, Any]) -> None:
+        loop.iteration = meta["position"][-1][3]
+        if meta["is_exhausted"]:
+            loop.is_exhausted = True
+        elif loop.iterable is not None:
+            # As the `for` statement would, now that everything that it may draw from is as it was then.
+            loop.replacement = iter(loop.iterable)
+
+    def _check(self, session: Session, meta: dict[str, Any], loud: list[str]) -> None:
+        if self._is_trusting:
+            return
+        facts = session.frameworks.facts()
+        changed = [f"{name} is {facts.get(name)}, was {old}" for name, old in meta["facts"].items() if facts.get(name, old) != old]
+        if changed:
+            raise ResumeRefused(
+                f"the environment is not the checkpoint's: {'; '.join(changed)}. The bits may come out differently; go back to the old "
+                "environment, start over with --fresh, or go on with --trust-changes"
+            )
+        if loud:
+            raise ResumeRefused(
+                f"this resume may not be exact, because these are not in the checkpoint: {'; '.join(loud)}. Go on with --trust-changes if the "
+                "loop does not change them, or start over with --fresh"
+            )
+
+    def _finish(self, session: Session, checkpoint: Checkpoint) -> None:
+        session.files.put_back(checkpoint.meta["files"])
+        self.checkpoint = checkpoint
+        self._origins = None
+        session.frameworks.hold_loading(False)
+        meta = checkpoint.meta
+        where = f"epoch {max(meta['epochs'] - (meta['batch_in_epoch'] > 0), 0)}, batch {meta['batch_in_epoch']}"
+        if not any(True for _ in session.info.nests) or all(loop.part != "epoch" for nest in session.info.nests for loop in nest):
+            where = f"batch {meta['batches']}"
+        say(f"resumed at {where} from {checkpoint.name}, {time.monotonic() - self._began_s:.1f} s after the start")
+
+
+def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]]:
+    """The chain to the latest usable checkpoint (or to the one named `start`), and what had to be passed over, as messages.
+
+    Every file of the chain is read whole here, so that a damaged one is found before the script begins. Raises `ResumeRefused`
+    if there are checkpoints and none can be used.
+    """
+    from detrain.errors import CheckpointError
+    from detrain.store import checkpoint as checkpoint_file
+
+    good, bad = directory.read_checkpoints()
+    messages = [str(error) for error in bad]
+    if start is not None:
+        good = [found for found in good if found.name == Path(start).name]
+        if not good:
+            raise ResumeRefused(f"--from {start}: {messages[0] if messages else 'no such checkpoint in ' + str(directory.path)}")
+    for candidate in good:
+        try:
+            names = [*candidate.meta["chain"], candidate.name]
+            return [checkpoint_file.load(directory.path / name)[0] for name in names], messages
+        except CheckpointError as error:
+            messages.append(str(error))
+    if messages:
+        raise ResumeRefused(
+            f"no checkpoint in {directory.path} can be used: {'; '.join(messages)}. Nothing was changed; start over with --fresh, which keeps them"
+        )
+    return [], messages
+
+
+def fail(session: Session, error: DetrainError) -> NoReturn:
+    """End the attempt where it stands, because going on would not be exact.
+
+    Not by an exception: the hook is called from the middle of the script, and a script may catch everything.
+    """
+    import sys
+
+    session.files.give_up()
+    sys.stdout.flush()
+    say(f"error: {error}")
+    os._exit(error.exit_status)

@@ -1,0 +1,93 @@
+"""Taking a checkpoint: capture the state around a header, write it, keep what is needed, say what is missing."""
+
+from __future__ import annotations
+
+import os
+import types
+from typing import TYPE_CHECKING, Any
+
+from detrain.session import gather
+from detrain.session.loops import Loop
+from detrain.session.messages import warn
+from detrain.state.walk import Census
+from detrain.store import checkpoint as checkpoint_file
+from detrain.store.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from detrain.session.session import Session
+
+
+class Saver:
+    """Saves for one attempt."""
+
+    def __init__(self, session: Session) -> None:
+        import detrain.adapters.numpy
+        import detrain.state.load_handlers  # noqa: F401 - registers the handlers
+
+        self._session = session
+        self._checkpoints, _ = session.directory.read_checkpoints()
+        self._last: Checkpoint | None = session.resume.checkpoint or None
+        self._sequence = max((found.sequence for found in self._checkpoints), default=0)
+        self._said: set[str] = set()
+        self.census: Census | None = session.resume.census
+
+    def save(self, loop: Loop, frame: types.FrameType) -> None:
+        """Checkpoint the present state. A failure to write is said; the training goes on and tries again when next due."""
+        session = self._session
+        around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
+        walk = gather.capture(around, session.frameworks.generators(), self.census)
+        if self.census is None:
+            # The first look at this run's objects; later captures tell by it which object went where.
+            self.census = Census(walk)
+        self._say_what_is_missing(gather.loud_leaves(walk.tree))
+        batch = session.batch_in_epoch if loop.site.part == "batch" else 0
+        path = session.directory.checkpoint_path(session.epochs - (loop.site.part == "batch" and session.epochs > 0), batch)
+        meta = self._meta(loop, around)
+        if path.name in meta["chain"]:
+            return  # the loop outside has been checkpointed at this very place
+        try:
+            saved = checkpoint_file.save(path, walk.tree, meta, self._last)
+        except OSError as error:
+            warn(
+                "checkpoint-failed",
+                f"no checkpoint could be written to {session.directory.path}: {error}. Training goes on without; the last good "
+                f"one is {self._last.name if self._last else 'none'}",
+            )
+            return
+        self._sequence += 1
+        loop.start_point, loop.finished = saved.name, []
+        self._last = saved
+        self._checkpoints = [found for found in self._checkpoints if found.name != saved.name] + [saved]
+        self._checkpoints = session.directory.retain(session.settings.keep, self._checkpoints, {*session.way_to(loop), saved.name})
+
+    def _meta(self, loop: Loop, around: gather.Surroundings) -> dict[str, Any]:
+        session = self._session
+        entropy = session.frameworks.entropy
+        return {
+            "sequence": self._sequence + 1,
+            "position": [[one.site.filename, one.site.line, one.ordinal, one.iteration] for one in around.loops],
+            "is_exhausted": loop.is_exhausted,
+            "chain": list(dict.fromkeys(session.way_to(loop))),
+            "call_path": around.call_path(),
+            "epochs": session.epochs,
+            "batches": session.batches,
+            "batch_in_epoch": session.batch_in_epoch,
+            "cost_s": session.policy.cost_s,
+            "facts": session.frameworks.facts(),
+            "flags": session.frameworks.flags(),
+            "entropy": list(entropy.entropy_state() or []) if entropy is not None else [],
+            "folder": os.getcwd(),
+            "files": session.files.capture(),
+            "arguments": session.settings.record.get("arguments", []),
+            "sources": session.info.sources,
+        }
+
+    def _say_what_is_missing(self, leaves: list[str]) -> None:
+        for leaf in leaves:
+            if leaf not in self._said:
+                self._said.add(leaf)
+                warn(
+                    "not-captured",
+                    f"{leaf}. If the loop changes it, a resume cannot be exact, and will be refused unless --trust-changes says that it "
+                    "does not matter",
+                )

@@ -1,0 +1,288 @@
+"""The session: the one mutable object of an attempt. Hooks report to it; it saves, fast-forwards and restores."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from detrain import instfile
+from detrain.session.files import OutputFiles
+from detrain.session.loops import Loop, Site, innermost_active
+from detrain.session.messages import say, warn
+from detrain.session.nest import NestFinder, is_settled
+from detrain.session.policy import Policy
+from detrain.session.resume import Resume
+from detrain.store.directory import RunDirectory
+
+
+@dataclass
+class Settings:
+    """What an attempt is told by its command line."""
+
+    script: Path
+    script_name: str
+    keep: int
+    is_trusting: bool
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Frameworks:
+    """The adapters of the frameworks that the script has loaded, and the stream of entropy; filled by the launcher."""
+
+    loaded: dict[str, Any] = field(default_factory=dict)
+    entropy: Any = None  # has entropy_state() and set_entropy_state(state)
+
+    def generators(self) -> dict[str, Any]:
+        """Every process-wide generator of random numbers, by name."""
+        import random
+
+        found: dict[str, Any] = {"python": random._inst}  # type: ignore[attr-defined]
+        for adapter in self.loaded.values():
+            found.update(adapter.generators())
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """What the bits depend on beside the script."""
+        found: dict[str, Any] = {"python": sys.version.split()[0], "machine": os.uname().machine}
+        for adapter in self.loaded.values():
+            found.update(adapter.facts())
+        return found
+
+    def flags(self) -> dict[str, Any]:
+        """Process-wide switches, by framework."""
+        return {name: adapter.flags() for name, adapter in self.loaded.items()}
+
+    def set_flags(self, flags: dict[str, Any]) -> None:
+        """The inverse of `flags`."""
+        for name, values in flags.items():
+            if name in self.loaded:
+                self.loaded[name].set_flags(values)
+
+    def hold_loading(self, is_on: bool) -> None:
+        """Tell loaders that what they would load now will not be used."""
+        for adapter in self.loaded.values():
+            if hasattr(adapter, "hold_loading"):
+                adapter.hold_loading(is_on)
+
+
+class Session:
+    """One attempt's position and plans."""
+
+    def __init__(
+        self, settings: Settings, directory: RunDirectory, policy: Policy, info: instfile.InstInfo, frameworks: Frameworks, resume: Resume
+    ) -> None:
+        self.settings, self.directory, self.policy = settings, directory, policy
+        self.info, self.frameworks, self.resume = info, frameworks, resume
+        self.files = OutputFiles(directory.path)
+        self.top: Loop | None = None
+        self.is_off = False
+        #: Epoch-loop iterations begun in this run, batches begun, batches begun in this epoch.
+        self.epochs, self.batches, self.batch_in_epoch = 0, 0, 0
+        self.on_saved: Callable[[], None] = lambda: None
+        self._finder = NestFinder()
+        self._sites: dict[tuple[str, int], Site] = {}
+        self._parts = info.parts()
+        self._loops_of: dict[str, dict[int, int]] = {}
+        self._root_children: dict[Site, int] = {}
+        self._root_finished: list[str] = []
+        self._thread = threading.get_ident()
+        self._epoch_began_s = time.monotonic()
+        self._watches: list[Any] = []
+        self._saver: Any = None  # detrain.session.saving.Saver; loads h5py, so made when first needed
+
+    # --- what the launcher tells -------------------------------------------------------------------------------------------
+
+    def know_loops(self, filename: str, loops: dict[int, int]) -> None:
+        """The loops of a file that has just been instrumented: header line to last line."""
+        self._loops_of[filename] = loops
+
+    def is_user_file(self, filename: str) -> bool:
+        """True for the script and the user's modules."""
+        return filename in self._loops_of
+
+    def watch(self, adapter: Any) -> None:
+        """A framework has been loaded: see its weight updates."""
+        watch = adapter.watch_updates(self._on_update, self._on_gradient)
+        if watch is not None:
+            self._watches.append(watch)
+        if self.resume.is_pending:
+            self.frameworks.hold_loading(True)
+
+    def stop(self) -> None:
+        """Take part in nothing any more: in a forked child, or once the script has ended."""
+        self.is_off = True
+        self.files.stop()
+
+    # --- what hooks tell ---------------------------------------------------------------------------------------------------
+
+    def enter_for(self, frame: types.FrameType, line: int, iterable: Any) -> Any:
+        """A `for` loop's header has been evaluated; returns what to iterate over."""
+        loop = self._enter(frame, line)
+        return iterable if loop is None else loop.wrap(iterable)
+
+    def enter_while(self, frame: types.FrameType, line: int) -> None:
+        """A `while` loop is about to be entered."""
+        self._enter(frame, line)
+
+    def tick_while(self, frame: types.FrameType, line: int) -> bool:
+        """A `while` loop's condition is about to be evaluated; always True."""
+        loop = self.top
+        if self.is_off or loop is None or threading.get_ident() != self._thread:
+            return True
+        while loop is not None and not (loop.frame_id == id(frame) and loop.site.line == line):
+            loop = loop.parent
+        if loop is not None:
+            loop.tick(frame)
+        return True
+
+    def _enter(self, frame: types.FrameType, line: int) -> Loop | None:
+        if self.is_off or threading.get_ident() != self._thread:
+            return None
+        site = self._site(frame.f_code.co_filename, line)
+        parent = innermost_active(self.top, frame.f_back if self._is_same_loop(frame, line) else frame)
+        if not site.part and parent is not None and parent.site.part == "batch":
+            return None  # inside a batch nothing is of interest any more
+        self._finish_sibling(parent)
+        children = self._root_children if parent is None else parent.children
+        ordinal = children.get(site, 0)
+        children[site] = ordinal + 1
+        self.top = Loop(self, site, parent, ordinal, id(frame))
+        self.top.entered_at = time.monotonic()
+        return self.top
+
+    def _is_same_loop(self, frame: types.FrameType, line: int) -> bool:
+        """True if the innermost loop is an earlier entry of the same loop, seen in a frame at the same address."""
+        return self.top is not None and self.top.frame_id == id(frame) and self.top.site.line == line
+
+    def _finish_sibling(self, parent: Loop | None) -> None:
+        """A loop beside an earlier one is entered: what led to the end of the earlier one is needed to get here again."""
+        before = self.top
+        while before is not None and before.parent is not parent:
+            before = before.parent
+        if before is not None and before.site.part:
+            (self._root_finished if parent is None else parent.finished).extend(before.way_here())
+
+    def _site(self, filename: str, line: int) -> Site:
+        site = self._sites.get((filename, line))
+        if site is None:
+            end_line = self._loops_of.get(filename, {}).get(line, line)
+            site = self._sites[filename, line] = Site(filename, line, end_line, self._parts.get(filename, {}).get(line, ""))
+        return site
+
+    def at_header(self, loop: Loop, frame: types.FrameType) -> None:
+        """An iteration of a loop in the nest is about to begin."""
+        if self.resume.is_pending:
+            self.resume.at_header(self, loop, frame)
+        part = loop.site.part
+        if part == "batch":
+            if self.policy.is_due_at_batch(self.batches, time.monotonic()) and self._may_save(loop):
+                self._save(loop, frame)
+            self.batches += 1
+            self.batch_in_epoch += 1
+            return
+        now_s = time.monotonic()
+        if loop.iteration > 0 and self._may_save(loop) and self.policy.is_due_at_epoch(self.epochs, self.batches, now_s):
+            self._save(loop, frame)
+        if part == "epoch":
+            if loop.iteration > 0:
+                self.policy.epoch_took(now_s - self._epoch_began_s)
+            self._epoch_began_s = now_s
+            self.epochs += 1
+            self.batch_in_epoch = 0
+
+    def at_end(self, loop: Loop, frame: types.FrameType) -> None:
+        """A loop in the nest has used up its iterable."""
+        if self.is_off:
+            return
+        self.top = loop
+        if self.resume.is_pending or not self._may_save(loop):
+            return
+        if self.policy.is_due_at_end(loop.parent is None, time.monotonic()):
+            self._save(loop, frame)
+
+    def _may_save(self, loop: Loop) -> bool:
+        """False while fast-forwarding, and while the nest may still turn out to be another."""
+        if self.is_off or self.resume.is_pending:
+            return False
+        return loop.site.part != "batch" or bool(self._parts) or is_settled(loop)
+
+    def _save(self, loop: Loop, frame: types.FrameType) -> None:
+        if self._saver is None:
+            from detrain.session.saving import Saver
+
+            self._saver = Saver(self)
+        started_s = time.monotonic()
+        self._saver.save(loop, frame)
+        now_s = time.monotonic()
+        self.policy.saved(self.epochs, self.batches, now_s, now_s - started_s)
+        self.on_saved()
+
+    def way_to(self, loop: Loop) -> list[str]:
+        """Checkpoints through which a resumed attempt comes to a loop's header, in order; not the one of the header itself."""
+        names = list(self._root_finished)
+        for outer in loop.path[:-1]:
+            names += outer.way_here()
+        return names
+
+    def restart_at(self, loop: Loop, meta: dict[str, Any]) -> None:
+        """The run has been taken to a checkpoint's position."""
+        self.epochs, self.batches, self.batch_in_epoch = meta["epochs"], meta["batches"], meta["batch_in_epoch"]
+        self._epoch_began_s = time.monotonic()
+        self.policy.saved(self.epochs, self.batches, time.monotonic(), meta["cost_s"])
+
+    # --- what frameworks tell ----------------------------------------------------------------------------------------------
+
+    def _on_gradient(self) -> None:
+        if not self.is_off and threading.get_ident() == self._thread and self._finder.on_gradient(self.top, sys._getframe(1)):
+            self._nest_found()
+
+    def _on_update(self) -> None:
+        if not self.is_off and threading.get_ident() == self._thread and self._finder.on_update(self.top, sys._getframe(1)):
+            self._nest_found()
+
+    def _nest_found(self) -> None:
+        loops = self.top.path if self.top is not None else []
+        nest = [instfile.NestLoop(o.site.filename, o.site.line, o.site.part) for o in loops if o.site.part]
+        demoted = {site.key for site in self._sites.values() if site.is_demoted}
+        lines = {(one.file_name, one.line_no) for one in nest}
+        kept = [
+            old for old in self.info.nests
+            if not any((o.file_name, o.line_no) in demoted for o in old) and {(o.file_name, o.line_no) for o in old} != lines
+        ]  # fmt: skip
+        self.info.nests = [*kept, nest]
+        say(f"training loop found: {self.info.describe()}; checkpoints go to {self.directory.path}")
+        self.write_info()
+
+    def write_info(self) -> None:
+        """Write inst.info; a directory that cannot be written is said when a checkpoint is due."""
+        try:
+            instfile.write(self.directory.path / "inst.info", self.info, self.settings.script.parent)
+        except OSError as error:
+            warn("inst-info", f"inst.info cannot be written: {error}")
+
+    @property
+    def has_nest(self) -> bool:
+        """True if a training loop has been seen, in this attempt or an earlier one."""
+        return bool(self.info.nests)
+
+    @property
+    def has_active_batch_loop(self) -> bool:
+        """True if a batch may be expected, so that a signal can wait for it."""
+        loop = self.top
+        return not self.is_off and loop is not None and any(one.site.part for one in loop.path) and not loop.path[0].is_exhausted
+
+    def why_nothing(self) -> str:
+        """Why no checkpoint was taken."""
+        if not self.frameworks.loaded.keys() - {"numpy"}:
+            return "the script loaded no framework that trains"
+        if not self._finder.updates_seen and not self._finder.gradients_seen:
+            return "no optimizer stepped and no gradient was computed"
+        return "weights were updated, but not inside a loop of the script's own files"

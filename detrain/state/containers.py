@@ -1,0 +1,249 @@
+"""Handlers for the containers of Python: list, tuple, dict, set, deque and what is derived from them."""
+
+from __future__ import annotations
+
+import array
+import collections
+from typing import Any
+
+import numpy as np
+
+from detrain.errors import CaptureError, RestoreError
+from detrain.state.registry import Handler, register, type_name
+from detrain.state.restore import MISSING, Restore
+from detrain.state.tree import Node, decode_value, is_node
+from detrain.state.walk import Walk
+
+#: Lists of this many whole numbers or floats are stored as one array.
+_BULK = 1024
+
+
+class ListHandler(Handler):
+    kind = "list"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if len(obj) >= _BULK and (bulk := _as_array(obj)) is not None:
+            walk.array(node, bulk)
+        else:
+            node["seq"] = walk.children(list.__iter__(obj))
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "array" in node:
+            list.__setitem__(obj, slice(None), restore.data(node).tolist())
+        else:
+            list.__setitem__(obj, slice(None), restore.values(node["seq"], list(list.__iter__(obj))))
+
+
+def _as_array(values: list[Any]) -> np.ndarray[Any, Any] | None:
+    """The list as int64 or float64 if every element comes back with its type and bits."""
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return np.array(values, dtype=np.float64)
+    if kinds == {int}:
+        try:
+            return np.array(values, dtype=np.int64)
+        except OverflowError:
+            return None
+    return None
+
+
+class TupleHandler(Handler):
+    """Tuples cannot be changed in place: an equal one is kept, any other is built from its restored elements."""
+
+    kind = "tuple"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["seq"] = walk.children(tuple.__iter__(obj))
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore) or len(live) != len(node["seq"]):
+            return False
+        elements = restore.values(node["seq"], tuple(tuple.__iter__(live)))
+        return all(new is old or _same_value(new, old) for new, old in zip(elements, tuple.__iter__(live), strict=True))
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        return tuple.__new__(cls, restore.values(node["seq"]))
+
+
+def _same_value(new: Any, old: Any) -> bool:
+    """Equal in type and bits; only for atoms, anything with an identity must be the same object."""
+    return type(new) is type(old) and type(new) in (int, str, bytes, bool, float) and repr(new) == repr(old)
+
+
+class DictHandler(Handler):
+    kind = "dict"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["items"] = walk.items(_Items(obj))
+        if isinstance(obj, collections.defaultdict):
+            node["factory"] = walk.child(obj.default_factory, ".default_factory")
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = dict(dict.items(obj))
+        if "factory" in node:
+            obj.default_factory = restore.value(node["factory"], obj.default_factory)
+        by_position = list(live)
+        by_identity = {id(key): value for key, value in live.items()}
+        pairs = []
+        is_hash_ready = True
+        for position, (key_ref, value_ref) in enumerate(node["items"]):
+            if is_node(key_ref):
+                live_key = by_position[position] if position < len(by_position) else MISSING
+                key = restore.value(key_ref, live_key)
+                is_hash_ready = is_hash_ready and type(key).__hash__ is object.__hash__
+                live_value = by_identity.get(id(key), MISSING)
+            else:
+                key = decode_value(key_ref)
+                live_value = live.get(key, MISSING)
+            pairs.append((key, restore.value(value_ref, live_value)))
+        if is_hash_ready:
+            _refill(obj, pairs)
+        else:  # a key's own hash may need its restored attributes
+            restore.afterwards(lambda: _refill(obj, pairs))
+
+
+def _refill(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
+    cls = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
+    cls.clear(obj)
+    for key, value in pairs:
+        cls.__setitem__(obj, key, value)
+
+
+class _Items:
+    """The items of a dict in its order, without calling what a derived class overrides."""
+
+    def __init__(self, obj: Any) -> None:
+        self._items = collections.OrderedDict.items(obj) if isinstance(obj, collections.OrderedDict) else dict.items(obj)
+
+    def items(self) -> Any:
+        return self._items
+
+
+class SetHandler(Handler):
+    """Sets, filled in the order in which they are iterated; that gives the same order again, or raises."""
+
+    kind = "set"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["seq"] = walk.children(set.__iter__(obj))
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        elements = restore.values(node["seq"])
+        restore.afterwards(lambda: _refill_set(obj, elements, node, restore))
+
+
+def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> None:
+    if [id(e) for e in set.__iter__(obj)] == [id(e) for e in elements] or list(set.__iter__(obj)) == elements:
+        return  # already so, in this order
+    set.clear(obj)
+    for element in elements:
+        set.add(obj, element)
+    if list(set.__iter__(obj)) != elements and not all(map(_is_unordered_by_value, elements)):
+        raise RestoreError(
+            f"{restore.path_of(node)}: the set's order of iteration depends on its history and cannot be made again; "
+            "iterate over sorted(...) or use a dict"
+        )
+
+
+def _is_unordered_by_value(element: Any) -> bool:
+    """Objects hashed by address have no order that anyone could rely on from one process to the next."""
+    return type(element).__hash__ is object.__hash__
+
+
+class FrozenSetHandler(Handler):
+    kind = "frozenset"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["seq"] = walk.children(frozenset.__iter__(obj))
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore) or any(map(is_node, node["seq"])):
+            return False
+        return list(map(repr, live)) == [repr(decode_value(ref)) for ref in node["seq"]]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return frozenset.__new__(restore.find_type(node), restore.values(node["seq"]))
+
+
+class DequeHandler(Handler):
+    kind = "deque"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["seq"] = walk.children(collections.deque.__iter__(obj))
+        node["maxlen"] = obj.maxlen
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and live.maxlen == node["maxlen"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        made = cls.__new__(cls)
+        collections.deque.__init__(made, (), node["maxlen"])
+        return made
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        elements = restore.values(node["seq"], list(collections.deque.__iter__(obj)))
+        collections.deque.clear(obj)
+        collections.deque.extend(obj, elements)
+
+
+class BufferHandler(Handler):
+    """`bytearray` and `array.array`: bytes that are changed in place."""
+
+    kind = "buffer"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if isinstance(obj, array.array):
+            node["typecode"] = obj.typecode
+        walk.array(node, np.frombuffer(bytes(obj), dtype=np.uint8))
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        return cls.__new__(cls, node["typecode"]) if "typecode" in node else cls.__new__(cls)
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        content = restore.data(node).tobytes()
+        if isinstance(obj, array.array):
+            del obj[:]
+            obj.frombytes(content)
+        else:
+            obj[:] = content
+
+
+class SubclassedAtomHandler(Handler):
+    """Numbers and strings of a derived class, `class Step(int)`: content and attributes."""
+
+    kind = "atom"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        for base in (bool, int, float, complex, str, bytes):
+            if isinstance(obj, base):
+                node["v"] = walk.child(base.__new__(base, base(obj)) if base is not str else str.__str__(obj), "")
+                return
+        raise CaptureError(f"{type_name(type(obj))} is not an atom")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and repr(_base_value(live)) == repr(decode_value(node["v"]))
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        value = decode_value(node["v"])
+        return type(value).__new__(cls, value)
+
+
+def _base_value(obj: Any) -> Any:
+    for base in (int, float, complex, str, bytes):
+        if isinstance(obj, base):
+            return base.__new__(base, obj) if base is not str else str.__str__(obj)
+    return obj
+
+
+register(ListHandler(), list)
+register(TupleHandler(), tuple)
+register(DictHandler(), dict, collections.OrderedDict, collections.defaultdict)
+register(SetHandler(), set)
+register(FrozenSetHandler(), frozenset)
+register(DequeHandler(), collections.deque)
+register(BufferHandler(), bytearray, array.array)
+register(SubclassedAtomHandler(), int, float, complex, str, bytes)

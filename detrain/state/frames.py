@@ -1,0 +1,68 @@
+"""Local variables and value stacks of frames that are running or suspended."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import types
+from typing import Any
+
+#: From 3.13 (PEP 667) `frame.f_locals` of a function writes through; before, a snapshot is copied back by this function.
+_WRITES_THROUGH = sys.version_info >= (3, 13)
+
+
+def read_locals(frame: types.FrameType) -> dict[str, Any]:
+    """The variables of a frame that are set, free variables included."""
+    return dict(frame.f_locals)
+
+
+def write_locals(frame: types.FrameType, values: dict[str, Any]) -> None:
+    """Set variables of a frame that is running or suspended; variables not named stay as they are."""
+    namespace = frame.f_locals
+    for name, value in values.items():
+        namespace[name] = value
+    if not _WRITES_THROUGH and namespace is not frame.f_globals:
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def is_module_level(frame: types.FrameType) -> bool:
+    """True if the frame's variables are its module's globals."""
+    return frame.f_code.co_name == "<module>" and frame.f_locals is frame.f_globals
+
+
+def cells(frame: types.FrameType) -> dict[str, types.CellType]:
+    """The cells of a running function by variable name, in which its closures share variables."""
+    code = frame.f_code
+    found = [value for value in gc.get_referents(frame) if type(value) is types.CellType]
+    names = [name for name in code.co_varnames if name in code.co_cellvars]
+    names += [name for name in code.co_cellvars if name not in code.co_varnames] + list(code.co_freevars)
+    # Cells lie in the order of the variables; a cell pushed as a value (a closure under construction) comes after them.
+    return dict(zip(names, found, strict=False)) if len(found) >= len(names) else {}
+
+
+def stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
+    """What a suspended generator holds beside its variables: the iterators of the loops it is in, bottom first.
+
+    The garbage collector's view of a generator lists frame object, function, globals and the like, then variables, then the value
+    stack; only iterators and context managers stand on the stack of a generator suspended in a statement.
+    """
+    frame = generator.gi_frame
+    if frame is None:
+        return []
+    known = {id(value) for value in frame.f_locals.values()}
+    known |= {id(frame), id(frame.f_code), id(frame.f_globals), id(frame.f_builtins), id(frame.f_locals), id(frame.f_back)}
+    found = []
+    for value in gc.get_referents(generator):
+        if id(value) in known or type(value) in _NOT_ON_STACK:
+            continue
+        found.append(value)
+    return found
+
+
+_NOT_ON_STACK = (types.FunctionType, types.CodeType, types.CellType, types.FrameType, dict, str)
+
+
+def is_atom(value: Any) -> bool:
+    """True for what has no state of its own."""
+    return value is None or isinstance(value, (int, str, bytes, float))

@@ -1,0 +1,197 @@
+"""Handlers for what can be called: functions with their closures and attributes, bound methods, partials."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from detrain.errors import RestoreError
+from detrain.state.known_source import is_user_module, user_code
+from detrain.state.registry import Handler, register, resolve
+from detrain.state.restore import MISSING, Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk
+
+class FunctionHandler(Handler):
+    """A function is made by its `def`; what may change is in its closure, its defaults and its attributes.
+
+    Closures are followed for every function, because a decorator of a library may hold the user's function. Defaults and
+    attributes belong to the user's functions only.
+    """
+
+    kind = "function"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        code = obj.__code__
+        node["name"] = f"{obj.__module__}:{obj.__qualname__}"
+        node["code"] = [code.co_filename, code.co_firstlineno, code.co_qualname]
+        if obj.__closure__:
+            node["cells"] = [
+                [name, walk.child(cell, f".<{name}>")] for name, cell in zip(code.co_freevars, obj.__closure__, strict=True)
+            ]
+        if is_user_module(obj.__module__):
+            node["defaults"] = walk.child(obj.__defaults__, ".<defaults>")
+            node["kwdefaults"] = walk.child(obj.__kwdefaults__, ".<kwdefaults>")
+            if obj.__dict__:
+                node["dict"] = walk.child(obj.__dict__, "")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if type(live) is not types.FunctionType:
+            return False
+        code = live.__code__
+        if [code.co_filename, code.co_firstlineno, code.co_qualname] != node["code"]:
+            return False
+        live_cells = dict(zip(code.co_freevars, live.__closure__ or (), strict=True))
+        return all(restore.value(ref, live_cells.get(name, MISSING)) is live_cells.get(name) for name, ref in node.get("cells", ()))
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        module, _, qualname = node["name"].partition(":")
+        cells = tuple(restore.value(ref) for _, ref in node.get("cells", ()))
+        if not cells and "<locals>" not in qualname and "<lambda>" not in qualname:
+            try:
+                found = resolve(node["name"])
+            except LookupError:
+                found = None
+            if isinstance(found, types.FunctionType):
+                return found
+        code = _find_code(node["code"])
+        if code is None:
+            raise RestoreError(f"{restore.path_of(node)}: the code of {qualname} ({node['code'][0]}:{node['code'][1]}) cannot be found")
+        made = types.FunctionType(code, vars(resolve_module(module, node, restore)), qualname.rpartition(".")[2], None, cells)
+        made.__qualname__ = qualname
+        return made
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        for field in ("defaults", "kwdefaults"):
+            if field in node:
+                attribute = f"__{field}__"
+                setattr(obj, attribute, restore.value(node[field], getattr(obj, attribute)))
+        if "dict" in node:
+            restore.value(node["dict"], obj.__dict__)
+            obj.__dict__.update(restore.value(node["dict"]))
+
+
+def resolve_module(name: str, node: Node, restore: Restore) -> types.ModuleType:
+    """The loaded module whose globals a function sees."""
+    import sys
+
+    if name not in sys.modules:
+        raise RestoreError(f"{restore.path_of(node)}: module {name} is not loaded")
+    return sys.modules[name]
+
+
+def _find_code(wanted: list[Any]) -> types.CodeType | None:
+    filename, line, qualname = wanted
+    module_code = user_code.get(filename)
+    if module_code is None:
+        return None
+    for code in nested_code(module_code):
+        if code.co_firstlineno == line and code.co_qualname == qualname:
+            return code
+    return None
+
+
+def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and all those inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from nested_code(constant)
+
+
+class CellHandler(Handler):
+    """A variable that closures share."""
+
+    kind = "cell"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        try:
+            node["v"] = walk.child(obj.cell_contents, "")
+        except ValueError:
+            node["empty"] = True
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return isinstance(live, types.CellType)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return types.CellType()
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "empty" in node:
+            return
+        try:
+            live = obj.cell_contents
+        except ValueError:
+            live = MISSING
+        value = restore.value(node["v"], live)
+        if value is not live:
+            obj.cell_contents = value
+
+
+class MethodHandler(Handler):
+    """A bound method: object and function. `optimizer.step`, `losses.append` held under another name."""
+
+    kind = "method"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        owner = obj.__self__
+        if isinstance(obj, types.BuiltinFunctionType):
+            node["name"] = obj.__name__
+            if owner is None or isinstance(owner, types.ModuleType):
+                node["module"] = obj.__module__ or "builtins"
+                return
+        else:
+            node["function"] = walk.child(obj.__func__, ".__func__")
+        node["self"] = walk.child(owner, ".__self__")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        if "module" in node:
+            return bool(live.__name__ == node["name"]) and (live.__module__ or "builtins") == node["module"]
+        if restore.value(node["self"], live.__self__) is not live.__self__:
+            return False
+        if "name" in node:
+            return bool(live.__name__ == node["name"])
+        return restore.value(node["function"], live.__func__) is live.__func__
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "module" in node:
+            return resolve(f"{node['module']}:{node['name']}")
+        owner = restore.value(node["self"])
+        if "name" in node:
+            return getattr(owner, node["name"])
+        return types.MethodType(restore.value(node["function"]), owner)
+
+
+class PartialHandler(Handler):
+    """`functools.partial`."""
+
+    kind = "partial"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["function"] = walk.child(obj.func, ".func")
+        node["args"] = walk.child(obj.args, ".args")
+        node["keywords"] = walk.child(obj.keywords, ".keywords")
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        return cls.__new__(cls, restore.value(node["function"]))
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        function = restore.value(node["function"], obj.func)
+        args = restore.value(node["args"], obj.args)
+        keywords = restore.value(node["keywords"], obj.keywords)
+        if function is not obj.func or args is not obj.args or keywords is not obj.keywords:
+            obj.__setstate__((function, args, keywords, obj.__dict__ or None))
+
+
+register(FunctionHandler(), types.FunctionType)
+register(CellHandler(), types.CellType)
+register(MethodHandler(), types.MethodType, types.BuiltinFunctionType)
+register(PartialHandler(), functools.partial)

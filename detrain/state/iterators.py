@@ -1,0 +1,322 @@
+"""Handlers for the iterators of the standard library, and for suspended generators.
+
+The position of an iterator is state like any other. Where an iterator may be replaced (the loop's own, a variable) an equal
+one is built; one that sits inside a suspended generator cannot be replaced and is brought to the position in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import operator
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from detrain.errors import RestoreError
+from detrain.state import frames
+from detrain.state.registry import Handler, register, type_name
+from detrain.state.restore import MISSING, Restore
+from detrain.state.tree import Node, is_node
+from detrain.state.walk import Walk, keep
+
+_SEQUENCE_ITERATORS = (type(iter([])), type(iter(())), type(iter("")), type(iter(b"")), type(iter(bytearray())), type(reversed([])))
+_RANGE_ITERATORS = (type(iter(range(0))), type(iter(range(1 << 100))))
+#: These list what is left when they are asked to reduce, and cannot be moved forward but by `next`.
+_DRAINING_ITERATORS = (
+    type(iter({})), type(iter({}.items())), type(iter({}.values())), type(reversed({})), type(reversed({}.items())),
+    type(reversed({}.values())), type(iter(set())),
+)  # fmt: skip
+_COMPOSED_ITERATORS = (
+    enumerate, zip, map, filter, itertools.islice, itertools.chain, itertools.cycle, itertools.count, itertools.repeat,
+    itertools.accumulate, itertools.product, itertools.permutations, itertools.combinations, itertools.starmap,
+    itertools.combinations_with_replacement, itertools.zip_longest, itertools.takewhile, itertools.dropwhile, itertools.compress,
+    itertools.filterfalse,
+)  # fmt: skip
+
+
+def reduce_iterator(obj: Any) -> tuple[Any, ...]:
+    """`obj.__reduce__()` of an iterator of the standard library, which from 3.12 warns that 3.14 will drop it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return obj.__reduce__()  # type: ignore[no-any-return]
+
+
+class SequenceIteratorHandler(Handler):
+    """An iterator over a list, a tuple or a string: the sequence and an index."""
+
+    kind = "sequence iterator"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        reduced = reduce_iterator(obj)
+        if len(reduced) == 3:
+            node["over"] = walk.child(reduced[1][0], ".<sequence>")
+            node["index"] = reduced[2]
+        # Otherwise it is exhausted and holds nothing.
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "over" not in node:
+            return iter(())
+        over = restore.value(node["over"])
+        made = reversed(over) if node["t"] == "builtins:list_reverseiterator" else iter(over)
+        # The index is set once the list has its elements: an index beyond the end would be cut.
+        restore.afterwards(lambda: made.__setstate__(node["index"]))
+        return made
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        reduced = reduce_iterator(live)
+        if "over" not in node or len(reduced) != 3:
+            return "over" not in node
+        over = reduced[1][0]
+        return restore.value(node["over"], over) is over
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if is_new:
+            return
+        if "over" not in node:
+            for _ in obj:
+                pass
+        else:
+            restore.afterwards(lambda: obj.__setstate__(node["index"]))
+
+
+class RangeIteratorHandler(Handler):
+    """An iterator over a range: what is left of it."""
+
+    kind = "range iterator"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        left = _range_left(obj)
+        node["range"] = [left.start, left.stop, left.step]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return iter(range(*node["range"]))
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        left, (start, stop, step) = _range_left(live), node["range"]
+        if len(range(start, stop, step)) == 0:
+            return True
+        is_ahead = (start - left.start) % step == 0 and (start - left.start) // step >= 0
+        return left.step == step and is_ahead and left[-1:] == range(start, stop, step)[-1:]
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        left = len(range(*node["range"]))
+        skip = len(_range_left(obj)) - left
+        if skip > 0:
+            next(itertools.islice(obj, skip - 1, None))
+
+
+def _range_left(obj: Any) -> range:
+    """The range that an iterator still has to yield."""
+    reduced = reduce_iterator(obj)
+    whole: range = reduced[1][0]
+    return whole[reduced[2] :] if len(reduced) == 3 and reduced[2] else whole
+
+
+class DrainingIteratorHandler(Handler):
+    """An iterator over a dict or a set: the elements that are left, in order."""
+
+    kind = "draining iterator"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["seq"] = walk.children(reduce_iterator(obj)[1][0])
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return iter(restore.values(node["seq"]))
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if not is_new:
+            for _ in range(operator.length_hint(obj) - len(node["seq"])):
+                next(obj)
+
+
+class ComposedIteratorHandler(Handler):
+    """`enumerate`, `zip`, `islice` and the like: what they are made of.
+
+    In place, only their inner iterators are restored, and a count of their own is reached by `next` with the inner ones in
+    whatever state; those are set afterwards.
+    """
+
+    kind = "composed iterator"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        reduced = reduce_iterator(obj)
+        node["args"] = [walk.child(arg, f".<{i}>" if i else "") for i, arg in enumerate(reduced[1])]
+        if len(reduced) > 2:
+            node["state"] = walk.child(reduced[2], ".<state>")
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return self._make(node, restore, [MISSING] * len(node["args"]))
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        reduced = reduce_iterator(live)
+        if len(reduced[1]) != len(node["args"]):
+            return False
+        args = [restore.value(ref, old) for ref, old in zip(node["args"], reduced[1], strict=True)]
+        state = restore.value(node["state"], reduced[2] if len(reduced) > 2 else MISSING) if "state" in node else None
+        same_args = all(new is old or (type(new) is int and new == old) for new, old in zip(args, reduced[1], strict=True))
+        return same_args and (state == (reduced[2] if len(reduced) > 2 else None))
+
+    def _make(self, node: Node, restore: Restore, live: list[Any]) -> Any:
+        args = [restore.value(ref, old) for ref, old in zip(node["args"], live, strict=True)]
+        cls = restore.find_type(node)
+        made = cls(*args)
+        if "state" in node:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                made.__setstate__(restore.value(node["state"]))
+        return made
+
+
+class GeneratorHandler(Handler):
+    """A suspended generator: where it stands, its variables, and the iterators of the loops that it is in.
+
+    A generator's frame cannot be made, so restoring takes the live generator of the same code to the same place (one step for
+    almost all) and then sets variables and iterators. Whatever that step did to the rest of the state is restored as well.
+    """
+
+    kind = "generator"
+    has_attributes = False
+    #: Steps after which a generator that has not come to the saved place is given up.
+    max_steps = 10_000_000
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        code = obj.gi_code
+        node["code"] = [code.co_filename, code.co_firstlineno, code.co_qualname]
+        if obj.gi_running:
+            node["running"] = True
+            return
+        if obj.gi_frame is None:
+            node["finished"] = True
+            return
+        node["at"] = obj.gi_frame.f_lasti
+        node["locals"] = walk.attributes(frames.read_locals(obj.gi_frame).items())
+        stack = frames.stack_values(obj)
+        node["stack"] = [walk.child(value, f".<stack {i}>") for i, value in enumerate(stack)]
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        code = live.gi_code
+        return [code.co_filename, code.co_firstlineno, code.co_qualname] == node["code"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "finished" in node:
+            made = (nothing for nothing in ())
+            made.close()
+            return made
+        raise RestoreError(
+            f"{restore.path_of(node)}: the generator {node['code'][2]} ({node['code'][0]}:{node['code'][1]}) "
+            "was started inside the loop and cannot be made again"
+        )
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if is_new or "running" in node:
+            return
+        if "finished" in node:
+            obj.close()
+            return
+        self._advance(obj, node, restore)
+        frame = obj.gi_frame
+        stack = frames.stack_values(obj)
+        if len(stack) != len(node["stack"]):
+            raise RestoreError(f"{restore.path_of(node)}: the generator stands elsewhere than in the checkpoint")
+        for position, (ref, live) in enumerate(zip(node["stack"], stack, strict=True)):
+            if is_node(ref):
+                _reach_count(live, restore.tree.nodes[ref[1]])
+            if restore.value(ref, live) is not live and not frames.is_atom(live):
+                raise RestoreError(f"{restore.path_of(node)}: iterator {position} of the generator cannot be set to the saved position")
+        live_locals = frames.read_locals(frame)
+        values = {name: restore.value(ref, live_locals.get(name, MISSING)) for name, ref in node["locals"]}
+        restore.afterwards(lambda: frames.write_locals(frame, values))
+
+    def _advance(self, obj: Any, node: Node, restore: Restore) -> None:
+        for _ in range(self.max_steps):
+            if obj.gi_frame is not None and obj.gi_frame.f_lasti == node["at"]:
+                return
+            try:
+                with stepping(passes_through(obj.gi_code)):
+                    next(obj)
+            except StopIteration:
+                break
+        raise RestoreError(f"{restore.path_of(node)}: the generator {node['code'][2]} never comes to the saved place")
+
+
+#: Told True and False around the steps of a generator that hands on its elements unseen: a loader need not load them.
+on_blind_steps: list[Callable[[bool], None]] = []
+
+
+@contextlib.contextmanager
+def stepping(is_blind: bool) -> Iterator[None]:
+    """A generator is moved for its position only. If `is_blind`, loaders inside it hand out nothing instead of loading."""
+    if not is_blind:
+        yield
+        return
+    for listener in on_blind_steps:
+        listener(True)
+    try:
+        yield
+    finally:
+        for listener in on_blind_steps:
+            listener(False)
+
+
+def passes_through(code: types.CodeType) -> bool:
+    """True if every loop of a generator yields its element before it does anything else with it.
+
+    Read off the bytecode: after FOR_ITER only a store, loads of the same variable, and the yield.
+    """
+    import dis
+
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "NOP", "EXTENDED_ARG", "RESUME")]
+    loops = [n for n, i in enumerate(instructions) if i.opname == "FOR_ITER"]
+    return bool(loops) and all(_yields_at_once(instructions[n + 1 : n + 4]) for n in loops)
+
+
+def _yields_at_once(following: list[Any]) -> bool:
+    names = [i.opname for i in following]
+    if names[:1] == ["YIELD_VALUE"]:
+        return True
+    if names[:2] == ["STORE_FAST_LOAD_FAST", "YIELD_VALUE"]:  # 3.13 fuses the two
+        first, second = following[0].argval
+        return bool(first == second)
+    is_store_load = names[:3] in (["STORE_FAST", "LOAD_FAST", "YIELD_VALUE"], ["STORE_DEREF", "LOAD_DEREF", "YIELD_VALUE"])
+    return is_store_load and following[0].argval == following[1].argval
+
+
+def _reach_count(live: Any, node: Node) -> None:
+    """Take an `enumerate` that cannot be replaced to its saved count; its inner iterator is set afterwards."""
+    if type(live) is not enumerate or node["k"] != ComposedIteratorHandler.kind:
+        return
+    with stepping(is_blind=True):
+        while reduce_iterator(live)[1][1] < node["args"][1]:
+            next(live)
+
+
+class CoroutineHandler(Handler):
+    """Coroutines and asynchronous generators belong to an event loop."""
+
+    kind = "coroutine"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        keep(node, f"a suspended {type_name(type(obj))}", is_loud=True)
+
+
+register(SequenceIteratorHandler(), *_SEQUENCE_ITERATORS)
+register(RangeIteratorHandler(), *_RANGE_ITERATORS)
+register(DrainingIteratorHandler(), *_DRAINING_ITERATORS)
+register(ComposedIteratorHandler(), *_COMPOSED_ITERATORS)
+register(GeneratorHandler(), types.GeneratorType)
+register(CoroutineHandler(), types.CoroutineType, types.AsyncGeneratorType)

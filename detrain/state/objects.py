@@ -1,0 +1,332 @@
+"""Handlers for instances, classes, modules, values that are rebuilt from a few atoms, and objects that stay as they are."""
+
+from __future__ import annotations
+
+import _thread
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import logging
+import multiprocessing.process
+import operator
+import pathlib
+import pickle
+import re
+import sys
+import threading
+import types
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from detrain.errors import CaptureError, RestoreError
+from detrain.state.known_source import is_user_module
+from detrain.state.registry import Handler, register, type_name
+from detrain.state.restore import MISSING, Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk, instance_dict, keep
+
+
+class ObjectHandler(Handler):
+    """An instance of a class written in Python: its `__dict__` and `__slots__` are all of it."""
+
+    kind = "object"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        attrs = instance_dict(obj)
+        if attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
+            # What such an object holds belongs to its thread as well; changing it under the thread is no restore.
+            keep(node, "owns a thread", is_loud=False)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return object.__new__(restore.find_type(node))
+
+
+class NamespaceHandler(Handler):
+    """Types written in C whose state is their `__dict__`."""
+
+    kind = "namespace"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        """Nothing beyond the attributes."""
+
+
+class ExceptionHandler(Handler):
+    """An exception that somebody keeps: arguments and attributes; the traceback holds frames and is left out."""
+
+    kind = "exception"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["args"] = walk.child(obj.args, ".args")
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        return cls.__new__(cls)
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        obj.args = restore.value(node["args"], obj.args)
+
+
+class ClassHandler(Handler):
+    """Classes are made by the set-up code. Those of the user's own modules may hold state in data attributes."""
+
+    kind = "class"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["name"] = type_name(obj)
+        if is_user_module(obj.__module__):
+            node["data"] = walk.attributes([(name, value) for name, value in vars(obj).items() if _is_data(name, value)])
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return isinstance(live, type) and type_name(live) == node["name"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return restore.find_type({**node, "t": node["name"]})
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "data" not in node:
+            return
+        live = {name: value for name, value in vars(obj).items() if _is_data(name, value)}
+        for name, ref in node["data"]:
+            value = restore.value(ref, live.get(name, MISSING))
+            if name not in live or live[name] is not value:
+                type.__setattr__(obj, name, value)
+        for name in live.keys() - {name for name, _ in node["data"]}:
+            type.__delattr__(obj, name)
+
+
+_NOT_DATA = (
+    types.FunctionType, classmethod, staticmethod, property, functools.cached_property, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType, type,
+)  # fmt: skip
+
+
+def _is_data(name: str, value: Any) -> bool:
+    is_dunder = name.startswith("__") and name.endswith("__")
+    return not is_dunder and not name.startswith("_abc_") and not isinstance(value, _NOT_DATA)
+
+
+class ModuleHandler(Handler):
+    """A module is named, not walked; the globals of the user's modules are roots of their own."""
+
+    kind = "module"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["name"] = obj.__name__
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return isinstance(live, types.ModuleType) and live.__name__ == node["name"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        import importlib
+
+        # The loop imported it; the set-up code has not. Only what can be imported by name comes back.
+        return sys.modules.get(node["name"]) or importlib.import_module(node["name"])
+
+
+class EnumHandler(Handler):
+    """Members of an enumeration exist once; by name, flags by value."""
+
+    kind = "enum"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if obj._name_ is not None and obj._name_ in type(obj).__members__:
+            node["name"] = obj._name_
+        else:
+            node["v"] = walk.child(obj._value_, "")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and live is self.build(node, restore)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls: Any = restore.find_type(node)
+        return cls[node["name"]] if "name" in node else cls(restore.value(node["v"]))
+
+
+class ValueHandler(Handler):
+    """Immutable values of a known type: `encode` gives arguments, `decode` makes an equal value of them."""
+
+    kind = "value"
+    has_attributes = False
+    codecs: ClassVar[dict[type, tuple[Callable[[Any], Any], Callable[..., Any]]]] = {}
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        cls = self._registered(type(obj))
+        node["codec"] = type_name(cls)
+        node["args"] = walk.child(tuple(self.codecs[cls][0](obj)), "")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        args = restore.value(node["args"])
+        return repr(tuple(self.codecs[self._registered(type(live))][0](live))) == repr(args)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        args = restore.value(node["args"])
+        base = self._registered(cls)
+        return self.codecs[base][1](*args) if cls is base else cls(*args)
+
+    def _registered(self, cls: type) -> type:
+        return next(base for base in cls.__mro__ if base in self.codecs)
+
+
+_values = ValueHandler()
+
+
+def register_value(cls: type, encode: Callable[[Any], Any], decode: Callable[..., Any] | None = None) -> None:
+    """Let values of `cls` be written as the atoms that `encode` yields and made again by `decode(*atoms)`."""
+    _values.codecs[cls] = (encode, decode or cls)
+    register(_values, cls)
+
+
+class WeakReferenceHandler(Handler):
+    """A weak reference to something that is reachable otherwise."""
+
+    kind = "weakref"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        target = obj()
+        if target is not None and walk.numbers.get(id(target)) is None:
+            # Walking on from here would keep alive, after a restore, what the script lets die.
+            keep(node, "a weak reference to an object that nothing else reaches", is_loud=False)
+            return
+        node["to"] = walk.child(target, "()")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if "kept" in node:
+            return isinstance(live, weakref.ref)
+        return super().is_twin(live, node, restore) and live() is restore.value(node["to"], live())
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        target = restore.value(node["to"])
+        return weakref.ref(target) if target is not None else _dead_reference()
+
+
+def _dead_reference() -> Any:
+    class _Gone:
+        pass
+
+    return weakref.ref(_Gone())
+
+
+class WeakContainerHandler(Handler):
+    """Weak dicts and sets: what is in them is theirs to forget; the members that are still reachable are put back."""
+
+    kind = "weak container"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if isinstance(obj, weakref.WeakSet):
+            node["seq"] = walk.children(list(obj))
+        else:
+            node["items"] = [[walk.child(k, ".<key>"), walk.child(v, "[…]")] for k, v in list(obj.items())]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return restore.find_type(node)()
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "seq" in node:
+            members = restore.values(node["seq"])
+            restore.afterwards(lambda: (obj.clear(), obj.update(members)))  # type: ignore[func-returns-value,arg-type]
+        else:
+            live = dict(obj.items())
+            pairs = [(restore.value(k), v) for k, v in node["items"]]
+            filled = [(k, restore.value(v, live.get(k, MISSING))) for k, v in pairs]
+            restore.afterwards(lambda: (obj.clear(), obj.update(filled)))  # type: ignore[func-returns-value,arg-type]
+
+
+class KeptHandler(Handler):
+    """Objects that hold nothing of a run's numbers: locks, threads, loggers, compiled code. The set-up code makes them again."""
+
+    kind = "kept"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        keep(node, "holds no state of the training", is_loud=False)
+
+
+class OpaqueHandler(Handler):
+    """An object of a type written in C that nobody here knows. Its own pickling tells its state, or nothing does.
+
+    A live object whose pickle is the saved one is left alone, so that restoring runs no code of the file for what the loop
+    did not change.
+    """
+
+    kind = "opaque"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        walk.array(node, np.frombuffer(_pickled(obj), dtype=np.uint8))
+        node["pickle"] = True
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        if "kept" in node:
+            return True
+        try:
+            return _pickled(live) == restore.data(node).tobytes()
+        except CaptureError:
+            return False
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if not allows_pickle:
+            raise RestoreError(f"{restore.path_of(node)} ({node['t']}) is a pickled leaf, which --no-pickle refuses")
+        return pickle.loads(restore.data(node).tobytes())
+
+
+#: False: a restore refuses to unpickle.
+allows_pickle = True
+
+
+def _pickled(obj: Any) -> bytes:
+    if getattr(type(obj), "__reduce_ex__", None) is object.__reduce_ex__ and getattr(type(obj), "__reduce__", None) is object.__reduce__:
+        if not hasattr(obj, "__getstate__") or type(obj).__getstate__ is getattr(object, "__getstate__", None):
+            # The default would yield an empty object and call it done.
+            raise CaptureError("its type is written in C and says nothing of its state")
+    try:
+        return pickle.dumps(obj, protocol=4)
+    except (TypeError, AttributeError, pickle.PicklingError, ValueError, NotImplementedError, RuntimeError) as error:
+        raise CaptureError(f"it cannot be pickled: {error}") from None
+
+
+register(ObjectHandler())
+register(OpaqueHandler())
+register(NamespaceHandler(), types.SimpleNamespace)
+register(ExceptionHandler(), BaseException)
+register(ClassHandler(), type)
+register(ModuleHandler(), types.ModuleType)
+register(EnumHandler(), enum.Enum)
+register(WeakReferenceHandler(), weakref.ref)
+register(WeakContainerHandler(), weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+register(
+    KeptHandler(),
+    _thread.LockType, _thread.RLock, threading.Thread, threading.Event, threading.Condition, threading.Semaphore,
+    threading.Barrier, _thread._local, multiprocessing.process.BaseProcess, logging.Logger, logging.Handler, logging.LoggerAdapter,
+    types.CodeType, types.FrameType, types.TracebackType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
+    types.MappingProxyType, property, classmethod, staticmethod, functools.cached_property, types.GenericAlias,
+    types.UnionType, type(functools.lru_cache(lambda: None)), type(Ellipsis), type(NotImplemented),
+    type(sys.flags),
+)  # fmt: skip
+
+register_value(slice, lambda v: (v.start, v.stop, v.step))
+register_value(range, lambda v: (v.start, v.stop, v.step))
+register_value(pathlib.PurePath, lambda v: (str(v),))
+register_value(re.Pattern, lambda v: (v.pattern, v.flags), re.compile)
+register_value(decimal.Decimal, lambda v: (str(v),))
+register_value(fractions.Fraction, lambda v: (v.numerator, v.denominator))
+register_value(uuid.UUID, lambda v: (str(v),))
+register_value(datetime.timedelta, lambda v: (v.days, v.seconds, v.microseconds))
+register_value(operator.itemgetter, lambda v: v.__reduce__()[1])
+register_value(operator.attrgetter, lambda v: v.__reduce__()[1])

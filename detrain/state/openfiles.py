@@ -1,0 +1,117 @@
+"""Handlers for file objects: where they stand. What is in the files is the session's business (`detrain.session.files`)."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from detrain.errors import CaptureError, RestoreError
+from detrain.state.registry import Handler, register
+from detrain.state.restore import Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk, keep
+
+
+class FileHandler(Handler):
+    """A file object of `open`: name, mode and position. Pending writes are flushed first, so that the position holds."""
+
+    kind = "file"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if obj.closed:
+            node["closed"] = True
+            return
+        try:
+            number = obj.fileno()
+        except (OSError, AttributeError):
+            raise CaptureError("a stream without a file") from None
+        if number <= 2 or obj in (sys.stdin, sys.stdout, sys.stderr):
+            keep(node, "a standard stream", is_loud=False)
+            return
+        if not obj.seekable():
+            raise CaptureError("a pipe or socket has no position to come back to")
+        try:
+            if obj.writable():
+                obj.flush()
+            node["position"] = obj.tell()
+        except OSError as error:
+            raise CaptureError(f"its position cannot be told ({error})") from None
+        node["name"] = _name(obj)
+        node["mode"] = _raw_mode(obj)
+        if isinstance(obj, io.TextIOWrapper):
+            node["text"] = [obj.encoding, obj.errors]
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        if "kept" in node or "closed" in node:
+            return True
+        return not live.closed and _name(live) == node["name"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "closed" in node:
+            made: Any = open(os.devnull, "rb")  # noqa: SIM115 - a closed file is what is asked for
+            made.close()
+            return made
+        name, mode = node["name"], node["mode"]
+        if not isinstance(name, str) or not os.path.exists(name):
+            raise RestoreError(f"{restore.path_of(node)}: the file {name} that the script had open is gone")
+        # "w" and "x" would empty the file or refuse; what they leave behind is a file open for writing.
+        mode = "r+b" if mode[0] in "wx" else mode
+        if "text" in node:
+            encoding, errors = node["text"]
+            return open(name, mode.replace("b", ""), encoding=encoding, errors=errors)  # noqa: SIM115
+        return open(name, mode)  # noqa: SIM115
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "closed" in node:
+            obj.close()
+            return
+        if obj.writable():
+            obj.flush()
+        restore.afterwards(lambda: obj.seek(node["position"]) and None)
+
+
+def _name(obj: Any) -> Any:
+    name = obj.name
+    return os.path.abspath(os.fsdecode(name)) if isinstance(name, (str, bytes)) else name
+
+
+def _raw_mode(obj: Any) -> str:
+    raw = getattr(getattr(obj, "buffer", obj), "raw", obj)
+    return {"ab+": "a+b", "xb+": "w+b", "rb+": "r+b"}.get(raw.mode, raw.mode)
+
+
+class MemoryFileHandler(Handler):
+    """`io.StringIO` and `io.BytesIO`: content and position."""
+
+    kind = "memory file"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if obj.closed:
+            node["closed"] = True
+            return
+        node["position"] = obj.tell()
+        content = obj.getvalue()
+        if isinstance(content, str):
+            node["v"] = content
+        else:
+            walk.array(node, np.frombuffer(content, dtype=np.uint8))
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "closed" in node:
+            obj.close()
+            return
+        obj.seek(0)
+        obj.truncate()
+        obj.write(node["v"] if "v" in node else restore.data(node).tobytes())
+        obj.seek(node["position"])
+
+
+register(FileHandler(), io.TextIOWrapper, io.BufferedWriter, io.BufferedReader, io.BufferedRandom, io.FileIO)
+register(MemoryFileHandler(), io.StringIO, io.BytesIO)

@@ -1,0 +1,36 @@
+"""Handler for Python's generators of random numbers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from detrain.state.registry import Handler, register
+from detrain.state.restore import Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk, keep
+
+
+class RandomHandler(Handler):
+    """`random.Random`: Mersenne Twister words, position, and the second normal that `gauss` holds back."""
+
+    kind = "random.Random"
+    is_last = True
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if isinstance(obj, random.SystemRandom):
+            keep(node, "draws from the operating system", is_loud=False)
+            return
+        version, words, gauss = random.Random.getstate(obj)
+        node["version"] = version
+        node["gauss"] = walk.child(gauss, ".gauss_next")
+        walk.array(node, np.array(words, dtype=np.uint32))
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        words = tuple(restore.data(node).tolist())
+        random.Random.setstate(obj, (node["version"], words, restore.value(node["gauss"])))
+
+
+register(RandomHandler(), random.Random)

@@ -1,0 +1,122 @@
+"""Who captures what: a handler for each kind of object, found by type.
+
+A handler is the whole knowledge about one kind of object. Frameworks add theirs from `detrain.adapters`.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from detrain.state.tree import Node
+
+if TYPE_CHECKING:
+    from detrain.state.restore import Restore
+    from detrain.state.walk import Walk
+
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: set for types written in C since 3.10
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+class Handler:
+    """Captures and restores one kind of object.
+
+    `capture` fills the node; `is_twin` says whether a live object may be brought to the saved state in place; `build` makes an
+    object for which there is no twin; `fill` gives the object, live or just built, the saved state. Attributes
+    (`__dict__`, `__slots__`) of classes derived from the handled type are added by the walk itself where `has_attributes` is set.
+    """
+
+    kind: ClassVar[str]
+    has_attributes: ClassVar[bool] = True
+    #: True: filled after everything else. Generators of random numbers, because restoring must not disturb them.
+    is_last: ClassVar[bool] = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        raise NotImplementedError
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return type_name(type(live)) == node["t"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        return cls.__new__(cls)
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        """Bring `obj` to the saved state."""
+
+
+_by_type: dict[type, Handler] = {}
+_by_kind: dict[str, Handler] = {}
+_found: dict[type, Handler] = {}
+
+
+def register(handler: Handler, *handled: type) -> None:
+    """Let `handler` take care of these types and of the classes derived from them."""
+    _by_kind[handler.kind] = handler
+    for cls in handled:
+        _by_type[cls] = handler
+    _found.clear()
+
+
+def handler_of_kind(kind: str) -> Handler | None:
+    """The handler that wrote nodes of this kind."""
+    return _by_kind.get(kind)
+
+
+def handler_for(cls: type) -> Handler:
+    """The handler for instances of this type."""
+    handler = _found.get(cls)
+    if handler is None:
+        handler = _found[cls] = _find(cls)
+    return handler
+
+
+def _find(cls: type) -> Handler:
+    for base in cls.__mro__:
+        if base is object:
+            break
+        if base in _by_type:
+            return _by_type[base]
+        if not is_python_class(base):
+            # Memory of a layout that nobody here knows: only the type's own pickling can tell what is in it.
+            return _by_kind["opaque"]
+    return _by_kind["object"]
+
+
+def is_python_class(cls: type) -> bool:
+    """True if instances hold no memory beyond `__dict__`, `__slots__` and what the base class holds.
+
+    Types written in C add fields of their own, which shows in the size of their instances.
+    """
+    flags = cls.__flags__
+    if not flags & _HEAP_TYPE or flags & _IMMUTABLE_TYPE or cls.__base__ is None:
+        return False
+    own = cls.__dict__
+    members = sum(1 for value in own.values() if type(value) is types.MemberDescriptorType)
+    size = cls.__basicsize__ - cls.__base__.__basicsize__
+    pointers = members + ("__dict__" in own) + ("__weakref__" in own)
+    # From 3.12 `__dict__` and `__weakref__` lie before the object and do not count.
+    return size <= 8 * pointers
+
+
+def type_name(cls: type) -> str:
+    """`module:qualname`."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def resolve(name: str) -> Any:
+    """The object of a `module:qualname`, from the modules that are loaded.
+
+    Raises LookupError if there is none. A file can name only what the script itself has loaded.
+    """
+    module, _, qualname = name.partition(":")
+    found: Any = sys.modules.get(module)
+    if found is None:
+        raise LookupError(f"module {module} is not loaded")
+    for part in qualname.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise LookupError(f"{module} has no {qualname}") from None
+    return found

@@ -1,0 +1,173 @@
+"""Restore: bring the live objects to the state of a tree, in place.
+
+Saved graph and live graph are walked together by path. An object that the set-up code has made is brought to the saved state
+where it is, so that every alias the set-up code made still holds; one without a live twin is built anew. What cannot be
+restored exactly raises `RestoreError` naming the leaf.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from detrain.errors import RestoreError
+from detrain.state import registry
+from detrain.state.tree import Node, Ref, Tree, decode_value, is_node
+from detrain.state.walk import Walk, instance_dict, slot_descriptors, slot_values
+
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
+
+
+class Origins:
+    """The live objects by the path at which they stood when the loops were entered; dropped once the run has resumed."""
+
+    def __init__(self, walk: Walk) -> None:
+        self.paths: dict[int, str] = {}
+        self.objects: dict[str, Any] = {}
+        self.types: dict[str, type] = {}
+        for number, obj in enumerate(walk.objects):
+            path = walk.tree.path(number)
+            self.objects.setdefault(path, obj)
+            self.paths[id(obj)] = path
+            cls = obj if isinstance(obj, type) else type(obj)
+            self.types.setdefault(registry.type_name(cls), cls)
+
+
+class Restore:
+    """One restore of one tree."""
+
+    def __init__(self, tree: Tree, origins: Origins | None = None) -> None:
+        self.tree = tree
+        self._origins = origins
+        self._done: dict[int, Any] = {}
+        self._claimed: set[int] = set()
+        self._held: list[Any] = []
+        self._pending: deque[tuple[int, Any, bool]] = deque()
+        self._last: list[tuple[int, Any, bool]] = []
+        self._afterwards: list[Callable[[], None]] = []
+        self._moved = {node["from"] for node in tree.nodes if node.get("from")}
+
+    def run(self, live_roots: dict[str, Any]) -> dict[str, Any]:
+        """Restore every root; returns the restored roots by name.
+
+        `live_roots` are the live values of the same names; a root that is missing there is built anew.
+        """
+        restored = {name: self.value(ref, live_roots.get(name, MISSING)) for name, ref in self.tree.roots.items()}
+        self._drain()
+        while self._afterwards:
+            afterwards, self._afterwards = self._afterwards, []
+            for action in afterwards:
+                action()
+            self._drain()
+        for number, obj, is_new in self._last:
+            self._fill(number, obj, is_new)
+            self._drain()
+        return restored
+
+    def value(self, ref: Ref, live: Any = MISSING) -> Any:
+        """The restored value of a ref; `live` is what stands at its place now."""
+        if not is_node(ref):
+            return decode_value(ref)
+        number = ref[1]
+        if number in self._done:
+            return self._done[number]
+        node = self.tree.nodes[number]
+        handler = registry.handler_of_kind(node["k"])
+        if handler is None:
+            raise RestoreError(f"{self.tree.path(number)}: no handler for state of kind {node['k']!r} is loaded")
+        target = self._twin(node, number, live, handler)
+        is_new = target is MISSING
+        if is_new:
+            if "kept" in node:
+                raise RestoreError(
+                    f"{self.tree.path(number)} ({node['t']}) is not in the checkpoint ({node['kept']}) and the set-up code has not made it"
+                )
+            target = self._build(number, node, handler)
+            if number in self._done:  # built while its own parts were restored
+                return self._done[number]
+        self._done[number] = target
+        self._claimed.add(id(target))
+        self._held.append(target)
+        if "kept" not in node:
+            (self._last if handler.is_last else self._pending).append((number, target, is_new))
+        return target
+
+    def values(self, refs: list[Ref], live: Any = ()) -> list[Any]:
+        """Restored values of a sequence; `live` is the live sequence."""
+        count = len(live)
+        return [self.value(ref, live[i] if i < count else MISSING) for i, ref in enumerate(refs)]
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """Run `action` once everything but the generators of random numbers is restored."""
+        self._afterwards.append(action)
+
+    def data(self, node: Node) -> np.ndarray[Any, Any]:
+        """The bulk data of a node."""
+        return self.tree.arrays[node["array"]].data
+
+    def find_type(self, node: Node) -> type:
+        """The class of a node; raises `RestoreError` if the script has not defined it."""
+        try:
+            found = registry.resolve(node["t"])
+        except LookupError as error:
+            found = self._origins.types.get(node["t"]) if self._origins else None
+            if found is None:
+                raise RestoreError(f"{self.path_of(node)}: its class {node['t']} cannot be found: {error}") from None
+        return found  # type: ignore[no-any-return]
+
+    def path_of(self, node: Node) -> str:
+        """Path of a node, for messages."""
+        return next(self.tree.path(n) for n, candidate in enumerate(self.tree.nodes) if candidate is node)
+
+    def _twin(self, node: Node, number: int, live: Any, handler: registry.Handler) -> Any:
+        origin = node.get("from")
+        if origin and self._origins is not None:
+            live = self._origins.objects.get(origin, live)
+        elif origin == "" or live is MISSING:
+            # A kept object has nothing to be rebuilt from: then the one that the set-up made is the only one there is.
+            if "kept" not in node or live is MISSING:
+                return MISSING
+        elif self._origins is not None and self._origins.paths.get(id(live)) in self._moved:
+            return MISSING  # the object that stands here belongs to another node
+        if id(live) in self._claimed or not handler.is_twin(live, node, self):
+            return MISSING
+        return live
+
+    def _build(self, number: int, node: Node, handler: registry.Handler) -> Any:
+        try:
+            return handler.build(node, self)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise RestoreError(f"{self.tree.path(number)} ({node['t']}) cannot be built anew: {error}") from error
+
+    def _drain(self) -> None:
+        while self._pending:
+            number, obj, is_new = self._pending.popleft()
+            self._fill(number, obj, is_new)
+
+    def _fill(self, number: int, obj: Any, is_new: bool) -> None:
+        node = self.tree.nodes[number]
+        handler = registry.handler_of_kind(node["k"])
+        assert handler is not None
+        handler.fill(obj, node, self, is_new)
+        if handler.has_attributes:
+            self._fill_attributes(obj, node)
+
+    def _fill_attributes(self, obj: Any, node: Node) -> None:
+        live = instance_dict(obj)
+        if live is not None:
+            restored = {name: self.value(ref, live.get(name, MISSING)) for name, ref in node.get("attrs", ())}
+            if restored or live:
+                live.clear()
+                live.update(restored)
+        if "slots" in node:
+            cls = type(obj)
+            present = dict(slot_values(obj, cls))
+            descriptors = dict(slot_descriptors(cls))
+            saved = dict(node["slots"])
+            for name in present.keys() - saved.keys():
+                descriptors[name].__delete__(obj)
+            for name, ref in saved.items():
+                descriptors[name].__set__(obj, self.value(ref, present.get(name, MISSING)))

@@ -1,0 +1,164 @@
+"""The state tree: what a capture yields, what a checkpoint file holds, what a restore reads.
+
+A tree is a list of *nodes*, one for each object that has an identity (so that two names for one list stay two names for
+one list), and a list of *arrays*, the bulk data. A node is a JSON-able dict::
+
+    {"k": kind, "t": "module:qualname" of its type, "p": parent node, "s": segment of its path below the parent, ...}
+
+Inside a node, values are *refs*: an atom stands for itself, anything else is a tagged list:
+
+    None, True, 7, 1.5, "text"    atoms (floats only when finite)
+    ["@", 12]                     node 12
+    ["f", "000000000000f87f"]     a float by its eight bytes (NaN, infinities)
+    ["i", "-0x1f…"]               a whole number of more than 4,000 bits
+    ["b", "aGVsbG8="]             bytes, base64
+    ["c", re, im]                 a complex number; the parts are refs
+    ["t", [ref, …]]               a tuple of such values
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xxhash
+
+Ref = Any
+Node = dict[str, Any]
+
+_PLAIN = frozenset({type(None), bool, int, str})
+ATOMS = frozenset({*_PLAIN, float, bytes, complex})
+
+
+def encode_atom(value: Any) -> Ref:
+    """The ref of a value whose exact type is in `ATOMS`."""
+    kind = type(value)
+    if kind is int:
+        return value if -(1 << 4000) < value < 1 << 4000 else ["i", hex(value)]
+    if kind in _PLAIN:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else ["f", struct.pack("<d", value).hex()]
+    if kind is bytes:
+        return ["b", base64.b64encode(value).decode("ascii")]
+    return ["c", encode_atom(value.real), encode_atom(value.imag)]
+
+
+def is_value(value: Any) -> bool:
+    """True for atoms and for tuples of values: what is compared by content and needs no identity."""
+    kind = type(value)
+    return kind in ATOMS or (kind is tuple and all(map(is_value, value)))
+
+
+def encode_value(value: Any) -> Ref:
+    """The ref of anything for which `is_value` holds."""
+    return ["t", [encode_value(item) for item in value]] if type(value) is tuple else encode_atom(value)
+
+
+def decode_value(ref: Ref) -> Any:
+    """The value of a ref that is not a node's."""
+    if type(ref) is not list:
+        return ref
+    tag = ref[0]
+    if tag == "f":
+        return struct.unpack("<d", bytes.fromhex(ref[1]))[0]
+    if tag == "i":
+        return int(ref[1], 16)
+    if tag == "b":
+        return base64.b64decode(ref[1])
+    if tag == "c":
+        return complex(decode_value(ref[1]), decode_value(ref[2]))
+    if tag == "t":
+        return tuple(decode_value(item) for item in ref[1])
+    raise ValueError(f"unknown tag {tag!r} in a state tree")
+
+
+def is_node(ref: Ref) -> bool:
+    """True if the ref names a node."""
+    return type(ref) is list and ref[0] == "@"
+
+
+@dataclass(slots=True)
+class Array:
+    """Bulk data of a node. `data` may be a view of live memory; `label` names a dtype that numpy lacks (bfloat16)."""
+
+    path: str
+    data: np.ndarray[Any, Any]
+    label: str = ""
+    digest: str = ""
+    #: True: the bytes are those that the set-up code makes again; they are in no file, and restoring checks the digest.
+    is_setup: bool = False
+
+    def compute_digest(self) -> str:
+        """xxh3-128 of dtype, shape and bytes, in hex."""
+        if not self.digest:
+            state = xxhash.xxh3_128(f"{self.label or self.data.dtype.str} {self.data.shape}".encode())
+            if self.data.size:
+                state.update(memoryview(np.ascontiguousarray(self.data)).cast("B"))
+            self.digest = state.hexdigest()
+        return self.digest
+
+
+@dataclass(slots=True)
+class Tree:
+    """A state tree. `roots` maps a root's name to its ref."""
+
+    nodes: list[Node] = field(default_factory=list)
+    arrays: list[Array] = field(default_factory=list)
+    roots: dict[str, Ref] = field(default_factory=dict)
+
+    def path(self, number: int) -> str:
+        """Path of a node: `train.model.fc1.weight`."""
+        segments: list[str] = []
+        current: int | None = number
+        while current is not None:
+            node = self.nodes[current]
+            segments.append(node["s"])
+            current = node["p"]
+        return join_path(reversed(segments))
+
+    def leaves(self) -> Iterator[tuple[str, Ref | Array]]:
+        """Every leaf with its path: arrays, and the values that stand inside the nodes."""
+        for name, ref in self.roots.items():
+            if not is_node(ref):
+                yield name, ref
+        for number, node in enumerate(self.nodes):
+            yield from self._leaves_of(number, node)
+
+    def _leaves_of(self, number: int, node: Node) -> Iterator[tuple[str, Ref | Array]]:
+        path = self.path(number)
+        if "array" in node:
+            yield path, self.arrays[node["array"]]
+        for field_name in ("items", "attrs", "slots"):
+            for key, ref in node.get(field_name, ()):
+                if not is_node(ref):
+                    yield join_path((path, key_segment(key, field_name))), ref
+        for position, ref in enumerate(node.get("seq", ())):
+            if not is_node(ref):
+                yield f"{path}[{position}]", ref
+        for name in ("v", "args", "state"):
+            if name in node and not is_node(node[name]):
+                yield path, node[name]
+
+
+#: Attributes of a library's objects that only hold the named children of the object; left out of paths.
+transparent_attributes: set[str] = set()
+
+
+def key_segment(key: Ref, field_name: str = "items") -> str:
+    """The path segment of a dict key (`[3]`, `.name`) or of an attribute (`.name`)."""
+    if field_name != "items":
+        return "" if key in transparent_attributes else f".{key}"
+    if type(key) is str and key.isidentifier():
+        return f".{key}"
+    return f"[{decode_value(key)!r}]" if not is_node(key) else f"[#{key[1]}]"
+
+
+def join_path(segments: Any) -> str:
+    """Segments to a path; a segment brings its own separator."""
+    return "".join(segments).removeprefix(".")

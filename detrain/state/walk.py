@@ -1,0 +1,185 @@
+"""Capture: live objects to a state tree.
+
+The walk goes breadth first, so that an object is named by its shortest path. It reads and never writes: no random number is
+drawn, no tensor's version counter moves, no attribute access goes through a property.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from detrain.errors import CaptureError
+from detrain.state import registry
+from detrain.state.tree import ATOMS, Array, Node, Ref, Tree, encode_atom, encode_value, is_value, key_segment
+
+
+class Walk:
+    """One capture. `tree` is the result; `numbers` maps `id(obj)` to the node of every object that was met."""
+
+    def __init__(self, census: Census | None = None) -> None:
+        self.tree = Tree()
+        self.numbers: dict[int, int] = {}
+        self.objects: list[Any] = []  # by node number; holds them, so that no id is used twice during the walk
+        self._pending: deque[int] = deque()
+        self._census = census
+
+    def root(self, name: str, obj: Any) -> None:
+        """Add a root; `name` begins the paths of everything under it."""
+        self.tree.roots[name] = self.ref(obj, None, name)
+
+    def run(self) -> Tree:
+        """Walk until nothing new is found."""
+        pending = self._pending
+        while pending:
+            self._capture(pending.popleft())
+        return self.tree
+
+    def ref(self, obj: Any, parent: int | None, segment: str) -> Ref:
+        """The ref of a value met under a node; queues objects that are met for the first time."""
+        kind = type(obj)
+        if kind in ATOMS:
+            return encode_atom(obj)
+        if kind is tuple and is_value(obj):
+            return encode_value(obj)
+        number = self.numbers.get(id(obj))
+        if number is None:
+            number = len(self.tree.nodes)
+            self.numbers[id(obj)] = number
+            self.objects.append(obj)
+            self.tree.nodes.append({"k": "", "t": "", "p": parent, "s": segment})
+            self._pending.append(number)
+        return ["@", number]
+
+    def array(self, node: Node, data: np.ndarray[Any, Any], label: str = "") -> None:
+        """Attach bulk data to the node that is being captured; `data` may be a view of live memory."""
+        node["array"] = len(self.tree.arrays)
+        self.tree.arrays.append(Array(self.tree.path(self._current), data, label))
+
+    def child(self, obj: Any, segment: str) -> Ref:
+        """The ref of a value under the node that is being captured."""
+        return self.ref(obj, self._current, segment)
+
+    def children(self, objs: Any) -> list[Ref]:
+        """Refs of a sequence's elements."""
+        values = list(objs)
+        if not (set(map(type, values)) - _PLAIN_ELEMENTS):
+            return values
+        return [self.ref(value, self._current, f"[{position}]") for position, value in enumerate(values)]
+
+    def items(self, mapping: Any) -> list[list[Ref]]:
+        """Refs of keys and values of a mapping."""
+        pairs = []
+        for key, value in list(mapping.items()):
+            key_ref = self.child(key, ".<key>")
+            pairs.append([key_ref, self.child(value, key_segment(key_ref))])
+        return pairs
+
+    def attributes(self, names_values: Any, field_name: str = "attrs") -> list[list[Ref]]:
+        """Refs of named values."""
+        return [[name, self.child(value, key_segment(name, field_name))] for name, value in names_values]
+
+    @property
+    def path(self) -> str:
+        """Path of the node that is being captured."""
+        return self.tree.path(self._current)
+
+    def _capture(self, number: int) -> None:
+        self._current = number
+        obj = self.objects[number]
+        node = self.tree.nodes[number]
+        cls = type(obj)
+        handler = registry.handler_for(cls)
+        node["k"] = handler.kind
+        node["t"] = registry.type_name(cls)
+        if self._census is not None:
+            self._census.mark(obj, node, self)
+        try:
+            handler.capture(obj, node, self)
+            if handler.has_attributes and "kept" not in node:
+                self._capture_attributes(obj, node, cls)
+        except CaptureError as error:
+            keep(node, str(error), is_loud=True)
+
+    def _capture_attributes(self, obj: Any, node: Node, cls: type) -> None:
+        attrs = instance_dict(obj)
+        if attrs:
+            node["attrs"] = self.attributes(list(attrs.items()))
+        slots = [(name, value) for name, value in slot_values(obj, cls)]
+        if slots:
+            node["slots"] = self.attributes(slots, "slots")
+
+
+_PLAIN_ELEMENTS = frozenset({type(None), bool, str})
+
+
+def keep(node: Node, why: str, *, is_loud: bool) -> None:
+    """Mark a node as *kept*: its object stays as the set-up code makes it. Loud: that may be wrong, and is said."""
+    node["kept"] = why
+    if is_loud:
+        node["loud"] = True
+
+
+def instance_dict(obj: Any) -> dict[str, Any] | None:
+    """`obj.__dict__` without going through a property or a user's `__getattribute__`."""
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None
+
+
+def slot_descriptors(cls: type) -> list[tuple[str, Any]]:
+    """Name and member descriptor of every `__slots__` entry, as mangled names, base classes first."""
+    found = []
+    for base in reversed(cls.__mro__):
+        if base is object or not registry.is_python_class(base):
+            continue
+        for name, value in base.__dict__.items():
+            if type(value).__name__ == "member_descriptor":
+                found.append((name, value))
+    return found
+
+
+def slot_values(obj: Any, cls: type) -> list[tuple[str, Any]]:
+    """The slots of an object that are set."""
+    values = []
+    for name, descriptor in slot_descriptors(cls):
+        try:
+            values.append((name, descriptor.__get__(obj, cls)))
+        except AttributeError:
+            continue
+    return values
+
+
+class Census:
+    """Where each object stood when the loops were entered, so that one that the loop has moved is recognised later.
+
+    Objects are remembered by address without being held alive. If an address is used again by an object of the same type, the
+    old object was unreachable, so nothing that is restored can tell the two apart.
+    """
+
+    def __init__(self, walk: Walk) -> None:
+        self._tree = walk.tree
+        self._numbers = walk.numbers
+        self._types = [node["t"] for node in walk.tree.nodes]
+        self._by_path: dict[str, int] = {}
+        for number in range(len(walk.tree.nodes)):
+            self._by_path.setdefault(walk.tree.path(number), number)
+
+    def number_at(self, path: str) -> int | None:
+        """The node number of the object that stood at a path."""
+        return self._by_path.get(path)
+
+    def mark(self, obj: Any, node: Node, walk: Walk) -> None:
+        """Write into `node` where its object comes from, if it is not from where it stands now."""
+        path = walk.path
+        number = self._numbers.get(id(obj))
+        if number is not None and self._types[number] == node["t"]:
+            origin = self._tree.path(number)
+            if origin != path:
+                node["from"] = origin
+        elif path in self._by_path:
+            node["from"] = ""  # the object that stood here was replaced: restoring must build a new one

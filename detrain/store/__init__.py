@@ -1,0 +1,1 @@
+"""Bytes on disk: checkpoint files, the run directory, comparison of two of them. Knows no live object."""

@@ -1,0 +1,135 @@
+"""The run directory: what is in it, who holds it, which checkpoints stay.
+
+    run.json            how the run was started, and whether it has ended
+    inst.info           the loops
+    checkpoint_*.h5     checkpoints
+    files.log           the script's own output files, as they were before the run wrote them (`detrain.session.files`)
+    cache/              instrumented code
+    lock                held, by a POSIX record lock, while an attempt lives; who holds it is in it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from detrain.errors import CheckpointError, ResumeRefused
+from detrain.store import checkpoint as checkpoint_file
+from detrain.store.checkpoint import Checkpoint
+
+_NAME = re.compile(r"checkpoint_(\d+)_(\d+)\.h5$")
+
+
+class RunDirectory:
+    """One run's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: Any = None
+
+    def lock(self) -> None:
+        """Hold the directory for this attempt. Raises `ResumeRefused` if another attempt does, saying which.
+
+        A record lock belongs to the process: it ends with it however it ends, and forked loader workers do not inherit it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = open(self.path / "lock", "a+", encoding="utf-8")  # noqa: SIM115 - held until the process ends
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            self._lock.seek(0)
+            holder = self._lock.read().strip() or "another process"
+            raise ResumeRefused(
+                f"the run directory {self.path} is held by {holder}. Wait for it, stop it, or choose another with --ckpt-dir"
+            ) from None
+        self._lock.seek(0)
+        self._lock.truncate()
+        since = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        self._lock.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
+        self._lock.flush()
+
+    def unlock(self) -> None:
+        """Let go of the directory."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def read_record(self) -> dict[str, Any] | None:
+        """How the run was started; None if it has not been."""
+        try:
+            record: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise CheckpointError(f"{self.path / 'run.json'} is not readable JSON: {error}. Start over with --fresh") from None
+        return record
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        """Replace the record, atomically."""
+        write_atomically(self.path / "run.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+    def checkpoint_paths(self) -> list[Path]:
+        """Committed checkpoint files, by name."""
+        return sorted(entry for entry in self.path.iterdir() if _NAME.match(entry.name)) if self.path.is_dir() else []
+
+    def checkpoint_path(self, epoch: int, batch: int) -> Path:
+        """Where the checkpoint of a position goes."""
+        return self.path / f"checkpoint_{epoch}_{batch}.h5"
+
+    def read_checkpoints(self) -> tuple[list[Checkpoint], list[CheckpointError]]:
+        """Readable checkpoints, latest first, and what is wrong with the others."""
+        good, bad = [], []
+        for path in self.checkpoint_paths():
+            try:
+                good.append(checkpoint_file.read_header(path))
+            except CheckpointError as error:
+                bad.append(error)
+        return sorted(good, key=lambda found: found.sequence, reverse=True), bad
+
+    def remove_temporaries(self) -> None:
+        """Clean up what a killed attempt has left half written."""
+        for entry in self.path.glob(".*.tmp"):
+            entry.unlink(missing_ok=True)
+
+    def retain(self, keep: int, checkpoints: list[Checkpoint], needed: set[str]) -> list[Checkpoint]:
+        """Delete all but the newest `keep` checkpoints and what those (or `needed`) cannot do without; returns what stays."""
+        newest = sorted(checkpoints, key=lambda found: found.sequence, reverse=True)
+        wanted = {found.name for found in newest[:keep]} | needed
+        by_name = {found.name: found for found in newest}
+        pending = list(wanted)
+        while pending:
+            found = by_name.get(pending.pop())
+            for name in found.needs if found else ():
+                if name not in wanted:
+                    wanted.add(name)
+                    pending.append(name)
+        for found in newest:
+            if found.name not in wanted:
+                found.path.unlink(missing_ok=True)
+        return [found for found in newest if found.name in wanted]
+
+    def move_aside(self) -> Path | None:
+        """Rename the directory to the first free `<name>.old<N>`; returns the new path, None if there was nothing to move."""
+        if not self.path.exists() or not any(entry.name != "lock" for entry in self.path.iterdir()):
+            return None
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.old{number}")).exists():
+            number += 1
+        self.path.rename(aside)
+        return aside
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small text file under a temporary name, sync it and rename it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,1 @@
+"""A script behaves under `detrain run` as under `python`."""
