@@ -34,7 +34,7 @@ def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
         raise UsageError(f"{script} is not Python: {error}") from None
     path = Path(ckpt_dir or os.path.join(".detrain", script.stem)) / "inst.info"
     parts = instfile.read(path, script.resolve().parent).parts().get(str(script.resolve()), {}) if path.exists() else {}
-    instrumented = transform.instrument(source, parts or {site.line: "" for site in find_loops(tree)})
+    instrumented = transform.instrument(source, parts or {site.line: "" for site in find_loops(tree) if not site.is_in_class})
     if as_diff:
         lines = difflib.unified_diff(
             source.splitlines(keepends=True), instrumented.splitlines(keepends=True), str(script), f"{script} (instrumented)"

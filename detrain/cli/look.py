@@ -35,26 +35,20 @@ def ls(folder: Path, as_json: bool) -> int:
 
 @click.command()
 @click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--leaf", metavar="PATH", help="Print the value of this leaf.")
+@click.option("--leaf", metavar="PATH", help="Print the value of this leaf, or the leaves below it.")
 @as_json_option
 def inspect(checkpoint: Path, leaf: str | None, as_json: bool) -> int:
-    """Print what is in a checkpoint, leaf by leaf, with sizes and digests."""
+    """Print what is in a checkpoint, leaf by leaf, with sizes and digests; every digest is checked."""
     from detrain.store import listing
 
-    found = listing.describe_checkpoint(checkpoint)
-    if leaf is not None:
-        return _print_leaf(checkpoint, leaf, as_json)
-    click.echo(json.dumps(found, indent=1) if as_json else listing.format_checkpoint(found))
-    return 0
-
-
-def _print_leaf(checkpoint: Path, leaf: str, as_json: bool) -> int:
-    from detrain.store import listing
-
-    value = listing.read_leaf(checkpoint, leaf)
-    if value is None:
+    if leaf is None:
+        found = listing.describe_checkpoint(checkpoint)
+        click.echo(json.dumps(found, indent=1) if as_json else listing.format_checkpoint(found))
+        return 0
+    leaves = listing.read_leaf(checkpoint, leaf)
+    if not leaves:
         raise UsageError(f"{checkpoint.name} has no leaf {leaf}; `detrain inspect {checkpoint}` lists them")
-    click.echo(json.dumps(value) if as_json else listing.format_leaf(value))
+    click.echo(json.dumps(leaves, indent=1) if as_json else "\n".join(map(listing.format_leaf, leaves)))
     return 0
 
 

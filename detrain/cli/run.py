@@ -14,7 +14,24 @@ from detrain.errors import UsageError
 from detrain.session import policy
 
 
-@click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+class _RunCommand(click.Command):
+    """Ends detrain's own options at `-m MODULE`, as python does; at a script click does so itself."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        position = 0
+        while position < len(args):
+            word = args[position]
+            if word == "-m":
+                args[position + 2 : position + 2] = ["--"]
+                break
+            if not word.startswith("-") or word == "--":
+                break
+            takes_value = any(word in option.opts for option in self.params if isinstance(option, click.Option) and not option.is_flag)
+            position += 2 if takes_value else 1
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_RunCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
 @click.option("--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script name>).")
 @click.option("--every", envvar="DETRAIN_EVERY", default="auto", show_default=True, metavar="WHEN", help="When to checkpoint: epoch, 5epochs, 100batches, 30s, auto, never.")
 @click.option("--keep", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Checkpoints to keep, the newest N.")

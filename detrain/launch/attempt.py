@@ -171,7 +171,7 @@ class Attempt:
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))  # type: ignore[arg-type]
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
         os.register_at_fork(after_in_child=session.stop)
-        Signals(session).listen()
+        session.on_training = Signals(session).listen
         session.files.watch()
 
     def _on_module(self, name: str) -> None:
@@ -193,7 +193,7 @@ class Attempt:
             )
             sys.stdout.flush()
             os._exit(1)
-        if not session.has_nest:
+        if not session.has_nest and status == 0:
             say(f"no training loop was seen, so nothing was checkpointed: {session.why_nothing()}")
         if status == 0:
             session.info.is_complete = session.has_nest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,8 +39,7 @@ def replace_process(request: dict[str, Any]) -> NoReturn:
     environment[REQUEST] = json.dumps(request)
     boot = Path(__file__).with_name("boot.py")
     target = ["-m", request["module"]] if request["module"] else [request["script"]]
-    # Flags of the interpreter (-O, -W, -X …) are the script's as well.
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    flags = interpreter_flags(sys.orig_argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *flags, str(boot), *target, *request["arguments"]], environment)
@@ -58,3 +56,23 @@ def fix_address_space() -> bool:
         return before >= 0 and libc.personality(ctypes.c_ulong(before | _ADDR_NO_RANDOMIZE)) >= 0
     except (OSError, AttributeError):
         return False
+
+
+def interpreter_flags(words: list[str]) -> list[str]:
+    """The interpreter's own flags (-O, -u, -W …, -X …) at the beginning of its command line; they are the script's as well."""
+    flags: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if not word.startswith("-") or word in ("-", "--") or word[1] in "mc":
+            break
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            flags += words[position : position + 2]
+            position += 2
+            continue
+        if word[1] not in "WX-" and word[-1] in "mc":  # `-um detrain`
+            flags.append(word[:-1])
+            break
+        flags.append(word)
+        position += 1
+    return flags

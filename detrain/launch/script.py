@@ -21,7 +21,7 @@ def run_file(path: str, arguments: list[str], compile_source: Compile) -> None:
     """Run a script file, a folder or an archive with a `__main__`; as `python path arguments…`."""
     sys.argv = [path, *arguments]
     if os.path.isdir(path) or _is_archive(path):
-        sys.path[0] = os.path.abspath(path) if sys.version_info >= (3, 12) or True else path
+        sys.path[0] = os.path.abspath(path)
         _fresh_main()
         _with_peeled_traceback(lambda: runpy._run_module_as_main("__main__", False))  # type: ignore[attr-defined]
         return
@@ -37,7 +37,7 @@ def run_file(path: str, arguments: list[str], compile_source: Compile) -> None:
         run_plainly([path, *arguments])
     module = _fresh_main()
     module.__file__ = _as_python_names_it(path)
-    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)  # type: ignore[assignment]
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", module.__file__)  # type: ignore[assignment]
     module.__dict__["__cached__"] = None
     _with_peeled_traceback(lambda: exec(code, module.__dict__))
 
@@ -64,15 +64,15 @@ def _is_archive(path: str) -> bool:
 
 
 def _as_python_names_it(path: str) -> str:
-    """`__file__` of a script: from 3.9 absolute."""
-    return os.path.abspath(path) if not os.path.isabs(path) else path
+    """`__file__` of a script: from 3.9 absolute, not normalised."""
+    return os.path.join(os.getcwd(), path)
 
 
 def _fresh_main() -> types.ModuleType:
     """A new `__main__`, as the interpreter makes it."""
     module = types.ModuleType("__main__")
+    module.__dict__["__annotations__"] = {}
     module.__dict__["__builtins__"] = builtins
-    module.__dict__.setdefault("__annotations__", {})
     sys.modules["__main__"] = module
     return module
 

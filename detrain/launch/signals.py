@@ -26,7 +26,13 @@ class Signals:
         self._pending: int | None = None
 
     def listen(self) -> None:
-        """Install the handlers; signals that the caller had ignored stay ignored."""
+        """Install the handlers; signals that the caller had ignored stay ignored.
+
+        Called when the training loop has been found or reached: before, there is nothing to checkpoint, and the script's
+        dispositions are simply in force.
+        """
+        if self._theirs:
+            return
         for number in _ASKING:
             self._theirs[number] = _getsignal(number)
             if self._theirs[number] is not signal.SIG_IGN:

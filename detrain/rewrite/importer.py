@@ -44,8 +44,10 @@ class Instrumenter:
 
         sites = find_loops(tree)
         known = self._parts.get(filename, {})
-        parts = {s.line: known.get(s.line, "") for s in sites if s.line in known or not self._only_known}
-        self.loops[filename] = {s.line: s.end_line for s in sites if s.line in parts}
+        # A class body looks its names up in whatever its metaclass gives; no training loop stands in one.
+        eligible = [site for site in sites if not site.is_in_class]
+        parts = {site.line: known.get(site.line, "") for site in eligible if site.line in known or not self._only_known}
+        self.loops[filename] = {site.line: site.end_line for site in sites if site.line in parts}
         self.digests[filename] = digest_of(content)
         if not parts:
             code: types.CodeType = compile(content, filename, "exec", dont_inherit=True)
@@ -87,10 +89,15 @@ def _write(path: Path, content: bytes) -> None:
 class UserLoader(SourceFileLoader):
     """Loads a module of the user's with hooks in its loops; reads and writes no `__pycache__` for it."""
 
-    instrumenter: Instrumenter
+    code: types.CodeType
 
     def get_code(self, fullname: str) -> types.CodeType | None:
-        return self.instrumenter.compile(self.get_data(self.path), self.path)
+        return self.code
+
+
+# A module may look at its `__loader__`; what it sees is what it is, but for where the code comes from.
+UserLoader.__name__ = UserLoader.__qualname__ = SourceFileLoader.__name__
+UserLoader.__module__ = SourceFileLoader.__module__
 
 
 class UserFinder:
@@ -110,7 +117,10 @@ class UserFinder:
         if spec is None or type(spec.loader) is not SourceFileLoader or spec.origin is None or not is_user_file(spec.origin):
             return None
         loader = UserLoader(fullname, spec.origin)
-        loader.instrumenter = self._instrumenter
+        try:
+            loader.code = self._instrumenter.compile(loader.get_data(spec.origin), spec.origin)
+        except (SyntaxError, ValueError, OSError):
+            return spec  # Python says best what is wrong with a file
         spec.loader = loader
         self._on_module(fullname)
         return spec

@@ -8,18 +8,40 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoopSite:
-    """A loop in a source file: line of its header and of its last statement, and whether it is a `for`."""
+    """A loop in a source file: line of its header and of its last statement, and whether a class body holds it directly."""
 
     line: int
     end_line: int
-    is_for: bool
+    is_in_class: bool
 
 
 def find_loops(tree: ast.Module) -> list[LoopSite]:
     """Every `for` and `while` statement, in the order of the source."""
-    found = [
-        LoopSite(node.lineno, node.end_lineno or node.lineno, isinstance(node, ast.For))
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.For, ast.While))
-    ]
+    found: list[LoopSite] = []
+    _Finder(found).visit(tree)
     return sorted(found, key=lambda site: site.line)
+
+
+class _Finder(ast.NodeVisitor):
+    def __init__(self, found: list[LoopSite]) -> None:
+        self._found = found
+        self._is_in_class = False
+
+    def visit_For(self, node: ast.For | ast.While) -> None:
+        self._found.append(LoopSite(node.lineno, node.end_lineno or node.lineno, self._is_in_class))
+        self.generic_visit(node)
+
+    visit_While = visit_For
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._visit_scope(node, is_class=True)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._visit_scope(node, is_class=False)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def _visit_scope(self, node: ast.AST, is_class: bool) -> None:
+        before, self._is_in_class = self._is_in_class, is_class
+        self.generic_visit(node)
+        self._is_in_class = before

@@ -68,7 +68,8 @@ def live_roots(around: Surroundings, generators: dict[str, Any]) -> dict[str, An
     for prefix, module in around.modules[1:]:
         roots.update(_globals(prefix, module))
     for number, loop in enumerate(around.loops):
-        iterator = loop.replacement if loop.replacement is not None else loop.iterator
+        feed = loop.feed
+        iterator = feed.replacement if feed is not None and feed.replacement is not None else loop.iterator
         if iterator is not None and not loop.is_exhausted:
             roots[f"loops[{number}].iterator"] = iterator
     roots.update({f"generators.{name}": generator for name, generator in generators.items()})
@@ -114,8 +115,9 @@ def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origin
         name = f"loops[{number}].iterator"
         if name not in restored:
             continue
-        if loop.replacement is not None:
-            loop.replacement = restored[name]
+        feed = loop.feed
+        if feed is not None and feed.replacement is not None:
+            feed.replacement = restored[name]
         elif restored[name] is not live.get(name):
             raise RestoreError(
                 f"{name} (the loop at {loop.site.filename}:{loop.site.line}) is running and cannot be set to the saved position"

@@ -11,6 +11,7 @@ import gc
 import itertools
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,11 +37,15 @@ class Site:
 
 
 class Loop:
-    """One entry of a loop. Its iterations count from 0; -1 before the first."""
+    """One entry of a loop. Its iterations count from 0; -1 before the first.
+
+    A `Loop` may outlive the statement that it stands for, so it holds nothing of the script's: the user's iterator belongs to the
+    ticker, which lives and dies with the statement.
+    """
 
     __slots__ = (
-        "active_chain", "children", "entered_at", "finished", "frame_id", "gradient_at", "is_exhausted", "iterable", "iteration",
-        "ordinal", "parent", "replacement", "session", "site", "start_point",
+        "__weakref__", "children", "finished", "frame_id", "gradient_at", "is_exhausted", "iteration", "ordinal", "parent", "session",
+        "site", "start_point", "ticker",
     )  # fmt: skip
 
     def __init__(self, session: Session, site: Site, parent: Loop | None, ordinal: int, frame_id: int) -> None:
@@ -58,17 +63,7 @@ class Loop:
         #: ended in the present iteration.
         self.start_point = ""
         self.finished: list[str] = []
-        self.iterable: Any = None
-        self.replacement: Any = None
-        self.active_chain: Any = None
-        self.entered_at = 0.0
-
-    # The ticker of a `for` loop: C code calls it before it fetches the next element.
-    def __iter__(self) -> Loop:
-        return self
-
-    def __next__(self) -> None:
-        self.tick(sys._getframe(1))
+        self.ticker: weakref.ref[_Ticker] | None = None
 
     def tick(self, frame: types.FrameType) -> None:
         """An iteration is about to begin; `frame` is the loop's."""
@@ -83,16 +78,23 @@ class Loop:
 
     def wrap(self, iterable: Any) -> Iterator[Any]:
         """What the interpreter iterates over in place of `iterable`."""
-        self.iterable = iterable
-        self.active_chain = itertools.chain.from_iterable(_Feed(self))
-        return map(_second, self, self.active_chain)
+        ticker = _Ticker(self, iterable)
+        self.ticker = weakref.ref(ticker)
+        return map(_second, ticker, ticker.chain)
+
+    @property
+    def feed(self) -> Feed | None:
+        """Where a `for` loop's elements come from, while the loop runs; None for a `while` loop."""
+        ticker = self.ticker() if self.ticker is not None else None
+        return ticker.feed if ticker is not None else None
 
     @property
     def iterator(self) -> Any:
         """The user's iterator of a `for` loop; None before the first element and for a `while` loop."""
-        if self.active_chain is None:
+        ticker = self.ticker() if self.ticker is not None else None
+        if ticker is None:
             return None
-        referents = gc.get_referents(self.active_chain)
+        referents = gc.get_referents(ticker.chain)
         # The chain holds its source and, between the first element and the end, the iterator that it takes from.
         return referents[1] if len(referents) > 1 else None
 
@@ -115,24 +117,47 @@ def _second(_: Any, element: Any) -> Any:
     return element
 
 
-class _Feed:
+class _Ticker:
+    """Asked by C code before it fetches the next element of a `for` loop."""
+
+    __slots__ = ("__weakref__", "chain", "feed", "loop")
+
+    def __init__(self, loop: Loop, iterable: Any) -> None:
+        self.loop = loop
+        self.feed = Feed(loop, iterable)
+        self.chain = itertools.chain.from_iterable(self.feed)
+
+    def __iter__(self) -> _Ticker:
+        return self
+
+    def __next__(self) -> None:
+        self.loop.tick(sys._getframe(1))
+
+
+class Feed:
     """Gives the chain the user's iterable, then tells the loop that it is exhausted."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop: Loop | None = loop
+    __slots__ = ("_loop", "iterable", "replacement")
 
-    def __iter__(self) -> _Feed:
+    def __init__(self, loop: Loop, iterable: Any) -> None:
+        self._loop: Loop | None = loop
+        self.iterable = iterable
+        #: Set while a run resumes: the iterator at its saved position.
+        self.replacement: Any = None
+
+    def __iter__(self) -> Feed:
         return self
 
     def __next__(self) -> Any:
         loop = self._loop
         if loop is None:
             raise StopIteration
-        if not loop.is_exhausted and loop.iterable is not _TAKEN:
-            iterable, loop.iterable = (loop.iterable if loop.replacement is None else loop.replacement), _TAKEN
-            loop.replacement = None
+        if not loop.is_exhausted and self.iterable is not _TAKEN:
+            iterable, self.iterable = (self.iterable if self.replacement is None else self.replacement), _TAKEN
+            self.replacement = None
             return iterable
         self._loop = None
+        self.iterable = _TAKEN
         loop.is_exhausted = True
         if loop.site.part:
             loop.session.at_end(loop, sys._getframe(1))

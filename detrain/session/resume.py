@@ -106,9 +106,9 @@ class Resume:
         loop.iteration = meta["position"][-1][3]
         if meta["is_exhausted"]:
             loop.is_exhausted = True
-        elif loop.iterable is not None:
-            # As the `for` statement would, now that everything that it may draw from is as it was then.
-            loop.replacement = iter(loop.iterable)
+        elif loop.feed is not None:
+            # As the `for` statement would, with everything that it may draw from as it was then.
+            loop.feed.replacement = iter(loop.feed.iterable)
 
     def _check(self, session: Session, meta: dict[str, Any], loud: list[str]) -> None:
         if self._is_trusting:
@@ -131,11 +131,8 @@ class Resume:
         self.checkpoint = checkpoint
         self._origins = None
         session.frameworks.hold_loading(False)
-        meta = checkpoint.meta
-        where = f"epoch {max(meta['epochs'] - (meta['batch_in_epoch'] > 0), 0)}, batch {meta['batch_in_epoch']}"
-        if not any(True for _ in session.info.nests) or all(loop.part != "epoch" for nest in session.info.nests for loop in nest):
-            where = f"batch {meta['batches']}"
-        say(f"resumed at {where} from {checkpoint.name}, {time.monotonic() - self._began_s:.1f} s after the start")
+        seconds = time.monotonic() - self._began_s
+        say(f"resumed at epoch {checkpoint.meta['epoch']}, batch {checkpoint.meta['batch']} from {checkpoint.name}, {seconds:.1f} s after the start")
 
 
 def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]]:
@@ -145,7 +142,6 @@ def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]
     if there are checkpoints and none can be used.
     """
     from detrain.errors import CheckpointError
-    from detrain.store import checkpoint as checkpoint_file
 
     good, bad = directory.read_checkpoints()
     messages = [str(error) for error in bad]
@@ -154,6 +150,8 @@ def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]
         if not good:
             raise ResumeRefused(f"--from {start}: {messages[0] if messages else 'no such checkpoint in ' + str(directory.path)}")
     for candidate in good:
+        from detrain.store import checkpoint as checkpoint_file
+
         try:
             names = [*candidate.meta["chain"], candidate.name]
             return [checkpoint_file.load(directory.path / name)[0] for name in names], messages

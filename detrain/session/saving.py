@@ -40,9 +40,8 @@ class Saver:
             # The first look at this run's objects; later captures tell by it which object went where.
             self.census = Census(walk)
         self._say_what_is_missing(gather.loud_leaves(walk.tree))
-        batch = session.batch_in_epoch if loop.site.part == "batch" else 0
-        path = session.directory.checkpoint_path(session.epochs - (loop.site.part == "batch" and session.epochs > 0), batch)
         meta = self._meta(loop, around)
+        path = session.directory.checkpoint_path(meta["epoch"], meta["batch"])
         if path.name in meta["chain"]:
             return  # the loop outside has been checkpointed at this very place
         try:
@@ -63,12 +62,16 @@ class Saver:
     def _meta(self, loop: Loop, around: gather.Surroundings) -> dict[str, Any]:
         session = self._session
         entropy = session.frameworks.entropy
+        is_batch = loop.site.part == "batch"
         return {
             "sequence": self._sequence + 1,
             "position": [[one.site.filename, one.site.line, one.ordinal, one.iteration] for one in around.loops],
             "is_exhausted": loop.is_exhausted,
             "chain": list(dict.fromkeys(session.way_to(loop))),
             "call_path": around.call_path(),
+            # Of the batch loop's header, the epoch that runs; of any other, the one that is about to begin.
+            "epoch": max(session.epochs - is_batch, 0),
+            "batch": session.batch_in_epoch if is_batch else 0,
             "epochs": session.epochs,
             "batches": session.batches,
             "batch_in_epoch": session.batch_in_epoch,

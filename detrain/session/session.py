@@ -87,6 +87,7 @@ class Session:
         #: Epoch-loop iterations begun in this run, batches begun, batches begun in this epoch.
         self.epochs, self.batches, self.batch_in_epoch = 0, 0, 0
         self.on_saved: Callable[[], None] = lambda: None
+        self.on_training: Callable[[], None] = lambda: None  # the training loop has been found or reached
         self._finder = NestFinder()
         self._sites: dict[tuple[str, int], Site] = {}
         self._parts = info.parts()
@@ -95,6 +96,7 @@ class Session:
         self._root_finished: list[str] = []
         self._thread = threading.get_ident()
         self._epoch_began_s = time.monotonic()
+        self._is_training = False
         self._watches: list[Any] = []
         self._saver: Any = None  # detrain.session.saving.Saver; loads h5py, so made when first needed
 
@@ -155,7 +157,6 @@ class Session:
         ordinal = children.get(site, 0)
         children[site] = ordinal + 1
         self.top = Loop(self, site, parent, ordinal, id(frame))
-        self.top.entered_at = time.monotonic()
         return self.top
 
     def _is_same_loop(self, frame: types.FrameType, line: int) -> bool:
@@ -179,6 +180,9 @@ class Session:
 
     def at_header(self, loop: Loop, frame: types.FrameType) -> None:
         """An iteration of a loop in the nest is about to begin."""
+        if not self._is_training:
+            self._is_training = True
+            self.on_training()
         if self.resume.is_pending:
             self.resume.at_header(self, loop, frame)
         part = loop.site.part

@@ -17,11 +17,12 @@ import re
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detrain.errors import CheckpointError, ResumeRefused
-from detrain.store import checkpoint as checkpoint_file
-from detrain.store.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from detrain.store.checkpoint import Checkpoint
 
 _NAME = re.compile(r"checkpoint_(\d+)_(\d+)\.h5$")
 
@@ -84,8 +85,13 @@ class RunDirectory:
 
     def read_checkpoints(self) -> tuple[list[Checkpoint], list[CheckpointError]]:
         """Readable checkpoints, latest first, and what is wrong with the others."""
+        paths = self.checkpoint_paths()
+        if not paths:
+            return [], []  # without loading h5py
+        from detrain.store import checkpoint as checkpoint_file
+
         good, bad = [], []
-        for path in self.checkpoint_paths():
+        for path in paths:
             try:
                 good.append(checkpoint_file.read_header(path))
             except CheckpointError as error:

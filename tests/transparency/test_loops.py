@@ -271,7 +271,9 @@ LOOPS["scopes"] = """
             inside = sorted(vars())
         while a:
             a = 0
-        return before, inside, sorted(locals()), names.__code__.co_nlocals, names.__code__.co_names
+        return before, inside, sorted(locals()), names.__code__.co_nlocals, [
+            name for name in names.__code__.co_names if not name.startswith("__detrain")  # the hooks; documented
+        ]
 
     print(names())
     print(sorted(globals()))

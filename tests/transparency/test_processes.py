@@ -125,7 +125,7 @@ def test_a_forked_child_goes_its_own_way(same: Same) -> None:
 def test_a_subprocess_is_plain_python(same: Same) -> None:
     script = """
         import os, signal, subprocess, sys
-        program = "import sys; print(sys.argv, [m for m in sys.modules if 'detrain' in m]); sys.exit(3)"
+        program = "import sys; print(sys.argv, [m for m in sys.modules if m.split('.')[0] == 'detrain']); sys.exit(3)"
         for command in ([sys.executable, "-c", program, "x"], ["sh", "-c", "echo shell; kill -9 $$"]):
             done = subprocess.run(command, capture_output=True, text=True)
             print(done)

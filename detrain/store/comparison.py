@@ -1,0 +1,238 @@
+"""Comparison of two checkpoints, leaf by leaf: are they the same state, bit for bit?
+
+Both trees are walked together from their roots, so that it does not matter in which order the two runs met their objects. Compared are
+types, values, elements by their bits, the order of dicts, and which names share an object. Not compared, because it
+differs between two runs of one program that came through different checkpoints:
+
+- what detrain notes for itself: what a save cost, the checkpoints on the way, where an object stood when the loops were entered,
+  why an object was kept, file and line of a function's code, the function that made a tensor (its graph is in no checkpoint);
+- the folder, the script's folder and the run directory, where a text or a file name begins with them;
+- bytes of a storage that no tensor looks into: nobody wrote them, they may hold addresses of the process;
+- the order of a set's objects, where they are hashed by address.
+
+Environment, sources and arguments are *noted* where they differ and do not count. A process id or a time that the script keeps in a
+variable is state like any other, and counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from detrain.state.tree import Node, Ref, Tree, is_node, join_path, key_segment
+from detrain.store import checkpoint as checkpoint_file
+from detrain.store import leaves
+
+#: Differences that are written out; all are counted.
+_SHOWN = 20
+
+_NOT_COMPARED = frozenset({"k", "t", "p", "s", "from", "kept", "loud", "as", "graph", "array", "code"})
+_NAMED = frozenset({"items", "attrs", "slots", "cells", "data", "locals", "loader_attrs"})
+_LISTED = frozenset({"seq", "stack", "flying"})
+_SETS = frozenset({"set", "frozenset", "weak container"})
+_OWN_PATH = frozenset({"v", "args", "storage", "dict", "to"})
+_COUNTS = ("epochs", "batches", "batch_in_epoch", "is_exhausted")
+
+
+@dataclass
+class Side:
+    """One of the two: a checkpoint with its tree, and the run that it belongs to, if a run was named."""
+
+    checkpoint: checkpoint_file.Checkpoint
+    tree: Tree
+    is_finished: bool | None = None
+    roots: list[tuple[str, str]] = field(default_factory=list)
+    viewed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        meta = self.checkpoint.meta
+        named = {
+            str(self.checkpoint.path.absolute().parent): "<run directory>",
+            **{os.path.dirname(source): "<sources>" for source in meta["sources"]},
+            meta["folder"]: "<folder>",
+        }
+        self.roots = sorted(((root, mark) for root, mark in named.items() if len(root) > 1), key=lambda pair: -len(pair[0]))
+        self.viewed = {node["storage"][1] for node in self.tree.nodes if "storage" in node}
+
+    def text(self, value: str) -> str:
+        """A text without the folder that it begins with."""
+        for root, mark in self.roots:
+            if value == root or value.startswith(root + os.sep):
+                return mark + value[len(root) :]
+        return value
+
+
+class Comparison:
+    """A walk through two trees at once. Each pair of nodes is compared once, under the first path by which it is met."""
+
+    def __init__(self, a: Side, b: Side) -> None:
+        self.a, self.b = a, b
+        self.num_leaves = 0
+        self.num_differences = 0
+        self.differences: list[dict[str, Any]] = []
+        self._partner: dict[int, int] = {}
+        self._paths: tuple[dict[int, str], dict[int, str]] = ({}, {})
+        self._pending: deque[tuple[int, int, str]] = deque()
+
+    def run(self) -> None:
+        """Compare everything."""
+        meta_a, meta_b = self.a.checkpoint.meta, self.b.checkpoint.meta
+        if self.a.is_finished is not None and self.b.is_finished is not None:
+            self._values(self.a.is_finished, self.b.is_finished, "run.is_finished")
+        for name in _COUNTS:
+            self._values(meta_a[name], meta_b[name], f"position.{name}")
+        self._values([one[2:] for one in meta_a["position"]], [one[2:] for one in meta_b["position"]], "position.loops")
+        self._any(meta_a["flags"], meta_b["flags"], "flags")
+        self._any(meta_a["entropy"], meta_b["entropy"], "entropy")
+        self._by_name(sorted(self.a.tree.roots.items()), sorted(self.b.tree.roots.items()), "", "roots")
+        while self._pending:
+            self._nodes(*self._pending.popleft())
+
+    def _differs(self, path: str, what: str, **details: Any) -> None:
+        self.num_differences += 1
+        if len(self.differences) < _SHOWN:
+            self.differences.append({"path": path or "the state tree", "what": what, **details})
+
+    def _refs(self, a: Ref, b: Ref, path: str) -> None:
+        if not (is_node(a) and is_node(b)):
+            if is_node(a) or is_node(b):
+                self._differs(path, "type", a=self._describe(self.a, a), b=self._describe(self.b, b))
+            else:
+                self._values(a, b, path)
+            return
+        one, other = a[1], b[1]
+        paths_a, paths_b = self._paths
+        if one not in paths_a and other not in paths_b:
+            self._partner[one] = other
+            paths_a[one] = paths_b[other] = path
+            self._pending.append((one, other, path))
+        elif self._partner.get(one) != other:
+            self._differs(path, "identity", a=f"the object at {paths_a.get(one, path)}", b=f"the object at {paths_b.get(other, path)}")
+
+    def _describe(self, side: Side, ref: Ref) -> str:
+        return side.tree.nodes[ref[1]]["t"] if is_node(ref) else repr(leaves.value_of(ref))
+
+    def _values(self, a: Ref, b: Ref, path: str) -> None:
+        self.num_leaves += 1
+        a = self.a.text(a) if type(a) is str else a
+        b = self.b.text(b) if type(b) is str else b
+        if json.dumps(a, sort_keys=True) != json.dumps(b, sort_keys=True):
+            values = leaves.value_of(a), leaves.value_of(b)
+            bits = {} if not all(map(leaves.bits_of, values)) else {"a_bits": leaves.bits_of(values[0]), "b_bits": leaves.bits_of(values[1])}
+            self._differs(path, "value", a=leaves.plain_json(values[0]), b=leaves.plain_json(values[1]), **bits)
+
+    def _any(self, a: Any, b: Any, path: str) -> None:
+        """Values of a field that holds refs, lists of them, or plain JSON."""
+        if (a and is_node(a)) or (b and is_node(b)):
+            self._refs(a, b, path)
+        elif isinstance(a, dict) and isinstance(b, dict):
+            if a.keys() == b.keys() == {"array", "dtype"}:
+                self._elements(np.array(a["array"], a["dtype"]), np.array(b["array"], b["dtype"]), path, a["dtype"])
+            else:
+                self._by_name(list(a.items()), list(b.items()), path, "attrs")
+        elif isinstance(a, list) and isinstance(b, list) and _is_plain_list(a) and _is_plain_list(b):
+            self._sequence(a, b, path)
+        elif isinstance(a, list) and isinstance(b, list) and a[:1] == b[:1] == ["t"]:
+            self._sequence(a[1], b[1], path)
+        else:
+            self._values(a, b, path)
+
+    def _sequence(self, a: list[Any], b: list[Any], path: str) -> None:
+        if len(a) != len(b):
+            self._differs(path, "length", a=len(a), b=len(b))
+        for position, (one, other) in enumerate(zip(a, b, strict=False)):
+            self._any(one, other, f"{path}[{position}]")
+
+    def _nodes(self, number_a: int, number_b: int, path: str) -> None:
+        a, b = self.a.tree.nodes[number_a], self.b.tree.nodes[number_b]
+        if (a["k"], a["t"]) != (b["k"], b["t"]):
+            self._differs(path, "type", a=a["t"], b=b["t"])
+            return
+        if "kept" in a or "kept" in b:
+            if ("kept" in a) != ("kept" in b):
+                self._differs(path, "captured", a="kept" not in a, b="kept" not in b)
+            return
+        for name in sorted((a.keys() | b.keys()) - _NOT_COMPARED):
+            self._field(a, b, name, path)
+        if "code" in a:
+            self._values(a["code"][2:], b.get("code", [])[2:], f"{path}.<code>")
+        is_viewed = number_a in self.a.viewed and number_b in self.b.viewed
+        if "storage" in a or ("array" in a and "array" in b and not is_viewed):
+            self._bulk(a, b, path)
+
+    def _field(self, a: Node, b: Node, name: str, path: str) -> None:
+        if name not in a or name not in b:
+            self._differs(f"{path}.<{name}>", "only in a" if name in a else "only in b")
+        elif name in _NAMED:
+            self._by_name(a[name], b[name], path, name)
+        elif name in _LISTED:
+            in_order = [_in_order(side.tree, node, name) for side, node in ((self.a, a), (self.b, b))]
+            self._sequence(in_order[0], in_order[1], path)
+        else:
+            self._any(a[name], b[name], path if name in _OWN_PATH else f"{path}.<{name}>")
+
+    def _by_name(self, a: list[Any], b: list[Any], path: str, field_name: str) -> None:
+        """Pairs of key and value. Keys that are objects are paired in their order, all others by their value."""
+        known_a = {json.dumps(key): (key, ref) for key, ref in a if not is_node(key)}
+        known_b = {json.dumps(key): (key, ref) for key, ref in b if not is_node(key)}
+        if field_name == "items" and known_a.keys() == known_b.keys() and list(known_a) != list(known_b):
+            self._differs(path, "order of keys", a=list(known_a)[:5], b=list(known_b)[:5])
+        for text in dict.fromkeys([*known_a, *known_b]):
+            key, ref = known_a.get(text) or known_b[text]
+            segment = key if field_name == "roots" else key_segment(key, field_name)
+            below = join_path((path, segment))
+            if text in known_a and text in known_b:
+                self._any(ref, known_b[text][1], below)
+            else:
+                side = self.a if text in known_a else self.b
+                self._differs(below, "only in a" if side is self.a else "only in b", value=self._describe(side, ref))
+        objects_a, objects_b = ([pair for pair in pairs if is_node(pair[0])] for pairs in (a, b))
+        if len(objects_a) != len(objects_b):
+            self._differs(path, "length", a=len(a), b=len(b))
+        for (key_a, one), (key_b, other) in zip(objects_a, objects_b, strict=False):
+            self._refs(key_a, key_b, f"{path}.<key>")
+            self._any(one, other, f"{path}[{self._paths[0].get(key_a[1], '?')}]")
+
+    def _bulk(self, a: Node, b: Node, path: str) -> None:
+        """Bulk data of two nodes of one kind; tensors are compared by what they look at, not by their storages' bytes."""
+        if [a.get(name) for name in ("dtype", "shape")] != [b.get(name) for name in ("dtype", "shape")]:
+            return  # said already, field by field
+        ones, others = leaves.elements_of(self.a.tree, a), leaves.elements_of(self.b.tree, b)
+        if ones is None or others is None:
+            self.num_leaves += 1
+            if (ones is None) != (others is None):
+                self._differs(path, "only in a" if others is None else "only in b")
+            return
+        self._elements(ones, others, path, a.get("dtype") or str(ones.dtype))
+
+    def _elements(self, a: leaves.Elements, b: leaves.Elements, path: str, dtype_name: str) -> None:
+        self.num_leaves += 1
+        if (a.dtype, a.shape) != (b.dtype, b.shape):
+            self._differs(path, "shape", a=f"{a.dtype} {list(a.shape)}", b=f"{b.dtype} {list(b.shape)}")
+            return
+        found = leaves.first_difference(a, b)
+        if found is not None:
+            count, index = found
+            one, other = a[tuple(index)], b[tuple(index)]
+            self._differs(
+                path, "elements", dtype=dtype_name, shape=list(a.shape), count=count, index=index,
+                a=leaves.element_text(one, dtype_name), b=leaves.element_text(other, dtype_name),
+                a_bits=leaves.bits_of(one), b_bits=leaves.bits_of(other),
+            )  # fmt: skip
+
+
+def _is_plain_list(value: list[Any]) -> bool:
+    """False for the tagged values of the tree's format."""
+    return not value or value[0] not in ("f", "i", "b", "c", "t")
+
+
+def _in_order(tree: Tree, node: Node, name: str) -> list[Ref]:
+    refs: list[Ref] = node[name]
+    if node["k"] not in _SETS or not any(map(is_node, refs)):
+        return refs
+    return sorted(refs, key=lambda ref: (is_node(ref), tree.path(ref[1]) if is_node(ref) else json.dumps(ref)))

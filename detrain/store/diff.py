@@ -1,0 +1,89 @@
+"""`detrain diff`: two runs or two checkpoints, are they the same bits? What counts is said in `detrain.store.comparison`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from detrain.errors import CheckpointError
+from detrain.store import checkpoint as checkpoint_file
+from detrain.store.comparison import Comparison, Side
+from detrain.store.directory import RunDirectory
+
+
+def compare(a: Path, b: Path) -> dict[str, Any]:
+    """Compare two checkpoint files or run directories (by their latest checkpoint). Raises `CheckpointError` for what cannot be read.
+
+    Returns `same`, what was compared (`a`, `b`), `num_leaves`, `num_differences`, the first `differences` and `notes`.
+    """
+    sides = open_side(a), open_side(b)
+    walk = Comparison(*sides)
+    walk.run()
+    return {
+        "same": not walk.num_differences,
+        "a": _summary(sides[0]),
+        "b": _summary(sides[1]),
+        "num_leaves": walk.num_leaves,
+        "num_differences": walk.num_differences,
+        "differences": walk.differences,
+        "notes": _notes(*sides),
+    }
+
+
+def open_side(path: Path) -> Side:
+    """A checkpoint, or a run's latest one. A run with a damaged checkpoint is refused: it may be the latest."""
+    if not path.is_dir():
+        return Side(*checkpoint_file.load(path))
+    directory = RunDirectory(path)
+    good, bad = directory.read_checkpoints()
+    if bad:
+        raise CheckpointError(f"{path}: {bad[0]}, and it may be the latest. Name the two checkpoint files to compare instead")
+    if not good:
+        raise CheckpointError(f"there is no checkpoint in {path}")
+    record = directory.read_record() or {}
+    return Side(*checkpoint_file.load(good[0].path), is_finished=bool(record.get("finished")))
+
+
+def _summary(side: Side) -> dict[str, Any]:
+    meta = side.checkpoint.meta
+    found = {"path": str(side.checkpoint.path), "epochs": meta["epochs"], "batches": meta["batches"]}
+    return found if side.is_finished is None else {**found, "is_finished": side.is_finished}
+
+
+def _notes(a: Side, b: Side) -> list[str]:
+    meta_a, meta_b = a.checkpoint.meta, b.checkpoint.meta
+    facts = sorted(meta_a["facts"].keys() | meta_b["facts"].keys())
+    found = [(name, meta_a["facts"].get(name), meta_b["facts"].get(name)) for name in facts]
+    found.append(("arguments", meta_a["arguments"], meta_b["arguments"]))
+    for name in ("sources", "files"):
+        found.append((name, *({side.text(key): value for key, value in side.checkpoint.meta[name].items()} for side in (a, b))))
+    return [f"{name}: {one} / {other}" for name, one, other in found if one != other]
+
+
+def format_result(result: dict[str, Any]) -> str:
+    """A comparison as a person reads it."""
+    both = f"A {result['a']['path']} (batch {result['a']['batches']}), B {result['b']['path']} (batch {result['b']['batches']})"
+    if result["same"]:
+        lines = [f"same: {result['num_leaves']} leaves. {both}"]
+    else:
+        lines = [f"different: {result['num_differences']} differences in {result['num_leaves']} leaves. {both}"]
+    lines += [_format_difference(found) for found in result["differences"]]
+    left_out = result["num_differences"] - len(result["differences"])
+    if left_out:
+        lines.append(f"  … and {left_out} more")
+    return "\n".join([*lines, *(f"  note: not counted: {note}" for note in result["notes"])])
+
+
+def _format_difference(found: dict[str, Any]) -> str:
+    text = f"  {found['path']}: {found['what']}"
+    if found["what"] == "elements":
+        size = math.prod(found["shape"])
+        text += f": {found['count']} of {size} ({found['dtype']} {found['shape']}) differ, first at {found['index']}"
+    elif "value" in found:
+        text += f": {found['value']}"
+    if "a" in found:
+        text += f": A {found['a']}, B {found['b']}"
+    if "a_bits" in found:
+        text += f" (bits {found['a_bits']}, {found['b_bits']})"
+    return text

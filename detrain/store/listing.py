@@ -1,0 +1,217 @@
+"""`detrain ls` and `detrain inspect`: what is in a run directory and in a checkpoint.
+
+`ls` reads the headers of checkpoints only: it finds a truncated file, an altered state tree and a missing earlier file. `inspect` reads
+every byte and checks every digest.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+from detrain.errors import CheckpointError
+from detrain.store import checkpoint as checkpoint_file
+from detrain.store import leaves
+from detrain.store.checkpoint import Checkpoint
+from detrain.store.directory import RunDirectory
+
+#: `struct flock` of 64-bit Linux: type, whence, start, length, process.
+_FLOCK = struct.Struct("hhqqi4x")
+_NAME = re.compile(r"checkpoint_(\d+)_(\d+)\.h5$")
+#: First elements that `inspect --leaf` shows.
+_SHOWN = 20
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Run directories: `folder` itself, or those directly in it or in its `.detrain`, by name."""
+    if _is_run(folder):
+        return [folder]
+    return sorted(path for below in (folder, folder / ".detrain") if below.is_dir() for path in below.iterdir() if _is_run(path))
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and ((path / "run.json").is_file() or bool(RunDirectory(path).checkpoint_paths()))
+
+
+def describe_run(path: Path) -> dict[str, Any]:
+    """A run and its checkpoints, latest first, damaged ones last."""
+    directory = RunDirectory(path)
+    try:
+        record, damage = directory.read_record() or {}, ""
+    except (CheckpointError, OSError) as error:
+        record, damage = {}, str(error)
+    checkpoints = [_describe_file(found) for found in directory.checkpoint_paths()]
+    checkpoints.sort(key=lambda found: (found["damage"] != "", -found.get("sequence", 0)))
+    return {
+        "path": str(path),
+        "script": record.get("script"),
+        "arguments": record.get("arguments", []),
+        "began": record.get("began"),
+        "ended": record.get("ended"),
+        "attempts": record.get("attempts", 0),
+        "is_finished": bool(record.get("finished")),
+        "held_by": holder_of(path),
+        "damage": damage,
+        "checkpoints": checkpoints,
+    }
+
+
+def holder_of(path: Path) -> str | None:
+    """Who holds a run directory: what the living attempt wrote into its lock file; None if nobody does. Takes no lock itself."""
+    try:
+        with (path / "lock").open("rb") as lock:
+            asked = _FLOCK.pack(fcntl.F_RDLCK, 0, 0, 0, 0)
+            answer = _FLOCK.unpack(fcntl.fcntl(lock, fcntl.F_GETLK, asked))
+            return None if answer[0] == fcntl.F_UNLCK else lock.read().decode(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _describe_file(path: Path) -> dict[str, Any]:
+    status = path.stat()
+    found = {"file": path.name, "bytes": status.st_size, "when": _when(status.st_mtime), "damage": ""}
+    try:
+        header = checkpoint_file.read_header(path)
+    except CheckpointError as error:
+        return {**found, "damage": str(error)}
+    missing = sorted(name for name in header.needs if not path.with_name(name).exists())
+    if missing:
+        found["damage"] = f"{path.name} needs {', '.join(missing)}, which is not there"
+    return {**found, **_position(header), "sequence": header.sequence}
+
+
+def _position(header: Checkpoint) -> dict[str, int]:
+    """Epoch and batch in it, from 0, that come next; as the file name has them."""
+    named = _NAME.match(header.name)
+    if named is not None:
+        return {"epoch": int(named[1]), "batch": int(named[2])}
+    return {"epoch": header.meta["epochs"], "batch": header.meta["batch_in_epoch"]}
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
+
+
+def describe_checkpoint(path: Path) -> dict[str, Any]:
+    """What is in a checkpoint, every digest checked. Raises `CheckpointError` for what cannot be trusted."""
+    header, tree = checkpoint_file.load(path)
+    meta = header.meta
+    kept = [
+        {"path": leaves.readable(tree, tree.path(number)), "type": node["t"], "why": node["kept"], "is_loud": bool(node.get("loud"))}
+        for number, node in enumerate(tree.nodes)
+        if "kept" in node
+    ]
+    return {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        **_position(header),
+        "sequence": header.sequence,
+        "needs": sorted(header.needs),
+        "environment": meta["facts"],
+        "meta": meta,
+        "leaves": [_describe_leaf(leaf, header) for leaf in leaves.leaves(tree)],
+        "kept": sorted(kept, key=lambda one: (not one["is_loud"], one["path"])),
+    }
+
+
+def _describe_leaf(leaf: leaves.Leaf, header: Checkpoint) -> dict[str, Any]:
+    found: dict[str, Any] = {"path": leaf.path, "kind": leaf.kind, "bytes": leaf.nbytes, "digest": leaf.digest}
+    if leaf.shape is None:
+        return {**found, "value": leaves.plain_json(leaves.value_of(leaf.ref))}
+    found |= {"shape": leaf.shape, "stored_in": header.stored[leaf.array][4] or header.name}
+    if leaf.shares:
+        found["shares"] = leaf.shares
+    return {**found, "is_pickled": True} if leaf.is_pickled else found
+
+
+def read_leaf(path: Path, wanted: str) -> list[dict[str, Any]]:
+    """The leaf of a path, with its value; else every leaf below the path; [] if there is none.
+
+    Elements come with dtype, shape and the first of them. Raises `CheckpointError` for what cannot be trusted.
+    """
+    header, tree = checkpoint_file.load(path)
+    wanted = leaves.readable(tree, wanted)
+    all_leaves = list(leaves.leaves(tree))
+    exact = [leaf for leaf in all_leaves if leaf.path == wanted]
+    if not exact:
+        below = (f"{wanted}.", f"{wanted}[")
+        return [_describe_leaf(leaf, header) for leaf in all_leaves if leaf.path.startswith(below)]
+    described = []
+    for leaf in exact:
+        found = _describe_leaf(leaf, header)
+        elements = leaves.elements_of(tree, tree.nodes[leaf.node]) if leaf.node >= 0 else None
+        if elements is not None:
+            first = elements.reshape(-1)[:_SHOWN]
+            found["first"] = [leaves.element_text(element, leaf.kind) for element in first]
+            found["first_bits"] = [leaves.bits_of(element) for element in first]
+        described.append(found)
+    return described
+
+
+# --- for a person --------------------------------------------------------------------------------------------------------
+
+
+def format_run(run: dict[str, Any]) -> str:
+    """A run as lines of text."""
+    words = [str(run["script"] or "(how it was started is not recorded)"), *run["arguments"]]
+    state = "finished" if run["is_finished"] else "not finished"
+    if run["held_by"]:
+        state = f"running: {run['held_by']}"
+    lines = [
+        f"{run['path']}: {' '.join(words)}",
+        f"  {state}; began {run['began']}; attempts: {run['attempts']}; checkpoints: {len(run['checkpoints'])}",
+    ]
+    if run["damage"]:
+        lines.append(f"  damaged: {run['damage']}")
+    for found in run["checkpoints"]:
+        where = f"epoch {found['epoch']}, batch {found['batch']}" if "epoch" in found else "?"
+        lines.append(f"  {found['file']:24} {where:24} {size_text(found['bytes']):>10}  {found['when']}")
+        if found["damage"]:
+            lines.append(f"    damaged: {found['damage']}")
+    return "\n".join(lines)
+
+
+def format_checkpoint(found: dict[str, Any]) -> str:
+    """A checkpoint as lines of text: position, environment, what is not in it, then the leaves."""
+    lines = [
+        f"{found['file']}: epoch {found['epoch']}, batch {found['batch']}, save {found['sequence']} of its run, {size_text(found['bytes'])}",
+        f"needs: {', '.join(found['needs']) or 'no other file'}",
+        f"environment: {', '.join(f'{name} {value}' for name, value in found['environment'].items())}",
+    ]
+    for kept in found["kept"]:
+        lines.append(f"{'not captured' if kept['is_loud'] else 'kept'}: {kept['path']} ({kept['type']}): {kept['why']}")
+    return "\n".join([*lines, *map(format_leaf, found["leaves"])])
+
+
+def format_leaf(leaf: dict[str, Any]) -> str:
+    """A leaf as a line; with its first elements as two, if they were asked for."""
+    if "shape" not in leaf:
+        return f"{leaf['path']}  {leaf['kind']} {leaf['value']!r}  {leaf['bytes']} B  {leaf['digest']}"
+    where = f"the bytes of {leaf['shares']}" if "shares" in leaf else f"in {leaf['stored_in']}"
+    mark = "  pickled" if leaf.get("is_pickled") else ""
+    line = f"{leaf['path']}  {leaf['kind']} {leaf['shape']}  {size_text(leaf['bytes'])}  {leaf['digest']}  {where}{mark}"
+    if "first" not in leaf:
+        return line
+    is_cut = len(leaf["first"]) < _num_elements(leaf["shape"])
+    return f"{line}\n  [{', '.join(leaf['first'])}{', …' if is_cut else ''}]"
+
+
+def _num_elements(shape: list[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def size_text(num_bytes: int) -> str:
+    """Bytes as a person writes them, in powers of 1024."""
+    size, unit = float(num_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
