@@ -52,7 +52,8 @@ class InstInfo:
     def describe(self) -> str:
         """The first nest for a person: `train.py:12 (epoch) > train.py:15 (batch)`."""
         return "; ".join(
-            " > ".join(f"{os.path.basename(loop.file_name)}:{loop.line_no} ({loop.part})" for loop in nest) for nest in self.nests
+            " > ".join(f"{os.path.basename(loop.file_name)}:{loop.line_no} ({loop.part})" for loop in nest)
+            for nest in self.nests
         )
 
 
@@ -60,7 +61,12 @@ def write(path: Path, info: InstInfo, folder: Path) -> None:
     """Write atomically; file names below `folder` become relative to it."""
     nests = [
         [
-            {"file_name": _shorten(loop.file_name, folder), "line_no": loop.line_no, "part": loop.part, "function": loop.function}
+            {
+                "file_name": _shorten(loop.file_name, folder),
+                "line_no": loop.line_no,
+                "part": loop.part,
+                "function": loop.function,
+            }
             for loop in nest
         ]
         for nest in info.nests
@@ -108,7 +114,10 @@ def read(path: Path, folder: Path) -> InstInfo:
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} lacks or garbles {error}") from None
     return InstInfo(
-        nests=[[NestLoop(str(folder / loop.file_name), loop.line_no, loop.part, loop.function) for loop in nest] for nest in nests],
+        nests=[
+            [NestLoop(str(folder / loop.file_name), loop.line_no, loop.part, loop.function) for loop in nest]
+            for nest in nests
+        ],
         sources={str(folder / name): digest for name, digest in document.get("sources", {}).items()},
         is_complete=bool(document.get("complete", False)),
         extra={key: document[key] for key in ("dataloader", "loop_type", "code_info") if key in document},

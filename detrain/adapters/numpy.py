@@ -218,7 +218,7 @@ def prepare(settings: Settings) -> None:
 
 
 def generators() -> dict[str, Any]:
-    """numpy's global generator."""
+    """Numpy's global generator."""
     return {"numpy": np.random.mtrand._rand}
 
 
@@ -238,6 +238,4 @@ def facts() -> dict[str, Any]:
 
 
 def watch_updates(on_update: Any, on_gradient: Any) -> None:
-    """numpy trains nothing by itself."""
-
-
+    """Numpy trains nothing by itself."""

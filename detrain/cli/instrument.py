@@ -16,7 +16,12 @@ from detrain.errors import UsageError
 
 @click.command()
 @click.option("--diff", "as_diff", is_flag=True, help="Print a unified diff instead of the whole source.")
-@click.option("--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory whose inst.info names the loops (default .detrain/<script name>).")
+@click.option(
+    "--ckpt-dir",
+    envvar="CKPT_DIR",
+    metavar="DIR",
+    help="Run directory whose inst.info names the loops (default .detrain/<script name>).",
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
     """Print what the rewriter makes of a script.
@@ -34,10 +39,15 @@ def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
         raise UsageError(f"{script} is not Python: {error}") from None
     path = Path(ckpt_dir or os.path.join(".detrain", script.stem)) / "inst.info"
     parts = instfile.read(path, script.resolve().parent).parts().get(str(script.resolve()), {}) if path.exists() else {}
-    instrumented = transform.instrument(source, parts or {site.line: "" for site in find_loops(tree) if not site.is_in_class})
+    instrumented = transform.instrument(
+        source, parts or {site.line: "" for site in find_loops(tree) if not site.is_in_class}
+    )
     if as_diff:
         lines = difflib.unified_diff(
-            source.splitlines(keepends=True), instrumented.splitlines(keepends=True), str(script), f"{script} (instrumented)"
+            source.splitlines(keepends=True),
+            instrumented.splitlines(keepends=True),
+            str(script),
+            f"{script} (instrumented)",
         )
         instrumented = "".join(lines)
     sys.stdout.write(instrumented)

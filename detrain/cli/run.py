@@ -26,23 +26,52 @@ class _RunCommand(click.Command):
                 break
             if not word.startswith("-") or word == "--":
                 break
-            takes_value = any(word in option.opts for option in self.params if isinstance(option, click.Option) and not option.is_flag)
+            takes_value = any(
+                word in option.opts for option in self.params if isinstance(option, click.Option) and not option.is_flag
+            )
             position += 2 if takes_value else 1
         return super().parse_args(ctx, args)
 
 
 @click.command(cls=_RunCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
 @click.option("--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script name>).")
-@click.option("--every", envvar="DETRAIN_EVERY", default="auto", show_default=True, metavar="WHEN", help="When to checkpoint: epoch, 5epochs, 100batches, 30s, auto, never.")
-@click.option("--keep", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Checkpoints to keep, the newest N.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Base seed for every generator that the script does not seed itself.")
+@click.option(
+    "--every",
+    envvar="DETRAIN_EVERY",
+    default="auto",
+    show_default=True,
+    metavar="WHEN",
+    help="When to checkpoint: epoch, 5epochs, 100batches, 30s, auto, never.",
+)
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Checkpoints to keep, the newest N.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Base seed for every generator that the script does not seed itself.",
+)
 @click.option("--fresh", is_flag=True, help="Start over; the old run directory is moved aside, not deleted.")
 @click.option("--from", "from_", metavar="CKPT", help="Resume from this checkpoint rather than the latest.")
 @click.option("--nondeterministic", is_flag=True, help="Checkpoint and resume only; leave kernels as they are.")
-@click.option("--trust-changes", is_flag=True, help="Go on although the script, its arguments or the environment changed since the checkpoint.")
+@click.option(
+    "--trust-changes",
+    is_flag=True,
+    help="Go on although the script, its arguments or the environment changed since the checkpoint.",
+)
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does; its arguments follow.")
 @click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
-def run(module: str | None, words: tuple[str, ...], from_: str | None, ckpt_dir: str | None, **options: Any) -> Callable[[], int]:
+def run(
+    module: str | None, words: tuple[str, ...], from_: str | None, ckpt_dir: str | None, **options: Any
+) -> Callable[[], int]:
     """Run a training script, or resume it from its latest checkpoint."""  # fmt: skip
     policy.parse(options["every"])
     if module is None and not words:

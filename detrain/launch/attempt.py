@@ -22,7 +22,12 @@ from detrain.session.resume import Resume, plan
 from detrain.session.session import Frameworks, Session, Settings
 from detrain.store.directory import RunDirectory
 
-_HOOKS = {"record_loop": hooks.record_loop, "record_epoch": hooks.record_epoch, "record_batch": hooks.record_batch, "enter_loop": hooks.enter_loop}
+_HOOKS = {
+    "record_loop": hooks.record_loop,
+    "record_epoch": hooks.record_epoch,
+    "record_batch": hooks.record_batch,
+    "enter_loop": hooks.enter_loop,
+}
 
 
 def main() -> None:
@@ -53,8 +58,12 @@ class Attempt:
             record=self.record,
         )  # fmt: skip
         self.frameworks = Frameworks(entropy=preload if preload.is_loaded() else None)
-        self.session = Session(settings, self.directory, policy.Policy(every, time.monotonic()), info, self.frameworks, self.resume)
-        self.instrumenter = Instrumenter(info.parts(), self.directory.path / "cache", self._on_code, only_known=info.is_complete)
+        self.session = Session(
+            settings, self.directory, policy.Policy(every, time.monotonic()), info, self.frameworks, self.resume
+        )
+        self.instrumenter = Instrumenter(
+            info.parts(), self.directory.path / "cache", self._on_code, only_known=info.is_complete
+        )
 
     # --- the run directory -------------------------------------------------------------------------------------------------
 
@@ -81,7 +90,9 @@ class Attempt:
             return record
         self.directory.remove_temporaries()
         changed = [
-            f"{name} was {before[name]!r}, is {record[name]!r}" for name in ("script", "arguments", "folder", "seed") if before[name] != record[name]
+            f"{name} was {before[name]!r}, is {record[name]!r}"
+            for name in ("script", "arguments", "folder", "seed")
+            if before[name] != record[name]
         ]
         if changed and not self.request["trust_changes"] and self.directory.checkpoint_paths():
             raise ResumeRefused(
@@ -203,7 +214,9 @@ class Attempt:
 
     def _mark_finished(self) -> None:
         try:
-            self.directory.write_record({**self.record, "finished": True, "ended": time.strftime("%Y-%m-%d %H:%M:%S %z")})
+            self.directory.write_record(
+                {**self.record, "finished": True, "ended": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+            )
         except OSError as error:
             warn("checkpoint-failed", f"the end of the run cannot be noted in {self.directory.path}: {error}")
 

@@ -29,7 +29,14 @@ Parts = Mapping[str, Mapping[int, str]]
 class Instrumenter:
     """Compiles the user's files with hooks. `loops` gathers what it has found: file name to (header line to last line)."""
 
-    def __init__(self, parts: Parts, cache: Path | None, on_code: Callable[[str, types.CodeType], None], *, only_known: bool = False) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        cache: Path | None,
+        on_code: Callable[[str, types.CodeType], None],
+        *,
+        only_known: bool = False,
+    ) -> None:
         self._parts = parts
         self._cache = cache
         self._on_code = on_code
@@ -114,7 +121,12 @@ class UserFinder:
         if fullname.partition(".")[0] in sys.stdlib_module_names:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or type(spec.loader) is not SourceFileLoader or spec.origin is None or not is_user_file(spec.origin):
+        if (
+            spec is None
+            or type(spec.loader) is not SourceFileLoader
+            or spec.origin is None
+            or not is_user_file(spec.origin)
+        ):
             return None
         loader = UserLoader(fullname, spec.origin)
         try:

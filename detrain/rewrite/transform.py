@@ -70,7 +70,9 @@ class _AddHooks(cst.CSTTransformer):
         hook = _call(HOOKS[self._parts[line]], line)
         test = cst.BooleanOperation(hook, cst.And(), _in_parentheses(updated_node.test))
         enter = cst.SimpleStatementLine([cst.Expr(_call(ENTER, line))], leading_lines=updated_node.leading_lines)
-        looped = updated_node.with_changes(test=test, leading_lines=(), whitespace_after_while=cst.SimpleWhitespace(" "))
+        looped = updated_node.with_changes(
+            test=test, leading_lines=(), whitespace_after_while=cst.SimpleWhitespace(" ")
+        )
         return cst.FlattenSentinel([enter, looped])
 
 
@@ -153,7 +155,9 @@ class _Lockstep:
 
     @staticmethod
     def _is_enter(new: ast.AST) -> bool:
-        return isinstance(new, ast.Expr) and isinstance(new.value, ast.Call) and getattr(new.value.func, "id", "") == ENTER
+        return (
+            isinstance(new, ast.Expr) and isinstance(new.value, ast.Call) and getattr(new.value.func, "id", "") == ENTER
+        )
 
     @staticmethod
     def _place_hook(hook: ast.AST, old: ast.AST) -> None:

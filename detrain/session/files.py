@@ -58,7 +58,11 @@ class OutputFiles:
         if event != "open" or self._is_own or len(args) < 3:
             return
         path, _, flags = args[:3]
-        if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR) or not isinstance(path, (str, bytes, os.PathLike)):
+        if (
+            not isinstance(flags, int)
+            or not flags & (os.O_WRONLY | os.O_RDWR)
+            or not isinstance(path, (str, bytes, os.PathLike))
+        ):
             return
         self._note(os.path.abspath(os.fsdecode(path)), bool(flags & os.O_APPEND))
 

@@ -48,7 +48,9 @@ def look_around(frame: types.FrameType, loop: Loop, is_user_file: Any, script_na
         names[name] = names.get(name, 0) + 1
         named.append((name if names[name] == 1 else f"{name}#{names[name]}", one))
     modules = [
-        (_module_name(name, script_name), sys.modules[name]) for name in ["__main__", *sorted(user_modules - {"__main__"})] if name in sys.modules
+        (_module_name(name, script_name), sys.modules[name])
+        for name in ["__main__", *sorted(user_modules - {"__main__"})]
+        if name in sys.modules
     ]
     return Surroundings(named, modules, [one for one in loop.path if one.site.part])
 
@@ -96,7 +98,9 @@ def capture(around: Surroundings, generators: dict[str, Any], census: Census | N
 def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins | None) -> None:
     """Bring the live program to the state of a tree. Raises `RestoreError` naming what cannot be restored."""
     live = live_roots(around, generators)
-    missing = {name.removeprefix("generators.") for name in tree.roots if name.startswith("generators.") and name not in live}
+    missing = {
+        name.removeprefix("generators.") for name in tree.roots if name.startswith("generators.") and name not in live
+    }
     if missing:
         raise RestoreError(
             f"the checkpoint holds generators of random numbers that this attempt does not have: {', '.join(sorted(missing))}"
@@ -109,7 +113,9 @@ def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origin
         names = {name.removeprefix(start): value for name, value in restored.items() if name.startswith(start)}
         code = frame.f_code
         own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-        changed = {name: value for name, value in names.items() if name in own and live.get(start + name, MISSING) is not value}
+        changed = {
+            name: value for name, value in names.items() if name in own and live.get(start + name, MISSING) is not value
+        }
         frames.write_locals(frame, changed)
     for number, loop in enumerate(around.loops):
         name = f"loops[{number}].iterator"
@@ -138,4 +144,8 @@ def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, An
 
 def loud_leaves(tree: Tree) -> list[str]:
     """Objects whose state is not in the tree although the loop may have changed it: path, type and reason."""
-    return [f"{tree.path(number)} ({node['t']}): {node['kept']}" for number, node in enumerate(tree.nodes) if node.get("loud")]
+    return [
+        f"{tree.path(number)} ({node['t']}): {node['kept']}"
+        for number, node in enumerate(tree.nodes)
+        if node.get("loud")
+    ]

@@ -45,7 +45,7 @@ class Loop:
 
     __slots__ = (
         "__weakref__", "children", "finished", "frame_id", "gradient_at", "is_exhausted", "iteration", "ordinal", "parent", "session",
-        "site", "start_point", "ticker",
+        "site", "start_iteration", "start_point", "ticker",
     )  # fmt: skip
 
     def __init__(self, session: Session, site: Site, parent: Loop | None, ordinal: int, frame_id: int) -> None:
@@ -62,6 +62,7 @@ class Loop:
         #: The last checkpoint taken at this loop's header (file name), and those that lead past the inner loops that have
         #: ended in the present iteration.
         self.start_point = ""
+        self.start_iteration = 0
         self.finished: list[str] = []
         self.ticker: weakref.ref[_Ticker] | None = None
 
@@ -97,6 +98,15 @@ class Loop:
         referents = gc.get_referents(ticker.chain)
         # The chain holds its source and, between the first element and the end, the iterator that it takes from.
         return referents[1] if len(referents) > 1 else None
+
+    def mark(self, name: str) -> None:
+        """A checkpoint of this name stands at the loop's header."""
+        self.start_point, self.start_iteration, self.finished = name, self.iteration, []
+
+    @property
+    def is_marked(self) -> bool:
+        """True if the present iteration can be come to without running one before it."""
+        return self.start_iteration == self.iteration
 
     def way_here(self) -> list[str]:
         """Checkpoints through which this loop's present iteration is reached, in order."""

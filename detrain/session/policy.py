@@ -49,6 +49,10 @@ class Policy:
         self.cost_s = 0.0
         self._longest_epoch_s = 0.0
 
+    def begin(self, now_s: float) -> None:
+        """The training begins; what the set-up took does not count."""
+        self._last_s = now_s
+
     def saved(self, epoch: int, batch: int, now_s: float, cost_s: float) -> None:
         """A checkpoint was taken at these totals of epochs and batches begun."""
         self._last_epoch, self._last_batch, self._last_s = epoch, batch, now_s
@@ -81,16 +85,24 @@ class Policy:
             return True
         if kind == "never":
             return False
-        return now_s - self._last_s + self._longest_epoch_s >= self.interval_s
+        elapsed_s = now_s - self._last_s
+        is_long = self._longest_epoch_s > self.interval_s / 2
+        return elapsed_s >= self.interval_s or (is_long and elapsed_s + self._longest_epoch_s >= self.interval_s)
 
-    def is_due_at_batch(self, batch: int, now_s: float) -> bool:
-        """At the header of the batch loop."""
+    def is_due_at_batch(self, batch: int, now_s: float, *, is_near: bool) -> bool:
+        """At the header of the batch loop. `is_near`: the epoch's beginning has been checkpointed, or is the first.
+
+        By time, a checkpoint within an epoch whose beginning has none is put off for at most one more interval: such epochs are
+        short, and resuming would run the epoch before again.
+        """
         if self.is_asked:
             return True
         kind = self.every.kind
         if kind == "batch":
             return batch - self._last_batch >= self.every.count
-        return kind in ("auto", "seconds") and now_s - self._last_s >= self.interval_s
+        if kind not in ("auto", "seconds"):
+            return False
+        return now_s - self._last_s >= self.interval_s * (1 if is_near else 2)
 
     def is_due_at_end(self, is_outermost: bool, now_s: float) -> bool:
         """When a loop has ended: always behind the whole training, else if it took as long as the interval."""

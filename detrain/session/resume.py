@@ -88,7 +88,9 @@ class Resume:
         self._check(session, meta, gather.loud_leaves(tree))
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         if around.call_path() != meta["call_path"]:
-            raise ResumeRefused(f"{target.name} was taken in {meta['call_path']}, but the loop is now reached through {around.call_path()}")
+            raise ResumeRefused(
+                f"{target.name} was taken in {meta['call_path']}, but the loop is now reached through {around.call_path()}"
+            )
         self._set_loop(loop, meta)
         if os.path.isdir(meta["folder"]) and os.getcwd() != meta["folder"]:
             os.chdir(meta["folder"])
@@ -96,7 +98,7 @@ class Resume:
         gather.restore(tree, around, session.frameworks.generators(), self._origins)
         if meta["entropy"] and session.frameworks.entropy is not None:
             session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
-        loop.start_point = target.name
+        loop.mark(target.name)
         session.restart_at(loop, meta)
         self._targets.pop(0)
         if not self._targets:
@@ -114,7 +116,11 @@ class Resume:
         if self._is_trusting:
             return
         facts = session.frameworks.facts()
-        changed = [f"{name} is {facts.get(name)}, was {old}" for name, old in meta["facts"].items() if facts.get(name, old) != old]
+        changed = [
+            f"{name} is {facts.get(name)}, was {old}"
+            for name, old in meta["facts"].items()
+            if facts.get(name, old) != old
+        ]
         if changed:
             raise ResumeRefused(
                 f"the environment is not the checkpoint's: {'; '.join(changed)}. The bits may come out differently; go back to the old "
@@ -132,7 +138,9 @@ class Resume:
         self._origins = None
         session.frameworks.hold_loading(False)
         seconds = time.monotonic() - self._began_s
-        say(f"resumed at epoch {checkpoint.meta['epoch']}, batch {checkpoint.meta['batch']} from {checkpoint.name}, {seconds:.1f} s after the start")
+        say(
+            f"resumed at epoch {checkpoint.meta['epoch']}, batch {checkpoint.meta['batch']} from {checkpoint.name}, {seconds:.1f} s after the start"
+        )
 
 
 def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]]:
@@ -148,7 +156,9 @@ def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]
     if start is not None:
         good = [found for found in good if found.name == Path(start).name]
         if not good:
-            raise ResumeRefused(f"--from {start}: {messages[0] if messages else 'no such checkpoint in ' + str(directory.path)}")
+            raise ResumeRefused(
+                f"--from {start}: {messages[0] if messages else 'no such checkpoint in ' + str(directory.path)}"
+            )
     for candidate in good:
         from detrain.store import checkpoint as checkpoint_file
 

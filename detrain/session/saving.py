@@ -54,10 +54,12 @@ class Saver:
             )
             return
         self._sequence += 1
-        loop.start_point, loop.finished = saved.name, []
+        loop.mark(saved.name)
         self._last = saved
         self._checkpoints = [found for found in self._checkpoints if found.name != saved.name] + [saved]
-        self._checkpoints = session.directory.retain(session.settings.keep, self._checkpoints, {*session.way_to(loop), saved.name})
+        self._checkpoints = session.directory.retain(
+            session.settings.keep, self._checkpoints, {*session.way_to(loop), saved.name}
+        )
 
     def _meta(self, loop: Loop, around: gather.Surroundings) -> dict[str, Any]:
         session = self._session

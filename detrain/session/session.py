@@ -77,7 +77,13 @@ class Session:
     """One attempt's position and plans."""
 
     def __init__(
-        self, settings: Settings, directory: RunDirectory, policy: Policy, info: instfile.InstInfo, frameworks: Frameworks, resume: Resume
+        self,
+        settings: Settings,
+        directory: RunDirectory,
+        policy: Policy,
+        info: instfile.InstInfo,
+        frameworks: Frameworks,
+        resume: Resume,
     ) -> None:
         self.settings, self.directory, self.policy = settings, directory, policy
         self.info, self.frameworks, self.resume = info, frameworks, resume
@@ -175,25 +181,35 @@ class Session:
         site = self._sites.get((filename, line))
         if site is None:
             end_line = self._loops_of.get(filename, {}).get(line, line)
-            site = self._sites[filename, line] = Site(filename, line, end_line, self._parts.get(filename, {}).get(line, ""))
+            site = self._sites[filename, line] = Site(
+                filename, line, end_line, self._parts.get(filename, {}).get(line, "")
+            )
         return site
 
     def at_header(self, loop: Loop, frame: types.FrameType) -> None:
         """An iteration of a loop in the nest is about to begin."""
         if not self._is_training:
             self._is_training = True
+            self.policy.begin(time.monotonic())
             self.on_training()
         if self.resume.is_pending:
             self.resume.at_header(self, loop, frame)
         part = loop.site.part
         if part == "batch":
-            if self.policy.is_due_at_batch(self.batches, time.monotonic()) and self._may_save(loop):
-                self._save(loop, frame)
+            if self.policy.is_due_at_batch(
+                self.batches, time.monotonic(), is_near=loop.parent is None or loop.parent.is_marked
+            ):
+                if self._may_save(loop):
+                    self._save(loop, frame)
             self.batches += 1
             self.batch_in_epoch += 1
             return
         now_s = time.monotonic()
-        if loop.iteration > 0 and self._may_save(loop) and self.policy.is_due_at_epoch(self.epochs, self.batches, now_s):
+        if (
+            loop.iteration > 0
+            and self._may_save(loop)
+            and self.policy.is_due_at_epoch(self.epochs, self.batches, now_s)
+        ):
             self._save(loop, frame)
         if part == "epoch":
             if loop.iteration > 0:
@@ -245,16 +261,31 @@ class Session:
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
     def _on_gradient(self) -> None:
-        if not self.is_off and threading.get_ident() == self._thread and self._finder.on_gradient(self.top, sys._getframe(1)):
+        if (
+            not self.is_off
+            and threading.get_ident() == self._thread
+            and self._finder.on_gradient(self.top, sys._getframe(1))
+        ):
             self._nest_found()
 
     def _on_update(self) -> None:
-        if not self.is_off and threading.get_ident() == self._thread and self._finder.on_update(self.top, sys._getframe(1)):
+        if (
+            not self.is_off
+            and threading.get_ident() == self._thread
+            and self._finder.on_update(self.top, sys._getframe(1))
+        ):
             self._nest_found()
 
     def _nest_found(self) -> None:
         loops = self.top.path if self.top is not None else []
         nest = [instfile.NestLoop(o.site.filename, o.site.line, o.site.part) for o in loops if o.site.part]
+        # The iterations that run now began before anybody counted.
+        for one in loops:
+            if one.site.part == "epoch":
+                self.epochs += one.iteration + 1
+            elif one.site.part == "batch":
+                self.batches += one.iteration + 1
+                self.batch_in_epoch = one.iteration + 1
         demoted = {site.key for site in self._sites.values() if site.is_demoted}
         lines = {(one.file_name, one.line_no) for one in nest}
         kept = [
@@ -281,7 +312,12 @@ class Session:
     def has_active_batch_loop(self) -> bool:
         """True if a batch may be expected, so that a signal can wait for it."""
         loop = self.top
-        return not self.is_off and loop is not None and any(one.site.part for one in loop.path) and not loop.path[0].is_exhausted
+        return (
+            not self.is_off
+            and loop is not None
+            and any(one.site.part for one in loop.path)
+            and not loop.path[0].is_exhausted
+        )
 
     def why_nothing(self) -> str:
         """Why no checkpoint was taken."""

@@ -114,7 +114,9 @@ class _Items:
     """The items of a dict in its order, without calling what a derived class overrides."""
 
     def __init__(self, obj: Any) -> None:
-        self._items = collections.OrderedDict.items(obj) if isinstance(obj, collections.OrderedDict) else dict.items(obj)
+        self._items = (
+            collections.OrderedDict.items(obj) if isinstance(obj, collections.OrderedDict) else dict.items(obj)
+        )
 
     def items(self) -> Any:
         return self._items

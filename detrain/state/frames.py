@@ -51,7 +51,14 @@ def stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
     if frame is None:
         return []
     known = {id(value) for value in frame.f_locals.values()}
-    known |= {id(frame), id(frame.f_code), id(frame.f_globals), id(frame.f_builtins), id(frame.f_locals), id(frame.f_back)}
+    known |= {
+        id(frame),
+        id(frame.f_code),
+        id(frame.f_globals),
+        id(frame.f_builtins),
+        id(frame.f_locals),
+        id(frame.f_back),
+    }
     found = []
     for value in gc.get_referents(generator):
         if id(value) in known or type(value) in _NOT_ON_STACK:

@@ -14,6 +14,7 @@ from detrain.state.restore import MISSING, Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
 
+
 class FunctionHandler(Handler):
     """A function is made by its `def`; what may change is in its closure, its defaults and its attributes.
 
@@ -30,7 +31,8 @@ class FunctionHandler(Handler):
         node["code"] = [code.co_filename, code.co_firstlineno, code.co_qualname]
         if obj.__closure__:
             node["cells"] = [
-                [name, walk.child(cell, f".<{name}>")] for name, cell in zip(code.co_freevars, obj.__closure__, strict=True)
+                [name, walk.child(cell, f".<{name}>")]
+                for name, cell in zip(code.co_freevars, obj.__closure__, strict=True)
             ]
         if is_user_module(obj.__module__):
             node["defaults"] = walk.child(obj.__defaults__, ".<defaults>")
@@ -45,7 +47,10 @@ class FunctionHandler(Handler):
         if [code.co_filename, code.co_firstlineno, code.co_qualname] != node["code"]:
             return False
         live_cells = dict(zip(code.co_freevars, live.__closure__ or (), strict=True))
-        return all(restore.value(ref, live_cells.get(name, MISSING)) is live_cells.get(name) for name, ref in node.get("cells", ()))
+        return all(
+            restore.value(ref, live_cells.get(name, MISSING)) is live_cells.get(name)
+            for name, ref in node.get("cells", ())
+        )
 
     def build(self, node: Node, restore: Restore) -> Any:
         module, _, qualname = node["name"].partition(":")
@@ -59,8 +64,12 @@ class FunctionHandler(Handler):
                 return found
         code = _find_code(node["code"])
         if code is None:
-            raise RestoreError(f"{restore.path_of(node)}: the code of {qualname} ({node['code'][0]}:{node['code'][1]}) cannot be found")
-        made = types.FunctionType(code, vars(resolve_module(module, node, restore)), qualname.rpartition(".")[2], None, cells)
+            raise RestoreError(
+                f"{restore.path_of(node)}: the code of {qualname} ({node['code'][0]}:{node['code'][1]}) cannot be found"
+            )
+        made = types.FunctionType(
+            code, vars(resolve_module(module, node, restore)), qualname.rpartition(".")[2], None, cells
+        )
         made.__qualname__ = qualname
         return made
 

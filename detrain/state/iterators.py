@@ -21,7 +21,14 @@ from detrain.state.restore import MISSING, Restore
 from detrain.state.tree import Node, is_node
 from detrain.state.walk import Walk, keep
 
-_SEQUENCE_ITERATORS = (type(iter([])), type(iter(())), type(iter("")), type(iter(b"")), type(iter(bytearray())), type(reversed([])))
+_SEQUENCE_ITERATORS = (
+    type(iter([])),
+    type(iter(())),
+    type(iter("")),
+    type(iter(b"")),
+    type(iter(bytearray())),
+    type(reversed([])),
+)
 _RANGE_ITERATORS = (type(iter(range(0))), type(iter(range(1 << 100))))
 #: These list what is left when they are asked to reduce, and cannot be moved forward but by `next`.
 _DRAINING_ITERATORS = (
@@ -165,7 +172,9 @@ class ComposedIteratorHandler(Handler):
             return False
         args = [restore.value(ref, old) for ref, old in zip(node["args"], reduced[1], strict=True)]
         state = restore.value(node["state"], reduced[2] if len(reduced) > 2 else MISSING) if "state" in node else None
-        same_args = all(new is old or (type(new) is int and new == old) for new, old in zip(args, reduced[1], strict=True))
+        same_args = all(
+            new is old or (type(new) is int and new == old) for new, old in zip(args, reduced[1], strict=True)
+        )
         return same_args and (state == (reduced[2] if len(reduced) > 2 else None))
 
     def _make(self, node: Node, restore: Restore, live: list[Any]) -> Any:
@@ -236,7 +245,9 @@ class GeneratorHandler(Handler):
             if is_node(ref):
                 _reach_count(live, restore.tree.nodes[ref[1]])
             if restore.value(ref, live) is not live and not frames.is_atom(live):
-                raise RestoreError(f"{restore.path_of(node)}: iterator {position} of the generator cannot be set to the saved position")
+                raise RestoreError(
+                    f"{restore.path_of(node)}: iterator {position} of the generator cannot be set to the saved position"
+                )
         live_locals = frames.read_locals(frame)
         values = {name: restore.value(ref, live_locals.get(name, MISSING)) for name, ref in node["locals"]}
         restore.afterwards(lambda: frames.write_locals(frame, values))
@@ -291,7 +302,10 @@ def _yields_at_once(following: list[Any]) -> bool:
     if names[:2] == ["STORE_FAST_LOAD_FAST", "YIELD_VALUE"]:  # 3.13 fuses the two
         first, second = following[0].argval
         return bool(first == second)
-    is_store_load = names[:3] in (["STORE_FAST", "LOAD_FAST", "YIELD_VALUE"], ["STORE_DEREF", "LOAD_DEREF", "YIELD_VALUE"])
+    is_store_load = names[:3] in (
+        ["STORE_FAST", "LOAD_FAST", "YIELD_VALUE"],
+        ["STORE_DEREF", "LOAD_DEREF", "YIELD_VALUE"],
+    )
     return is_store_load and following[0].argval == following[1].argval
 
 

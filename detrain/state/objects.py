@@ -81,7 +81,9 @@ class ClassHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["name"] = type_name(obj)
         if is_user_module(obj.__module__):
-            node["data"] = walk.attributes([(name, value) for name, value in vars(obj).items() if _is_data(name, value)])
+            node["data"] = walk.attributes(
+                [(name, value) for name, value in vars(obj).items() if _is_data(name, value)]
+            )
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return isinstance(live, type) and type_name(live) == node["name"]
@@ -290,7 +292,10 @@ allows_pickle = True
 
 
 def _pickled(obj: Any) -> bytes:
-    if getattr(type(obj), "__reduce_ex__", None) is object.__reduce_ex__ and getattr(type(obj), "__reduce__", None) is object.__reduce__:
+    if (
+        getattr(type(obj), "__reduce_ex__", None) is object.__reduce_ex__
+        and getattr(type(obj), "__reduce__", None) is object.__reduce__
+    ):
         if not hasattr(obj, "__getstate__") or type(obj).__getstate__ is getattr(object, "__getstate__", None):
             # The default would yield an empty object and call it done.
             raise CaptureError("its type is written in C and says nothing of its state")

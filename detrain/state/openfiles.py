@@ -65,8 +65,8 @@ class FileHandler(Handler):
         mode = "r+b" if mode[0] in "wx" else mode
         if "text" in node:
             encoding, errors = node["text"]
-            return open(name, mode.replace("b", ""), encoding=encoding, errors=errors)  # noqa: SIM115
-        return open(name, mode)  # noqa: SIM115
+            return open(name, mode.replace("b", ""), encoding=encoding, errors=errors)
+        return open(name, mode)
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if "closed" in node:

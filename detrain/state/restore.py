@@ -29,7 +29,7 @@ class Origins:
         self.objects: dict[str, Any] = {}
         self.types: dict[str, type] = {}
         for number, obj in enumerate(walk.objects):
-            path = walk.tree.path(number)
+            path = walk.paths[number].removeprefix(".")
             self.objects.setdefault(path, obj)
             self.paths[id(obj)] = path
             cls = obj if isinstance(obj, type) else type(obj)

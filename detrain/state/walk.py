@@ -6,6 +6,7 @@ drawn, no tensor's version counter moves, no attribute access goes through a pro
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from typing import Any
 
@@ -23,6 +24,7 @@ class Walk:
         self.tree = Tree()
         self.numbers: dict[int, int] = {}
         self.objects: list[Any] = []  # by node number; holds them, so that no id is used twice during the walk
+        self.paths: list[str] = []  # by node number
         self._pending: deque[int] = deque()
         self._census = census
 
@@ -49,6 +51,7 @@ class Walk:
             number = len(self.tree.nodes)
             self.numbers[id(obj)] = number
             self.objects.append(obj)
+            self.paths.append(f"{self.paths[parent]}{segment}" if parent is not None else segment)
             self.tree.nodes.append({"k": "", "t": "", "p": parent, "s": segment})
             self._pending.append(number)
         return ["@", number]
@@ -56,7 +59,7 @@ class Walk:
     def array(self, node: Node, data: np.ndarray[Any, Any], label: str = "") -> None:
         """Attach bulk data to the node that is being captured; `data` may be a view of live memory."""
         node["array"] = len(self.tree.arrays)
-        self.tree.arrays.append(Array(self.tree.path(self._current), data, label))
+        self.tree.arrays.append(Array(self.path, data, label))
 
     def child(self, obj: Any, segment: str) -> Ref:
         """The ref of a value under the node that is being captured."""
@@ -84,7 +87,7 @@ class Walk:
     @property
     def path(self) -> str:
         """Path of the node that is being captured."""
-        return self.tree.path(self._current)
+        return self.paths[self._current].removeprefix(".")
 
     def _capture(self, number: int) -> None:
         self._current = number
@@ -131,6 +134,7 @@ def instance_dict(obj: Any) -> dict[str, Any] | None:
     return found if type(found) is dict else None
 
 
+@functools.cache
 def slot_descriptors(cls: type) -> list[tuple[str, Any]]:
     """Name and member descriptor of every `__slots__` entry, as mangled names, base classes first."""
     found = []
@@ -162,23 +166,19 @@ class Census:
     """
 
     def __init__(self, walk: Walk) -> None:
-        self._tree = walk.tree
         self._numbers = walk.numbers
         self._types = [node["t"] for node in walk.tree.nodes]
+        self._paths = [path.removeprefix(".") for path in walk.paths]
         self._by_path: dict[str, int] = {}
-        for number in range(len(walk.tree.nodes)):
-            self._by_path.setdefault(walk.tree.path(number), number)
-
-    def number_at(self, path: str) -> int | None:
-        """The node number of the object that stood at a path."""
-        return self._by_path.get(path)
+        for number, path in enumerate(self._paths):
+            self._by_path.setdefault(path, number)
 
     def mark(self, obj: Any, node: Node, walk: Walk) -> None:
         """Write into `node` where its object comes from, if it is not from where it stands now."""
         path = walk.path
         number = self._numbers.get(id(obj))
         if number is not None and self._types[number] == node["t"]:
-            origin = self._tree.path(number)
+            origin = self._paths[number]
             if origin != path:
                 node["from"] = origin
         elif path in self._by_path:

@@ -4,9 +4,9 @@ Layout (format 1), readable with `h5ls -r`::
 
     /                       attributes: format, detrain, meta (JSON), tree_digest (xxh3-128 of /tree and meta)
     /tree                   the state tree without its bulk data: one JSON document, UTF-8, as bytes
-    /arrays/<number>        one contiguous data set for each array; attributes: path, digest (xxh3-128), label (a dtype that
-                            numpy lacks). An array that an earlier file of the run holds has no data set here;
-                            its entry in the JSON document `stored` names file and number.
+    /arrays/<number>        one contiguous data set for each array; attributes: path, label (a dtype that numpy lacks). An
+                            array that an earlier file of the run holds has no data set here; its entry in the JSON document's
+                            table `stored` names file and number. The table also holds every array's digest (xxh3-128).
 
 `meta` carries the position, the list of checkpoints to pass through on the way there, the fingerprint of the environment, and the
 digests of the sources. Nothing in a file is executed on reading.
@@ -58,7 +58,13 @@ class Checkpoint:
         return int(self.meta["sequence"])
 
 
-def save(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | None = None, on_temporary: Callable[[], None] | None = None) -> Checkpoint:
+def save(
+    path: Path,
+    tree: Tree,
+    meta: dict[str, Any],
+    earlier: Checkpoint | None = None,
+    on_temporary: Callable[[], None] | None = None,
+) -> Checkpoint:
     """Write a checkpoint: temporary name, sync, rename, sync of the directory. Raises OSError; then no file `path` exists.
 
     Arrays that `earlier` (or a file that it points to) holds with the same path and bytes are not written again.
@@ -89,7 +95,7 @@ def save(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | Non
 
 def _write_array(group: Any, number: int, array: Array) -> None:
     data = group.create_dataset(str(number), data=array.data, track_times=False)
-    data.attrs["path"], data.attrs["digest"] = array.path, array.digest
+    data.attrs["path"] = array.path
     if array.label:
         data.attrs["label"] = array.label
 
@@ -159,7 +165,9 @@ def _read_document(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
         except (KeyError, OSError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path.name} is not a whole checkpoint: {error}") from None
     if _document_digest(text, meta_text) != digest:
-        raise CheckpointError(f"{path.name} is damaged: its state tree does not have the digest that it was written with")
+        raise CheckpointError(
+            f"{path.name} is damaged: its state tree does not have the digest that it was written with"
+        )
     document = json.loads(text)
     return Checkpoint(path, json.loads(meta_text), document["stored"]), document
 
@@ -172,7 +180,9 @@ def _read_array(file: Any, source: Path, entry: list[Any]) -> Array:
         raise CheckpointError(f"{source.name} is damaged at leaf {leaf}: {error}") from None
     array = Array(leaf, np.asarray(data), label)
     if array.compute_digest() != digest:
-        raise CheckpointError(f"{source.name} is damaged at leaf {leaf}: its bytes do not have the digest that they were written with")
+        raise CheckpointError(
+            f"{source.name} is damaged at leaf {leaf}: its bytes do not have the digest that they were written with"
+        )
     return array
 
 

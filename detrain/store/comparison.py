@@ -1,17 +1,18 @@
-"""Comparison of two checkpoints, leaf by leaf: are they the same state, bit for bit?
+"""Comparison of two checkpoints, leaf by leaf, bit for bit.
 
-Both trees are walked together from their roots, so that it does not matter in which order the two runs met their objects. Compared are
-types, values, elements by their bits, the order of dicts, and which names share an object. Not compared, because it
-differs between two runs of one program that came through different checkpoints:
+Both trees are walked together from their roots, so that it does not matter in which order the two runs met their
+objects. Compared are types, values, elements by their bits, the order of dicts, and which names share an object. Not
+compared, because it differs between two runs of one program that came through different checkpoints:
 
-- what detrain notes for itself: what a save cost, the checkpoints on the way, where an object stood when the loops were entered,
-  why an object was kept, file and line of a function's code, the function that made a tensor (its graph is in no checkpoint);
+- what detrain notes for itself: what a save cost, the checkpoints on the way, counts of batches, where an object stood
+  when the loops were entered, why an object was kept, file and line of a function's code, the function that made a
+  tensor (its graph is in no checkpoint);
 - the folder, the script's folder and the run directory, where a text or a file name begins with them;
 - bytes of a storage that no tensor looks into: nobody wrote them, they may hold addresses of the process;
 - the order of a set's objects, where they are hashed by address.
 
-Environment, sources and arguments are *noted* where they differ and do not count. A process id or a time that the script keeps in a
-variable is state like any other, and counts.
+Environment, sources and arguments are *noted* where they differ and do not count. A process id or a time that the
+script keeps in a variable is state like any other, and counts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import json
 import os
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,6 @@ _NAMED = frozenset({"items", "attrs", "slots", "cells", "data", "locals", "loade
 _LISTED = frozenset({"seq", "stack", "flying"})
 _SETS = frozenset({"set", "frozenset", "weak container"})
 _OWN_PATH = frozenset({"v", "args", "storage", "dict", "to"})
-_COUNTS = ("epochs", "batches", "batch_in_epoch", "is_exhausted")
 
 
 @dataclass
@@ -53,10 +54,12 @@ class Side:
         meta = self.checkpoint.meta
         named = {
             str(self.checkpoint.path.absolute().parent): "<run directory>",
-            **{os.path.dirname(source): "<sources>" for source in meta["sources"]},
+            **{str(Path(source).parent): "<sources>" for source in meta["sources"]},
             meta["folder"]: "<folder>",
         }
-        self.roots = sorted(((root, mark) for root, mark in named.items() if len(root) > 1), key=lambda pair: -len(pair[0]))
+        self.roots = sorted(
+            ((root, mark) for root, mark in named.items() if len(root) > 1), key=lambda pair: -len(pair[0])
+        )
         self.viewed = {node["storage"][1] for node in self.tree.nodes if "storage" in node}
 
     def text(self, value: str) -> str:
@@ -68,7 +71,7 @@ class Side:
 
 
 class Comparison:
-    """A walk through two trees at once. Each pair of nodes is compared once, under the first path by which it is met."""
+    """A walk through two trees at once; each pair of nodes is compared once and named as in A."""
 
     def __init__(self, a: Side, b: Side) -> None:
         self.a, self.b = a, b
@@ -84,8 +87,8 @@ class Comparison:
         meta_a, meta_b = self.a.checkpoint.meta, self.b.checkpoint.meta
         if self.a.is_finished is not None and self.b.is_finished is not None:
             self._values(self.a.is_finished, self.b.is_finished, "run.is_finished")
-        for name in _COUNTS:
-            self._values(meta_a[name], meta_b[name], f"position.{name}")
+        # Not the counts of epochs and batches: they depend on when the attempt that saved had found the loops.
+        self._values(meta_a["is_exhausted"], meta_b["is_exhausted"], "position.is_exhausted")
         self._values([one[2:] for one in meta_a["position"]], [one[2:] for one in meta_b["position"]], "position.loops")
         self._any(meta_a["flags"], meta_b["flags"], "flags")
         self._any(meta_a["entropy"], meta_b["entropy"], "entropy")
@@ -108,11 +111,17 @@ class Comparison:
         one, other = a[1], b[1]
         paths_a, paths_b = self._paths
         if one not in paths_a and other not in paths_b:
+            path = leaves.readable(self.a.tree, self.a.tree.path(one))  # as `inspect` names it
             self._partner[one] = other
             paths_a[one] = paths_b[other] = path
             self._pending.append((one, other, path))
         elif self._partner.get(one) != other:
-            self._differs(path, "identity", a=f"the object at {paths_a.get(one, path)}", b=f"the object at {paths_b.get(other, path)}")
+            self._differs(
+                path,
+                "identity",
+                a=f"the object at {paths_a.get(one, path)}",
+                b=f"the object at {paths_b.get(other, path)}",
+            )
 
     def _describe(self, side: Side, ref: Ref) -> str:
         return side.tree.nodes[ref[1]]["t"] if is_node(ref) else repr(leaves.value_of(ref))
@@ -123,7 +132,8 @@ class Comparison:
         b = self.b.text(b) if type(b) is str else b
         if json.dumps(a, sort_keys=True) != json.dumps(b, sort_keys=True):
             values = leaves.value_of(a), leaves.value_of(b)
-            bits = {} if not all(map(leaves.bits_of, values)) else {"a_bits": leaves.bits_of(values[0]), "b_bits": leaves.bits_of(values[1])}
+            texts = leaves.bits_of(values[0]), leaves.bits_of(values[1])
+            bits = {"a_bits": texts[0], "b_bits": texts[1]} if all(texts) else {}
             self._differs(path, "value", a=leaves.plain_json(values[0]), b=leaves.plain_json(values[1]), **bits)
 
     def _any(self, a: Any, b: Any, path: str) -> None:
@@ -199,7 +209,7 @@ class Comparison:
             self._any(one, other, f"{path}[{self._paths[0].get(key_a[1], '?')}]")
 
     def _bulk(self, a: Node, b: Node, path: str) -> None:
-        """Bulk data of two nodes of one kind; tensors are compared by what they look at, not by their storages' bytes."""
+        """Bulk data of two nodes of one kind; of a storage only the bytes that its tensors look at."""
         if [a.get(name) for name in ("dtype", "shape")] != [b.get(name) for name in ("dtype", "shape")]:
             return  # said already, field by field
         ones, others = leaves.elements_of(self.a.tree, a), leaves.elements_of(self.b.tree, b)

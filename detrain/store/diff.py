@@ -1,4 +1,4 @@
-"""`detrain diff`: two runs or two checkpoints, are they the same bits? What counts is said in `detrain.store.comparison`."""
+"""`detrain diff` of two runs or two checkpoints; what counts is said in `detrain.store.comparison`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from detrain.store.directory import RunDirectory
 
 
 def compare(a: Path, b: Path) -> dict[str, Any]:
-    """Compare two checkpoint files or run directories (by their latest checkpoint). Raises `CheckpointError` for what cannot be read.
+    """Compare two checkpoint files or run directories (by their latest checkpoint).
 
     Returns `same`, what was compared (`a`, `b`), `num_leaves`, `num_differences`, the first `differences` and `notes`.
+    Raises `CheckpointError` for what cannot be read.
     """
     sides = open_side(a), open_side(b)
     walk = Comparison(*sides)
@@ -38,7 +39,7 @@ def open_side(path: Path) -> Side:
     directory = RunDirectory(path)
     good, bad = directory.read_checkpoints()
     if bad:
-        raise CheckpointError(f"{path}: {bad[0]}, and it may be the latest. Name the two checkpoint files to compare instead")
+        raise CheckpointError(f"{path}: {bad[0]}, and it may be the latest. Name two checkpoint files instead")
     if not good:
         raise CheckpointError(f"there is no checkpoint in {path}")
     record = directory.read_record() or {}
@@ -47,7 +48,7 @@ def open_side(path: Path) -> Side:
 
 def _summary(side: Side) -> dict[str, Any]:
     meta = side.checkpoint.meta
-    found = {"path": str(side.checkpoint.path), "epochs": meta["epochs"], "batches": meta["batches"]}
+    found = {"path": str(side.checkpoint.path), "position": [one[2:] for one in meta["position"]]}
     return found if side.is_finished is None else {**found, "is_finished": side.is_finished}
 
 
@@ -57,13 +58,14 @@ def _notes(a: Side, b: Side) -> list[str]:
     found = [(name, meta_a["facts"].get(name), meta_b["facts"].get(name)) for name in facts]
     found.append(("arguments", meta_a["arguments"], meta_b["arguments"]))
     for name in ("sources", "files"):
-        found.append((name, *({side.text(key): value for key, value in side.checkpoint.meta[name].items()} for side in (a, b))))
+        one, other = ({side.text(key): value for key, value in side.checkpoint.meta[name].items()} for side in (a, b))
+        found.append((name, one, other))
     return [f"{name}: {one} / {other}" for name, one, other in found if one != other]
 
 
 def format_result(result: dict[str, Any]) -> str:
     """A comparison as a person reads it."""
-    both = f"A {result['a']['path']} (batch {result['a']['batches']}), B {result['b']['path']} (batch {result['b']['batches']})"
+    both = f"A {result['a']['path']}, B {result['b']['path']}"
     if result["same"]:
         lines = [f"same: {result['num_leaves']} leaves. {both}"]
     else:

@@ -1,11 +1,11 @@
 """The run directory: what is in it, who holds it, which checkpoints stay.
 
-    run.json            how the run was started, and whether it has ended
-    inst.info           the loops
-    checkpoint_*.h5     checkpoints
-    files.log           the script's own output files, as they were before the run wrote them (`detrain.session.files`)
-    cache/              instrumented code
-    lock                held, by a POSIX record lock, while an attempt lives; who holds it is in it
+run.json            how the run was started, and whether it has ended
+inst.info           the loops
+checkpoint_*.h5     checkpoints
+files.log           the script's own output files, as they were before the run wrote them (`detrain.session.files`)
+cache/              instrumented code
+lock                held, by a POSIX record lock, while an attempt lives; who holds it is in it
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class RunDirectory:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise CheckpointError(f"{self.path / 'run.json'} is not readable JSON: {error}. Start over with --fresh") from None
+            raise CheckpointError(
+                f"{self.path / 'run.json'} is not readable JSON: {error}. Start over with --fresh"
+            ) from None
         return record
 
     def write_record(self, record: dict[str, Any]) -> None:

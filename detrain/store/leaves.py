@@ -1,7 +1,8 @@
 """The leaves of a state tree as a reader of a checkpoint sees them: elements with dtype and shape, and plain values.
 
-A tensor or an array view is a window on bytes that stand elsewhere in the tree. Here windows become numpy arrays, without any framework:
-a dtype that numpy lacks (bfloat16) is shown as whole numbers of its size, and its values are worked out where that is easy.
+A tensor or an array view is a window on bytes that stand elsewhere in the tree. Here windows become numpy arrays,
+without any framework: a dtype that numpy lacks (bfloat16) is shown as whole numbers of its size, and its values are
+worked out where that is easy.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class Leaf:
 
 
 def readable(tree: Tree, path: str) -> str:
-    """A path with objects that are dict keys named by their own path: `opt.state[#46]` becomes `opt.state[model.weight]`."""
+    """A path whose dict keys that are objects are named by their paths: `state[#46]` becomes `state[model.weight]`."""
     return _KEY.sub(lambda found: f"[{readable(tree, tree.path(int(found[1])))}]", path)
 
 
 def leaves(tree: Tree) -> Iterator[Leaf]:
-    """Every leaf, in the order of the file; arrays are listed once, and each further tensor on the same bytes as sharing them."""
+    """Every leaf, in the order of the file; a further tensor on the same bytes is listed as sharing them."""
     holders: dict[int, str] = {}
     for number, node in enumerate(tree.nodes):
         if "storage" in node or ("array" in node and number not in holders and node["k"] != "torch.UntypedStorage"):
@@ -83,8 +84,8 @@ def _array_leaf(tree: Tree, array: Array, number: int, node: Node) -> Leaf:
     data = array.data
     kind, shape = node.get("dtype") or array.label or str(data.dtype), list(node.get("shape", data.shape))
     return Leaf(
-        readable(tree, array.path), kind, shape, int(data.nbytes), array.compute_digest(), node=number, array=node["array"],
-        is_pickled=bool(node.get("pickle")),
+        readable(tree, array.path), kind, shape, int(data.nbytes), array.compute_digest(),
+        node=number, array=node["array"], is_pickled=bool(node.get("pickle")),
     )  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def _value_leaf(path: str, ref: Ref) -> Leaf:
 
 
 def value_of(ref: Ref) -> Any:
-    """The value of a ref that names no node; a list of refs or a generator's state dict stays as it stands in the file."""
+    """The value of a ref that names no node; a list of refs or a generator's state dict stays as it is."""
     try:
         return decode_value(ref) if type(ref) is list and not is_node(ref) else ref
     except (ValueError, TypeError, IndexError, KeyError):
@@ -102,7 +103,7 @@ def value_of(ref: Ref) -> Any:
 
 
 def elements_of(tree: Tree, node: Node) -> Elements | None:
-    """The elements that a node holds or looks into, in their shape; None if it has none or they do not fit their bytes."""
+    """The elements that a node holds or looks into, in their shape; None if there are none within its bytes."""
     if "storage" in node:
         storage = tree.nodes[node["storage"][1]]
         if "array" not in storage:
@@ -129,9 +130,10 @@ def _window(array: Array, dtype: np.dtype[Any], shape: list[int], offset: int, s
 
 
 def plain_dtype(text: str) -> np.dtype[Any]:
-    """The numpy dtype of a dtype's name (`float32`, `<U3`, a structured one); whole numbers of its size for one that numpy lacks."""
+    """The numpy dtype of a name (`float32`, `<U3`, a structured one); whole numbers of its size if numpy lacks it."""
     if text.startswith("["):
-        return np.dtype(ast.literal_eval(text))
+        structured: np.dtype[Any] = np.dtype(ast.literal_eval(text))
+        return structured
     try:
         return np.dtype(text)
     except TypeError:
@@ -160,7 +162,7 @@ def bits_of(element: Any) -> str:
 
 
 def first_difference(a: Elements, b: Elements) -> tuple[int, list[int]] | None:
-    """Count of elements whose bits differ and the index of the first; None if there is none. Shapes and dtypes are equal."""
+    """Count of elements whose bits differ and index of the first; None if none. Shapes and dtypes are equal."""
     size = a.dtype.itemsize
     if not a.size or not size:
         return None

@@ -1,7 +1,7 @@
 """`detrain ls` and `detrain inspect`: what is in a run directory and in a checkpoint.
 
-`ls` reads the headers of checkpoints only: it finds a truncated file, an altered state tree and a missing earlier file. `inspect` reads
-every byte and checks every digest.
+`ls` reads the headers of checkpoints only: it finds a truncated file, an altered state tree and a missing earlier file.
+`inspect` reads every byte and checks every digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def find_runs(folder: Path) -> list[Path]:
     """Run directories: `folder` itself, or those directly in it or in its `.detrain`, by name."""
     if _is_run(folder):
         return [folder]
-    return sorted(path for below in (folder, folder / ".detrain") if below.is_dir() for path in below.iterdir() if _is_run(path))
+    places = [place for place in (folder, folder / ".detrain") if place.is_dir()]
+    return sorted(path for place in places for path in place.iterdir() if _is_run(path))
 
 
 def _is_run(path: Path) -> bool:
@@ -61,7 +62,7 @@ def describe_run(path: Path) -> dict[str, Any]:
 
 
 def holder_of(path: Path) -> str | None:
-    """Who holds a run directory: what the living attempt wrote into its lock file; None if nobody does. Takes no lock itself."""
+    """What the attempt that holds a run directory wrote into its lock file; None if nobody does. Takes no lock."""
     try:
         with (path / "lock").open("rb") as lock:
             asked = _FLOCK.pack(fcntl.F_RDLCK, 0, 0, 0, 0)
@@ -101,10 +102,12 @@ def describe_checkpoint(path: Path) -> dict[str, Any]:
     header, tree = checkpoint_file.load(path)
     meta = header.meta
     kept = [
-        {"path": leaves.readable(tree, tree.path(number)), "type": node["t"], "why": node["kept"], "is_loud": bool(node.get("loud"))}
-        for number, node in enumerate(tree.nodes)
-        if "kept" in node
-    ]
+        {
+            "path": leaves.readable(tree, tree.path(number)), "type": node["t"], "why": node["kept"],
+            "is_loud": bool(node.get("loud")),
+        }
+        for number, node in enumerate(tree.nodes) if "kept" in node
+    ]  # fmt: skip
     return {
         "file": str(path),
         "bytes": path.stat().st_size,
@@ -152,7 +155,7 @@ def read_leaf(path: Path, wanted: str) -> list[dict[str, Any]]:
     return described
 
 
-# --- for a person --------------------------------------------------------------------------------------------------------
+# --- for a person ---
 
 
 def format_run(run: dict[str, Any]) -> str:
@@ -178,7 +181,8 @@ def format_run(run: dict[str, Any]) -> str:
 def format_checkpoint(found: dict[str, Any]) -> str:
     """A checkpoint as lines of text: position, environment, what is not in it, then the leaves."""
     lines = [
-        f"{found['file']}: epoch {found['epoch']}, batch {found['batch']}, save {found['sequence']} of its run, {size_text(found['bytes'])}",
+        f"{found['file']}: epoch {found['epoch']}, batch {found['batch']}, save {found['sequence']} of its run, "
+        f"{size_text(found['bytes'])}",
         f"needs: {', '.join(found['needs']) or 'no other file'}",
         f"environment: {', '.join(f'{name} {value}' for name, value in found['environment'].items())}",
     ]
@@ -193,7 +197,9 @@ def format_leaf(leaf: dict[str, Any]) -> str:
         return f"{leaf['path']}  {leaf['kind']} {leaf['value']!r}  {leaf['bytes']} B  {leaf['digest']}"
     where = f"the bytes of {leaf['shares']}" if "shares" in leaf else f"in {leaf['stored_in']}"
     mark = "  pickled" if leaf.get("is_pickled") else ""
-    line = f"{leaf['path']}  {leaf['kind']} {leaf['shape']}  {size_text(leaf['bytes'])}  {leaf['digest']}  {where}{mark}"
+    line = (
+        f"{leaf['path']}  {leaf['kind']} {leaf['shape']}  {size_text(leaf['bytes'])}  {leaf['digest']}  {where}{mark}"
+    )
     if "first" not in leaf:
         return line
     is_cut = len(leaf["first"]) < _num_elements(leaf["shape"])

@@ -22,7 +22,9 @@ objects.register_value(torch.dtype, lambda v: (tensors.dtype_name(v),), lambda n
 objects.register_value(torch.device, lambda v: (str(v),))
 objects.register_value(torch.Size, tuple, lambda *dims: torch.Size(dims))
 objects.register_value(torch.layout, lambda v: (str(v).removeprefix("torch."),), lambda name: getattr(torch, name))
-objects.register_value(torch.memory_format, lambda v: (str(v).removeprefix("torch."),), lambda name: getattr(torch, name))
+objects.register_value(
+    torch.memory_format, lambda v: (str(v).removeprefix("torch."),), lambda name: getattr(torch, name)
+)
 register(objects.KeptHandler(), torch.cuda.Stream, torch.cuda.Event)
 tree.transparent_attributes.update({"_parameters", "_buffers", "_modules"})
 
@@ -41,7 +43,7 @@ def prepare(settings: Settings) -> None:
 
 
 def generators() -> dict[str, Any]:
-    """torch's default generator of every device that the script has begun to use."""
+    """Torch's default generator of every device that the script has begun to use."""
     found: dict[str, Any] = {"torch": torch.default_generator}
     if torch.cuda.is_initialized():
         for number, generator in enumerate(torch.cuda.default_generators):

@@ -289,5 +289,3 @@ class WorkerIteratorHandler(Handler):
                 next(obj)
         finally:
             holding.is_on = was_on
-
-

@@ -42,7 +42,11 @@ class TensorHandler(Handler):
         node["shape"] = list(obj.shape)
         node["requires_grad"] = obj.requires_grad
         if obj.layout is torch.sparse_coo:
-            node["coo"] = [walk.child(obj._indices(), ".<indices>"), walk.child(obj._values(), ".<values>"), obj.is_coalesced()]
+            node["coo"] = [
+                walk.child(obj._indices(), ".<indices>"),
+                walk.child(obj._values(), ".<values>"),
+                obj.is_coalesced(),
+            ]
             return
         node["strides"], node["offset"] = list(obj.stride()), obj.storage_offset()
         if obj.grad_fn is not None:
@@ -65,7 +69,9 @@ class TensorHandler(Handler):
     def build(self, node: Node, restore: Restore) -> Any:
         if "coo" in node:
             indices, values = restore.values(node["coo"][:2])
-            made = torch.sparse_coo_tensor(indices, values, node["shape"], is_coalesced=node["coo"][2], check_invariants=False)
+            made = torch.sparse_coo_tensor(
+                indices, values, node["shape"], is_coalesced=node["coo"][2], check_invariants=False
+            )
             return made.requires_grad_(node["requires_grad"])
         cls = restore.find_type(node)
         data = _look(node, restore.value(node["storage"]))
@@ -80,7 +86,11 @@ class TensorHandler(Handler):
             return
         if not is_new:
             storage = restore.value(node["storage"], obj.untyped_storage())
-            same_look = (list(obj.shape), list(obj.stride()), obj.storage_offset()) == (node["shape"], node["strides"], node["offset"])
+            same_look = (list(obj.shape), list(obj.stride()), obj.storage_offset()) == (
+                node["shape"],
+                node["strides"],
+                node["offset"],
+            )
             if not same_look or storage.data_ptr() != obj.untyped_storage().data_ptr():
                 obj.data = _look(node, storage)
         if obj.requires_grad != node["requires_grad"]:
@@ -114,14 +124,19 @@ def _refuse_exotic(obj: Any) -> None:
         raise CaptureError(f"a tensor of layout {obj.layout}")
     if obj.is_quantized or obj.is_conj() or obj.is_neg() or obj.is_nested:
         raise CaptureError("a quantized, lazily conjugated, lazily negated or nested tensor")
-    if type(obj).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and type(obj) is not torch.nn.Parameter:
+    if (
+        type(obj).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+        and type(obj) is not torch.nn.Parameter
+    ):
         if type(obj) is not torch.Tensor and "__torch_dispatch__" in vars(type(obj)):
             raise CaptureError(f"a tensor of class {type(obj).__qualname__}, which keeps its data elsewhere")
 
 
 def _look(node: Node, storage: Any) -> Any:
     dtype = getattr(torch, node["dtype"])
-    return torch.empty(0, dtype=dtype, device=node["device"]).set_(storage, node["offset"], node["shape"], node["strides"])
+    return torch.empty(0, dtype=dtype, device=node["device"]).set_(
+        storage, node["offset"], node["shape"], node["strides"]
+    )
 
 
 class StorageHandler(Handler):
@@ -145,7 +160,11 @@ class StorageHandler(Handler):
         walk.array(node, raw.view(plain or _BY_SIZE[dtype.itemsize]).reshape(shape), label)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and live.nbytes() == node["nbytes"] and str(live.device) == node["device"]
+        return (
+            super().is_twin(live, node, restore)
+            and live.nbytes() == node["nbytes"]
+            and str(live.device) == node["device"]
+        )
 
     def build(self, node: Node, restore: Restore) -> Any:
         return torch.UntypedStorage(node["nbytes"], device=node["device"])

@@ -1,0 +1,82 @@
+"""The fixtures `reference` and `killed`, and the table that a soak ends with."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from .harness import Life, Moment, Place, differences, live, uninterrupted
+from .programs import PROGRAMS, Program
+
+_references: dict[tuple[str, str], Life] = {}
+_rows: list[tuple[str, int, int, int, str]] = []
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Life]:
+    """Gives the uninterrupted life of a program, run once per session."""
+
+    def give(program: Program, every: str = "never") -> Life:
+        key = (program.script, every)
+        if key not in _references:
+            _references[key] = uninterrupted(tmp_path_factory.mktemp("ref"), program, every)
+        return _references[key]
+
+    return give
+
+
+@dataclass
+class Killer:
+    """Kills a program at given moments and compares what came out with its uninterrupted life."""
+
+    root: Path
+    reference: Callable[..., Life]
+    num_runs: int = 0
+
+    def new_place(self, program: Program) -> Place:
+        """A fresh working folder and run directory."""
+        self.num_runs += 1
+        return Place(self.root / f"{self.num_runs}", program)
+
+    def __call__(self, program: Program, moments: list[Moment], every: str | list[str] = "1batches") -> Life:
+        life = live(self.new_place(program), every, moments)
+        problems = differences(self.reference(program), life)
+        note(program.name, [life], problems)
+        told = [f"  {attempt.status} {attempt.own_words}" for attempt in life.attempts]
+        assert not problems, "\n".join([*problems, "attempts:", *told])
+        return life
+
+
+@pytest.fixture
+def killed(tmp_path: Path, reference: Callable[..., Life]) -> Killer:
+    """Kills and compares."""
+    return Killer(tmp_path, reference)
+
+
+@pytest.fixture
+def program(request: pytest.FixtureRequest) -> Program:
+    """A program by its name."""
+    return PROGRAMS[request.param]
+
+
+def note(name: str, lives: list[Life], problems: list[str]) -> None:
+    """A row of the table."""
+    kills, attempts = sum(life.num_kills for life in lives), sum(len(life.attempts) for life in lives)
+    resumes = sum(len(life.resumes) for life in lives)
+    _rows.append((name, kills, attempts, resumes, problems[0] if problems else "same bits"))
+
+
+def seed_of(name: str) -> int:
+    """The same for a name in every process."""
+    return zlib.crc32(name.encode())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not _rows or "soak" not in (config.getoption("markexpr") or "").replace("not soak", ""):
+        return
+    terminalreporter.section("kills and resumes")
+    terminalreporter.write_line(f"{'program':<40} {'kills':>5} {'attempts':>8} {'resumes':>7}  verdict")
+    for name, kills, attempts, resumes, verdict in _rows:
+        terminalreporter.write_line(f"{name:<40} {kills:>5} {attempts:>8} {resumes:>7}  {verdict[:90]}")

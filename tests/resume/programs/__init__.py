@@ -1,0 +1,61 @@
+"""Small training scripts as users write them, one for each shape that a resume must get right, by theme.
+
+Each prints a line `batch EPOCH BATCH LOSS` per batch, other lines around its epochs, and ends by writing fingerprints
+of what it has trained. A few milliseconds of sleep per batch stand for the work of a real step, so that a kill can be
+aimed.
+"""
+
+from dataclasses import dataclass, field
+
+from .files import FILES
+from .iterables import ITERABLES
+from .loaders import LOADERS
+from .loops import LOOPS
+from .optimizers import OPTIMIZERS
+from .phases import PHASES
+from .prelude import PRELUDE
+from .state import STATE
+from .unusual import UNUSUAL
+
+
+@dataclass(frozen=True)
+class Program:
+    """One script with the files that it needs beside it."""
+
+    name: str
+    script: str
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """File name to text."""
+        return {"train.py": self.script, **self.files}
+
+
+def _program(name: str, text: str | dict[str, str]) -> Program:
+    files = {"train.py": text} if isinstance(text, str) else text
+    files = {file: PRELUDE + body if file == "train.py" else body for file, body in files.items()}
+    files = {file: body.replace("#PRELUDE\n", PRELUDE) for file, body in files.items()}
+    return Program(name, files.pop("train.py"), files)
+
+
+_THEMES = [LOADERS, ITERABLES, LOOPS, STATE, OPTIMIZERS, PHASES, FILES, UNUSUAL]
+PROGRAMS = {name: _program(name, text) for theme in _THEMES for name, text in theme.items()}
+
+#: One of each kind of difficulty; what `make test` runs.
+QUICK = [
+    "loader_workers_2",
+    "loader_workers_2_persistent",
+    "loader_enumerate_tqdm",
+    "iterable_dataset",
+    "generator_loader",
+    "endless_next",
+    "while_true",
+    "early_stopping_best_state",
+    "two_loops_per_epoch",
+    "folds",
+    "phases",
+    "accumulation_modulo",
+    "csv_held_open",
+    "nothing_seeded",
+]

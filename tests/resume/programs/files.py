@@ -1,0 +1,172 @@
+"""Files that a script writes while it trains."""
+
+_BEGIN = """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+"""
+_END = "save(model=model, optimizer=optimizer)\n"
+
+FILES = {
+    "csv_appended": _BEGIN
+    + """\
+with open("log.csv", "w") as file:
+    file.write("epoch,loss\\n")
+for epoch in range(4):
+    total = 0.0
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        total += loss
+        log(epoch, batch, loss)
+    with open("log.csv", "a") as file:
+        file.write(f"{epoch},{total!r}\\n")
+    print("epoch", epoch, "done")
+"""
+    + _END,
+    "csv_held_open": _BEGIN
+    + """\
+file = open("log.csv", "w", newline="")
+writer = csv.writer(file)
+writer.writerow(["epoch", "batch", "loss"])
+for epoch in range(4):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        writer.writerow([epoch, batch, loss])
+        log(epoch, batch, loss)
+    file.flush()
+    print("epoch", epoch, "done")
+file.close()
+"""
+    + _END,
+    "csv_held_open_dict_writer": _BEGIN
+    + """\
+with open("log.csv", "w", newline="", buffering=1) as file:
+    writer = csv.DictWriter(file, ["epoch", "batch", "loss"])
+    writer.writeheader()
+    for epoch in range(3):
+        for batch, (x, y) in enumerate(loader):
+            loss = step(model, optimizer, x, y)
+            writer.writerow({"epoch": epoch, "batch": batch, "loss": loss})
+            log(epoch, batch, loss)
+"""
+    + _END,
+    "csv_opened_in_the_loop": _BEGIN
+    + """\
+for epoch in range(3):
+    with open(f"epoch{epoch}.csv", "w") as file:
+        for batch, (x, y) in enumerate(loader):
+            loss = step(model, optimizer, x, y)
+            print(batch, loss, file=file)
+            log(epoch, batch, loss)
+"""
+    + _END,
+    "csv_appended_per_batch": _BEGIN
+    + """\
+path = pathlib.Path("out")
+path.mkdir(exist_ok=True)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        with (path / "log.txt").open("a") as file:
+            file.write(f"{epoch} {batch} {loss!r}\\n")
+        log(epoch, batch, loss)
+"""
+    + _END,
+    "logging_module": _BEGIN
+    + """\
+logging.basicConfig(filename="train.log", level=logging.INFO, format="%(levelname)s %(message)s")
+logger = logging.getLogger("train")
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        logger.info("epoch %d batch %d loss %r", epoch, batch, loss)
+        log(epoch, batch, loss)
+    logger.warning("epoch %d done", epoch)
+"""
+    + _END,
+    "best_model_saved": _BEGIN
+    + """\
+held_out = DataLoader(Points(30, shake=False), batch_size=10)
+best = float("inf")
+for epoch in range(4):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+    print("validating", epoch)
+    score = evaluate(model, held_out)
+    if score < best:
+        best = score
+        torch.save(model.state_dict(), "best.pt")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "last.pt")
+    torch.save(model.state_dict(), f"epoch{epoch}.pt")
+model.load_state_dict(torch.load("best.pt"))
+save(model=model, optimizer=optimizer, best=best)
+""",
+    "numpy_and_json_saved": _BEGIN
+    + """\
+import json
+
+history = {"loss": [], "epoch": []}
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        history["loss"].append(loss)
+        log(epoch, batch, loss)
+    history["epoch"].append(epoch)
+    np.save("losses.npy", np.array(history["loss"]))
+    with open("history.json", "w") as file:
+        json.dump(history, file)
+"""
+    + _END,
+    "own_checkpoints_rotated": _BEGIN
+    + """\
+kept = collections.deque()
+for epoch in range(4):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+    name = f"model{epoch}.pt"
+    torch.save(model.state_dict(), name)
+    kept.append(name)
+    if len(kept) > 2:
+        os.remove(kept.popleft())
+    os.replace(name, name + ".done")
+    os.rename(name + ".done", name)
+"""
+    + _END,
+    "resumes_by_itself": _BEGIN
+    + """\
+start = 0
+if os.path.exists("own.pt"):
+    own = torch.load("own.pt")
+    model.load_state_dict(own["model"])
+    optimizer.load_state_dict(own["optimizer"])
+    start = own["epoch"] + 1
+for epoch in range(start, 4):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "own.pt")
+"""
+    + _END,
+    "output_folder_must_be_new": """\
+out = pathlib.Path("results")
+out.mkdir()
+(out / "config.txt").write_text("lr 0.01\\n")
+"""
+    + _BEGIN
+    + """\
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+    torch.save(model, out / "model.pt")
+"""
+    + _END,
+    "memmap_written": _BEGIN
+    + """\
+losses = np.memmap("losses.bin", dtype=np.float64, mode="w+", shape=(3, 12))
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        losses[epoch, batch] += step(model, optimizer, x, y)
+        log(epoch, batch, float(losses[epoch, batch]))
+losses.flush()
+"""
+    + _END,
+}

@@ -1,0 +1,374 @@
+"""What is not a `DataLoader`: ranges, lists, generators, iterators that are taken from by hand."""
+
+_BEGIN = """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+"""
+_END = "save(model=model, optimizer=optimizer)\n"
+
+ITERABLES = {
+    "range_random_indices": _BEGIN
+    + """\
+data = Points(shake=False)
+for epoch in range(3):
+    order = torch.randperm(48)
+    for batch in range(12):
+        chosen = order[4 * batch : 4 * batch + 4]
+        noise = torch.from_numpy(np.random.rand(4, 6)).float()
+        log(epoch, batch, step(model, optimizer, data.x[chosen] + noise, data.y[chosen]))
+"""
+    + _END,
+    "list_of_batches": _BEGIN
+    + """\
+batches = list(DataLoader(Points(), batch_size=4, shuffle=True))
+for epoch in range(3):
+    random.shuffle(batches)
+    for batch, (x, y) in enumerate(batches):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer, batches=batches)
+""",
+    "list_changed_while_iterated": _BEGIN
+    + """\
+data = Points(shake=False)
+queue = list(range(0, 20, 4))
+batch = 0
+for start in queue:
+    x, y = data.x[start : start + 4], data.y[start : start + 4]
+    loss = step(model, optimizer, x, y)
+    if len(queue) < 45:
+        queue.append((start + random.randrange(1, 40)) % 44)
+    log(0, batch, loss)
+    batch += 1
+save(model=model, optimizer=optimizer, queue=queue)
+""",
+    "dict_of_arrays": _BEGIN
+    + """\
+data = {f"part{i}": Points(40 + i, shake=False) for i in range(12)}
+for epoch in range(3):
+    for batch, (name, part) in enumerate(data.items()):
+        chosen = random.sample(range(40), 6)
+        log(epoch, f"{batch}-{name}", step(model, optimizer, part.x[chosen], part.y[chosen]))
+"""
+    + _END,
+    "iterable_dataset": _BEGIN
+    + """\
+class Stream(IterableDataset):
+    def __iter__(self):
+        order = np.random.permutation(48)
+        points = Points()
+        for index in order:
+            yield points[index]
+
+
+loader = DataLoader(Stream(), batch_size=4)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "iterable_dataset_workers_2": _BEGIN
+    + """\
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        points = Points()
+        for index in range(info.id, 48, info.num_workers):
+            yield points[index]
+
+
+loader = DataLoader(Stream(), batch_size=4, num_workers=2)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "iterable_dataset_object": _BEGIN
+    + """\
+class Stream(IterableDataset):
+    def __iter__(self):
+        self.order = iter(random.sample(range(48), 48))
+        self.points = Points()
+        return self
+
+    def __next__(self):
+        return self.points[next(self.order)]
+
+
+loader = DataLoader(Stream(), batch_size=4)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "generator_loader": _BEGIN
+    + """\
+data = Points(shake=False)
+
+
+def batches(size):
+    order = np.random.permutation(len(data))
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        yield data.x[chosen], data.y[chosen]
+
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(batches(4)):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "generator_loader_transforming": _BEGIN
+    + """\
+def flipped(loader):
+    for x, y in loader:
+        if random.random() < 0.5:
+            x = x.flip(1)
+        yield x + 0.1 * torch.randn_like(x), y
+
+
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(flipped(loader)):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "generator_loader_workers_2": _BEGIN
+    + """\
+def on_device(loader):
+    for x, y in loader:
+        yield x.to("cpu"), y.to("cpu")
+
+
+loader = DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(on_device(loader)):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "generator_of_a_shuffle_buffer": _BEGIN
+    + """\
+def shuffled(source, size):
+    buffer = []
+    for item in source:
+        buffer.append(item)
+        if len(buffer) == size:
+            yield buffer.pop(random.randrange(size))
+    while buffer:
+        yield buffer.pop(random.randrange(len(buffer)))
+
+
+data = Points(shake=False)
+for epoch in range(3):
+    for batch, start in enumerate(shuffled(range(0, 48, 4), 5)):
+        log(epoch, batch, step(model, optimizer, data.x[start : start + 4], data.y[start : start + 4]))
+"""
+    + _END,
+    "generator_endless": _BEGIN
+    + """\
+def forever(loader):
+    while True:
+        yield from loader
+
+
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+for batch, (x, y) in enumerate(forever(loader)):
+    if batch == 40:
+        break
+    log(0, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "generator_expression": _BEGIN
+    + """\
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+for epoch in range(3):
+    for batch, (x, y) in enumerate((2 * x + random.random(), y) for x, y in loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "map_object": _BEGIN
+    + """\
+data = Points(shake=False)
+
+
+def fetch(start):
+    return data.x[start : start + 4] + random.random(), data.y[start : start + 4]
+
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(map(fetch, np.random.permutation(44)[:12].tolist())):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "loader_class_of_the_user": _BEGIN
+    + """\
+class Batches:
+    def __init__(self, data, size):
+        self.data, self.size, self.place = data, size, 0
+
+    def __iter__(self):
+        self.order = np.random.permutation(len(self.data))
+        self.place = 0
+        return self
+
+    def __next__(self):
+        if self.place >= len(self.order):
+            raise StopIteration
+        chosen = self.order[self.place : self.place + self.size]
+        self.place += self.size
+        return self.data.x[chosen], self.data.y[chosen]
+
+
+batches = Batches(Points(), 4)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(batches):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer, place=batches.place, order=batches.order)
+""",
+    "loader_class_with_generator_iter": _BEGIN
+    + """\
+class Batches:
+    def __init__(self, data, size):
+        self.data, self.size, self.seen = data, size, 0
+        self.rng = np.random.default_rng(8)
+
+    def __iter__(self):
+        order = self.rng.permutation(len(self.data))
+        for start in range(0, len(order), self.size):
+            chosen = order[start : start + self.size]
+            self.seen += len(chosen)
+            yield self.data.x[chosen], self.data.y[chosen]
+
+
+batches = Batches(Points(), 4)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(batches):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer, seen=batches.seen, rng=batches.rng)
+""",
+    "loader_class_with_getitem": _BEGIN
+    + """\
+class Batches:
+    def __init__(self, data):
+        self.data = data
+
+    def __getitem__(self, index):
+        if index == 12:
+            raise IndexError
+        chosen = torch.randperm(len(self.data))[:4]
+        return self.data.x[chosen], self.data.y[chosen]
+
+
+batches = Batches(Points())
+for epoch in range(3):
+    for batch, (x, y) in enumerate(batches):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "endless_next": _BEGIN
+    + """\
+loader = DataLoader(Points(), batch_size=4, shuffle=True, drop_last=True)
+it = iter(loader)
+for batch in range(40):
+    try:
+        x, y = next(it)
+    except StopIteration:
+        it = iter(loader)
+        x, y = next(it)
+    log(0, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "endless_next_workers_2": _BEGIN
+    + """\
+loader = DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)
+it = iter(loader)
+for batch in range(30):
+    try:
+        x, y = next(it)
+    except StopIteration:
+        it = iter(loader)
+        x, y = next(it)
+    log(0, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "cycle_loader": _BEGIN
+    + """\
+loader = itertools.cycle(DataLoader(Points(), batch_size=4, shuffle=True))
+for batch in range(30):
+    x, y = next(loader)
+    log(0, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "cycle_generator_function": _BEGIN
+    + """\
+def cycle(loader):
+    while True:
+        for x, y in loader:
+            yield x, y
+
+
+batches = cycle(DataLoader(Points(), batch_size=4, shuffle=True))
+for epoch in range(3):
+    for batch in range(11):
+        x, y = next(batches)
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "chained_loaders": _BEGIN
+    + """\
+easy, hard = Points(24), Points(32)
+for epoch in range(3):
+    both = itertools.chain(DataLoader(easy, batch_size=4, shuffle=True), DataLoader(hard, batch_size=4, shuffle=True))
+    for batch, (x, y) in enumerate(both):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "augmentation_in_the_loop": _BEGIN
+    + """\
+loader = DataLoader(Points(shake=False), batch_size=4, shuffle=True)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        if random.random() < 0.5:
+            x = x.flip(1)
+        x = x + torch.randn_like(x) + float(np.random.normal())
+        lam = np.random.beta(0.4, 0.4)
+        other = torch.randperm(len(x))
+        out = model(lam * x + (1 - lam) * x[other])
+        loss = lam * F.cross_entropy(out, y) + (1 - lam) * F.cross_entropy(out, y[other])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log(epoch, batch, loss.item())
+"""
+    + _END,
+    "memmap_data": _BEGIN
+    + """\
+if not os.path.exists("data.npy"):
+    made = np.lib.format.open_memmap("data.npy", mode="w+", dtype=np.float32, shape=(400, 6))
+    made[:] = np.random.default_rng(0).normal(size=(400, 6))
+    made.flush()
+    del made
+data = np.load("data.npy", mmap_mode="r")
+for batch in range(40):
+    starts = torch.randint(len(data) - 1, (4,)).tolist()
+    x = torch.stack([torch.from_numpy(data[s].copy()) for s in starts])
+    y = torch.stack([torch.from_numpy(data[s + 1].copy()) for s in starts]).sum(1).gt(0).long()
+    log(0, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "hard_examples_mined": _BEGIN
+    + """\
+data = Points(shake=False)
+losses = np.zeros(48)
+for epoch in range(3):
+    order = np.argsort(-losses, kind="stable") if epoch else np.arange(48)
+    for batch, (x, y, index) in enumerate(DataLoader(list(zip(data.x, data.y, order.tolist())), batch_size=4)):
+        each = F.cross_entropy(model(x), y, reduction="none")
+        optimizer.zero_grad()
+        each.mean().backward()
+        optimizer.step()
+        losses[index] = each.detach().numpy()
+        data.x[index] += 0.01 * torch.randn(len(index), 6)
+        log(epoch, batch, each.mean().item())
+save(model=model, optimizer=optimizer, data=data.x, losses=losses)
+""",
+}

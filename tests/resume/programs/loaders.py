@@ -1,0 +1,243 @@
+"""`DataLoader`, with and without workers, and what users wrap around it."""
+
+
+def _loop(loader: str, header: str = "for batch, (x, y) in enumerate(loader):", before: str = "") -> str:
+    return f"""\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = {loader}
+{before}
+for epoch in range(3):
+    {header}
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+"""
+
+
+_PLAIN = "DataLoader(Points(), batch_size=4, shuffle=True)"
+_COUNT = "batch = -1\n    for x, y in {}:\n        batch += 1"
+
+LOADERS = {
+    "loader_enumerate": _loop(_PLAIN),
+    "loader_workers_1": _loop("DataLoader(Points(), batch_size=4, shuffle=True, num_workers=1)"),
+    "loader_workers_2": _loop("DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)"),
+    "loader_workers_4": _loop("DataLoader(Points(), batch_size=4, shuffle=True, num_workers=4)"),
+    "loader_workers_2_persistent": _loop(
+        "DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2, persistent_workers=True)"
+    ),
+    "loader_prefetch_5": _loop("DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2, prefetch_factor=5)"),
+    "loader_plain_for": _loop(_PLAIN, _COUNT.format("loader")),
+    "loader_enumerate_start": _loop(_PLAIN, "for batch, (x, y) in enumerate(loader, start=1):"),
+    "loader_zip_range": _loop(_PLAIN, "for batch, (x, y) in zip(range(100), loader):"),
+    "loader_tqdm": _loop(_PLAIN, _COUNT.format("tqdm(loader)")),
+    "loader_tqdm_workers_2": _loop(
+        "DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)", _COUNT.format("tqdm(loader)")
+    ),
+    "loader_islice": _loop(_PLAIN, "for batch, (x, y) in enumerate(itertools.islice(loader, 9)):"),
+    "loader_islice_workers_2": _loop(
+        "DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)",
+        "for batch, (x, y) in enumerate(itertools.islice(loader, 9)):",
+    ),
+    "loader_enumerate_tqdm": _loop(_PLAIN, "for batch, (x, y) in enumerate(tqdm(loader)):"),
+    "loader_tqdm_enumerate": _loop(_PLAIN, "for batch, (x, y) in tqdm(enumerate(loader), total=len(loader)):"),
+    "loader_tqdm_enumerate_workers_2": _loop(
+        "DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)",
+        "for batch, (x, y) in tqdm(enumerate(loader), total=len(loader)):",
+    ),
+    "loader_batch_sampler": _loop(
+        "DataLoader(Points(), batch_sampler=BatchSampler(torch.utils.data.RandomSampler(Points()), 4, False))"
+    ),
+    "loader_weighted_sampler": _loop(
+        "DataLoader(Points(), batch_size=4, sampler=torch.utils.data.WeightedRandomSampler([1.0, 2.0] * 24, 48))"
+    ),
+    "loader_own_generator": _loop(
+        "DataLoader(Points(), batch_size=4, shuffle=True, generator=generator)",
+    ).replace("loader = ", "generator = torch.Generator().manual_seed(5)\nloader = ", 1),
+    "loader_own_generator_workers_2": _loop(
+        "DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2, generator=generator)",
+    ).replace("loader = ", "generator = torch.Generator().manual_seed(5)\nloader = ", 1),
+    "loader_subsets": _loop(
+        "DataLoader(torch.utils.data.random_split(Points(64), [48, 16])[0], batch_size=4, shuffle=True, drop_last=True)"
+    ),
+    "loader_rebuilt_each_epoch": """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for epoch in range(3):
+    loader = DataLoader(Points(), batch_size=4 + 2 * epoch, shuffle=True, num_workers=epoch)
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+""",
+    "loader_zip_two": """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+labelled = DataLoader(Points(), batch_size=4, shuffle=True)
+unlabelled = DataLoader(Points(60), batch_size=4, shuffle=True, num_workers=1)
+for epoch in range(3):
+    for batch, ((x, y), (more, _)) in enumerate(zip(labelled, unlabelled)):
+        loss = F.cross_entropy(model(x), y) + 0.1 * model(more).softmax(1).log().mean().neg()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log(epoch, batch, loss.item())
+save(model=model, optimizer=optimizer)
+""",
+    "loader_tqdm_postfix": """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)
+for epoch in range(3):
+    bar = tqdm(enumerate(loader), total=len(loader), desc=f"epoch {epoch}")
+    running = 0.0
+    for batch, (x, y) in bar:
+        loss = step(model, optimizer, x, y)
+        running += loss
+        bar.set_postfix(loss=running / (batch + 1))
+        log(epoch, batch, loss)
+    print("epoch", epoch, "done", running)
+save(model=model, optimizer=optimizer)
+""",
+    "loader_tqdm_with_update": """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+for epoch in tqdm(range(3)):
+    with tqdm(total=len(loader)) as bar:
+        for batch, (x, y) in enumerate(loader):
+            log(epoch, batch, step(model, optimizer, x, y))
+            bar.update(1)
+save(model=model, optimizer=optimizer)
+""",
+    "sampler_set_epoch": """\
+class EpochSampler(Sampler):
+    def __init__(self, count):
+        self.count, self.epoch = count, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        order = torch.randperm(self.count, generator=torch.Generator().manual_seed(self.epoch))
+        return iter(order.tolist())
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+sampler = EpochSampler(48)
+loader = DataLoader(Points(), batch_size=4, sampler=sampler)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer, sampler=sampler)
+""",
+    "sampler_generator_function": """\
+class LongFirst(Sampler):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count // 4
+
+    def __iter__(self):
+        order = np.random.permutation(self.count)
+        for start in range(0, self.count, 4):
+            chosen = order[start : start + 4].tolist()
+            random.shuffle(chosen)
+            yield chosen
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_sampler=LongFirst(48), num_workers=2)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+""",
+    "sampler_generator_function_no_workers": """\
+class LongFirst(Sampler):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count // 4
+
+    def __iter__(self):
+        order = np.random.permutation(self.count)
+        for start in range(0, self.count, 4):
+            chosen = order[start : start + 4].tolist()
+            random.shuffle(chosen)
+            yield chosen
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_sampler=LongFirst(48))
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+""",
+    "distributed_sampler": """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+data = Points()
+sampler = torch.utils.data.DistributedSampler(data, num_replicas=2, rank=0)
+loader = DataLoader(data, batch_size=2, sampler=sampler, num_workers=2)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+""",
+    "batches_as_dicts": """\
+def collate(rows):
+    return {"x": torch.stack([x for x, _ in rows]), "y": torch.stack([y for _, y in rows]), "noise": random.random()}
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True, collate_fn=collate, num_workers=2)
+for epoch in range(3):
+    for number, batch in enumerate(loader):
+        log(epoch, number, step(model, optimizer, batch["x"] + batch["noise"], batch["y"]))
+save(model=model, optimizer=optimizer, last=batch)
+""",
+    "batches_as_dataclasses": """\
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    y: torch.Tensor
+    sizes: list = dataclasses.field(default_factory=list)
+
+
+def collate(rows):
+    return Batch(torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows]), [len(rows)])
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True, collate_fn=collate)
+for epoch in range(3):
+    for number, batch in enumerate(loader):
+        log(epoch, number, step(model, optimizer, batch.x, batch.y))
+save(model=model, optimizer=optimizer, last=batch)
+""",
+    "validation_loader_with_workers": """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2, persistent_workers=True)
+held_out = DataLoader(Points(30), batch_size=10, num_workers=1)
+for epoch in range(3):
+    model.train()
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+    print("validating", epoch)
+    print("validation", epoch, evaluate(model, held_out))
+save(model=model, optimizer=optimizer)
+""",
+}

@@ -1,0 +1,257 @@
+"""Shapes that are seldom written and still must come out right."""
+
+_BEGIN = """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+"""
+_END = "save(model=model, optimizer=optimizer)\n"
+
+UNUSUAL = {
+    "reseeded_each_epoch": _BEGIN
+    + """\
+for epoch in range(3):
+    torch.manual_seed(epoch)
+    random.seed(epoch)
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "one_long_epoch": _BEGIN.replace("Points()", "Points(200)")
+    + """\
+for batch, (x, y) in enumerate(loader):
+    log(0, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "one_batch_per_epoch": _BEGIN.replace("batch_size=4", "batch_size=48")
+    + """\
+for epoch in range(30):
+    for x, y in loader:
+        log(epoch, 0, step(model, optimizer, x, y))
+"""
+    + _END,
+    "epochs_without_batches": _BEGIN
+    + """\
+data = Points(shake=False)
+for epoch in range(40):
+    log(epoch, 0, step(model, optimizer, data.x + torch.randn_like(data.x), data.y))
+"""
+    + _END,
+    "train_and_eval_switched_in_batch": _BEGIN
+    + """\
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        if batch % 4 == 0:
+            model.eval()
+        if batch % 4 == 2:
+            model.train()
+        log(epoch, batch, loss)
+"""
+    + _END,
+    "named_tuples_and_enums": _BEGIN
+    + """\
+import enum
+
+
+class Stage(enum.Enum):
+    WARM = 1
+    MAIN = 2
+
+
+Record = collections.namedtuple("Record", "stage loss")
+stage, records = Stage.WARM, []
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        records.append(Record(stage, loss))
+        if len(records) > 15:
+            stage = Stage.MAIN
+        log(epoch, batch, (loss, records[-1].stage.name))
+save(model=model, optimizer=optimizer, records=[tuple(r) for r in records], stage=stage.name)
+""",
+    "lru_cache_filled": _BEGIN
+    + """\
+@functools.lru_cache(maxsize=None)
+def rate(epoch):
+    print("rate of epoch", epoch, "computed")
+    return 0.01 / (epoch + 1)
+
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        optimizer.param_groups[0]["lr"] = rate(epoch)
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+    "cached_property_and_properties": """\
+class Trainer:
+    def __init__(self):
+        self.model = Net()
+        self._best = None
+
+    @functools.cached_property
+    def optimizer(self):
+        return torch.optim.AdamW(self.model.parameters(), lr=0.01)
+
+    @property
+    def best(self):
+        return self._best
+
+    @best.setter
+    def best(self, value):
+        self._best = value if self._best is None else min(value, self._best)
+
+    @staticmethod
+    def rows():
+        return DataLoader(Points(), batch_size=4, shuffle=True)
+
+    def run(self):
+        for epoch in range(3):
+            for batch, (x, y) in enumerate(self.rows()):
+                self.best = step(self.model, self.optimizer, x, y)
+                log(epoch, batch, self.best)
+
+
+trainer = Trainer()
+trainer.run()
+save(model=trainer.model, optimizer=trainer.optimizer, best=trainer.best)
+""",
+    "functional_training": """\
+from torch.func import functional_call, grad
+
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+params = {name: p.detach() for name, p in model.named_parameters()}
+data = Points(shake=False)
+
+
+def loss_of(params, x, y):
+    return F.cross_entropy(functional_call(model, params, (x,)), y)
+
+
+for epoch in range(3):
+    order = torch.randperm(48)
+    for batch in range(12):
+        chosen = order[4 * batch : 4 * batch + 4]
+        gradients = grad(loss_of)(params, data.x[chosen], data.y[chosen])
+        params = {name: p - 0.1 * gradients[name] for name, p in params.items()}
+        log(epoch, batch, loss_of(params, data.x[chosen], data.y[chosen]).item())
+save(params=params)
+""",
+    "jit_script_and_hessian": _BEGIN
+    + """\
+probe = torch.zeros(6, requires_grad=True)
+weights = torch.linspace(1, 2, 6)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        energy = ((probe * weights + x.mean(0)) ** 2).sum()
+        (first,) = torch.autograd.grad(energy, probe, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), probe)
+        with torch.no_grad():
+            probe -= 0.1 * first / second
+        log(epoch, batch, (loss, energy.item()))
+save(model=model, probe=probe)
+""",
+    "exception_ends_training": _BEGIN
+    + """\
+class Enough(Exception):
+    pass
+
+
+best = None
+try:
+    for epoch in range(6):
+        for batch, (x, y) in enumerate(loader):
+            loss = step(model, optimizer, x, y)
+            best = loss if best is None else min(best, loss)
+            log(epoch, batch, loss)
+            if epoch == 3 and batch == 4:
+                raise Enough(best)
+except Enough as enough:
+    print("ended by", enough)
+save(model=model, optimizer=optimizer, best=best)
+""",
+    "evaluation_draws_random_numbers": _BEGIN
+    + """\
+def monte_carlo(model, data):
+    with torch.no_grad():
+        return torch.stack([model(data.x).softmax(1) for _ in range(3)]).var(0).mean().item()
+
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+        if batch % 5 == 4:
+            print("spread", epoch, batch, monte_carlo(model, loader.dataset))
+"""
+    + _END,
+    "seconds_measured": _BEGIN
+    + """\
+began, slowest = time.perf_counter(), 0.0
+for epoch in range(3):
+    last = time.time()
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        now = time.time()
+        slowest, last = max(slowest, now - last), now
+        log(epoch, batch, loss)
+assert slowest < 60 and time.perf_counter() - began < 600
+"""
+    + _END,
+    "deletes_its_variables": _BEGIN
+    + """\
+for epoch in range(3):
+    scratch = {"epoch": epoch}
+    for batch, (x, y) in enumerate(loader):
+        out = model(x)
+        loss = F.cross_entropy(out, y)
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        optimizer.step()
+        log(epoch, batch, loss.item())
+        del out, loss, x
+    del scratch
+    assert "x" not in globals() and "scratch" not in globals()
+"""
+    + _END,
+    "checkpointed_activations": _BEGIN
+    + """\
+from torch.utils.checkpoint import checkpoint
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        hidden = checkpoint(nn.Sequential(model.fc1, model.drop), x, use_reentrant=False)
+        loss = F.cross_entropy(model.fc2(F.relu(hidden)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log(epoch, batch, loss.item())
+"""
+    + _END,
+    "threads_prefetching": _BEGIN
+    + """\
+import queue, threading
+
+
+def prefetched(batches):
+    waiting = queue.Queue(2)
+
+    def fill():
+        for row in batches:
+            waiting.put(row)
+        waiting.put(None)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while (row := waiting.get()) is not None:
+        yield row
+
+
+still = Points(shake=False)
+for epoch in range(3):
+    order = torch.randperm(48).view(12, 4)
+    for batch, (x, y) in enumerate(prefetched((still.x[i], still.y[i]) for i in order)):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
+}

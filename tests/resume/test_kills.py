@@ -1,0 +1,44 @@
+"""Kill a program, run it again: every bit that comes out is an uninterrupted run's."""
+
+import os
+
+import pytest
+
+from .conftest import note, seed_of
+from .harness import Moment, differences, live_at_random
+from .programs import PROGRAMS, QUICK
+
+SOAK_KILLS = int(os.environ.get("DETRAIN_SOAK_KILLS", "20"))
+
+
+@pytest.mark.parametrize("program", QUICK, indirect=True)
+def test_program_killed_twice_gives_the_same_bits(program, killed, reference):
+    num_batches = len(reference(program).attempts[0].batches)
+    life = killed(program, [Moment(batches=num_batches * 2 // 3), Moment(batches=3, is_whole_group=False)])
+    assert life.num_kills == 2
+    assert len(life.resumes) == 2
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("program", [name for name in PROGRAMS if name not in QUICK], indirect=True)
+def test_every_other_program_killed_twice_gives_the_same_bits(program, killed, reference):
+    num_batches = len(reference(program).attempts[0].batches)
+    life = killed(program, [Moment(batches=num_batches * 2 // 3), Moment(batches=3, is_whole_group=False)])
+    assert life.num_kills == 2
+    assert len(life.resumes) == 2
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("program", PROGRAMS, indirect=True)
+def test_every_program_survives_kills_at_random_moments(program, killed, reference):
+    expected = reference(program)
+    lives = live_at_random(lambda: killed.new_place(program), expected, SOAK_KILLS, seed_of(program.name))
+    problems = [problem for life in lives for problem in differences(expected, life)]
+    note(program.name, lives, problems)
+    told = [
+        f"  {moment}: {attempt.status} {attempt.own_words}"
+        for life in lives
+        for moment, attempt in zip([*life.moments, "to the end"], life.attempts, strict=False)
+    ]
+    assert not problems, "\n".join([*problems, "attempts:", *told])
+    assert sum(life.num_kills for life in lives) >= SOAK_KILLS

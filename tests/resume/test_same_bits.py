@@ -1,0 +1,79 @@
+"""What must not change a bit: how often is saved, how many workers load, whether detrain is there at all."""
+
+import pytest
+
+from .harness import Moment, differences, uninterrupted
+from .programs import PROGRAMS, Program
+
+
+def _differs(reference, life):
+    return differences(reference, life) or life.attempts[0].stdout != reference.attempts[0].stdout
+
+
+@pytest.mark.parametrize("every", ["epoch", "1batches", "7batches", "0.02s", "auto"])
+def test_bits_are_the_same_for_any_rhythm_of_checkpoints(every, reference):
+    program = PROGRAMS["early_stopping_best_state"]
+    assert not _differs(reference(program), reference(program, every))
+
+
+@pytest.mark.parametrize("name", ["two_loops_per_epoch", "deque_of_losses", "rnn_carried_state"])
+def test_a_checkpoint_at_every_batch_changes_no_bit(name, reference):
+    assert not _differs(reference(PROGRAMS[name]), reference(PROGRAMS[name], "1batches"))
+
+
+@pytest.mark.parametrize(
+    "name", ["loader_workers_1", "loader_workers_4", "loader_workers_2_persistent", "loader_prefetch_5"]
+)
+def test_bits_are_the_same_for_any_number_of_workers(name, reference):
+    expected = reference(PROGRAMS["loader_workers_2"])
+    found = reference(PROGRAMS[name])
+    assert found.attempts[0].stdout == expected.attempts[0].stdout
+    assert found.files == expected.files
+
+
+def test_workers_draw_different_numbers_in_each_batch_and_epoch(reference):
+    lines = [line.split()[3] for line in reference(PROGRAMS["loader_workers_2"]).attempts[0].batches]
+    assert len(set(lines)) == len(lines)
+
+
+@pytest.mark.parametrize(
+    "name", ["two_loops_per_epoch", "early_stopping_best_state", "generators_of_the_user", "lbfgs"]
+)
+def test_a_script_reproducible_by_itself_gives_the_bits_of_plain_python(name, reference):
+    assert not _differs(reference(PROGRAMS[name], ""), reference(PROGRAMS[name]))
+
+
+def test_a_script_that_seeds_nothing_gives_the_same_bits_twice(tmp_path, reference):
+    program = PROGRAMS["nothing_seeded"]
+    again = uninterrupted(tmp_path, program)
+    assert not _differs(reference(program), again)
+
+
+def test_another_seed_gives_other_bits_where_the_script_seeds_nothing(tmp_path, killed, reference):
+    program = PROGRAMS["nothing_seeded"]
+    other = killed.new_place(program).attempt("never", options=["--seed", "5"])
+    assert other.status == 0
+    assert other.batches != reference(program).attempts[0].batches
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "moments",
+    [
+        [Moment(text="set-up done")],
+        [Moment(batches=24, delay_s=0.003)],
+        [Moment(text="validating 0")],
+        [Moment(batches=20, is_saving=True), Moment(batches=1, is_saving=True, is_whole_group=False)],
+        [Moment(batches=20), Moment(batches=1), Moment(batches=1), Moment(batches=2)],
+    ],
+    ids=["set-up", "last batch of an epoch", "validation", "saving", "a resume of a resume of a resume"],
+)
+def test_a_kill_at_any_stage_loses_nothing(moments, workers, killed):
+    program = PROGRAMS["validation_loader_with_workers"]
+    script = program.script.replace("for epoch in", 'print("set-up done")\nfor epoch in', 1)
+    if not workers:
+        script = script.replace("num_workers=2, persistent_workers=True", "num_workers=0").replace(
+            "num_workers=1", "num_workers=0"
+        )
+    life = killed(Program(f"stages with {workers} workers", script), moments)
+    assert life.num_kills == len(moments)
