@@ -29,7 +29,7 @@ class CheckpointError(DetrainError):
     exit_status = 2
 
 
-class ResumeRefused(DetrainError):
+class ResumeRefused(DetrainError):  # noqa: N818 - a refusal, not a mistake
     """The run directory and this command do not belong together; the message names the flag that decides."""
 
     exit_status = 2

@@ -8,7 +8,7 @@ from typing import Any
 from detrain.session.session import Session
 
 #: The session of this process; set by the launcher before the script begins.
-session: Session
+session: Session = None  # type: ignore[assignment]
 
 
 def record_loop(line: int, *iterable: Any) -> Any:

@@ -72,7 +72,8 @@ class Attempt:
             self.directory.lock()
         except OSError as error:
             raise UsageError(
-                f"the run directory {self.directory.path} cannot be written: {error}. Nothing was started; choose another with --ckpt-dir"
+                f"the run directory {self.directory.path} cannot be written: {error}. Nothing was started; choose another "
+                "with --ckpt-dir"
             ) from None
 
     def _open_record(self) -> dict[str, Any]:
@@ -96,8 +97,8 @@ class Attempt:
         ]
         if changed and not self.request["trust_changes"] and self.directory.checkpoint_paths():
             raise ResumeRefused(
-                f"{self.directory.path} holds a run of another command: {'; '.join(changed)}. Start over with --fresh (the old run is kept), "
-                "go on all the same with --trust-changes, or choose another directory with --ckpt-dir"
+                f"{self.directory.path} holds a run of another command: {'; '.join(changed)}. Start over with "
+                "--fresh (the old run is kept), go on all the same with --trust-changes, or choose another directory with --ckpt-dir"
             )
         record["attempts"] = before["attempts"] + 1
         record["began"] = before["began"]
@@ -127,7 +128,8 @@ class Attempt:
             changed = sorted(name for name, digest in targets[-1].meta["sources"].items() if _digest(name) != digest)
             if changed:
                 raise ResumeRefused(
-                    f"the source has changed since {targets[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run is kept), or "
+                    f"the source has changed since {targets[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run "
+                    "is kept), or "
                     "go on from the checkpoint with --trust-changes"
                 )
         return Resume(targets, is_trusting=self.request["trust_changes"])

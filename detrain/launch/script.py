@@ -71,7 +71,7 @@ def _as_python_names_it(path: str) -> str:
 def _fresh_main() -> types.ModuleType:
     """A new `__main__`, as the interpreter makes it."""
     module = types.ModuleType("__main__")
-    module.__dict__["__annotations__"] = {}
+    module.__dict__["__annotations__"] = {}  # noqa: RUF063 - made here, in the interpreter's order
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
     return module

@@ -98,7 +98,8 @@ class UserLoader(SourceFileLoader):
 
     code: types.CodeType
 
-    def get_code(self, fullname: str) -> types.CodeType | None:
+    def get_code(self, fullname: str) -> types.CodeType | None:  # noqa: ARG002 - importlib's signature
+        """The instrumented code."""
         return self.code
 
 

@@ -27,19 +27,24 @@ class _Finder(ast.NodeVisitor):
         self._found = found
         self._is_in_class = False
 
-    def visit_For(self, node: ast.For | ast.While) -> None:
+    def visit_For(self, node: ast.For) -> None:
+        self._add(node)
+
+    def visit_While(self, node: ast.While) -> None:
+        self._add(node)
+
+    def _add(self, node: ast.For | ast.While) -> None:
         self._found.append(LoopSite(node.lineno, node.end_lineno or node.lineno, self._is_in_class))
         self.generic_visit(node)
-
-    visit_While = visit_For
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._visit_scope(node, is_class=True)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._visit_scope(node, is_class=False)
 
-    visit_AsyncFunctionDef = visit_FunctionDef
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._visit_scope(node, is_class=False)
 
     def _visit_scope(self, node: ast.AST, is_class: bool) -> None:
         before, self._is_in_class = self._is_in_class, is_class

@@ -162,7 +162,8 @@ class _Lockstep:
     @staticmethod
     def _place_hook(hook: ast.AST, old: ast.AST) -> None:
         call = hook.value if isinstance(hook, ast.Expr) else hook
-        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Name)
         call.func.id = builtin_name(call.func.id)
         for node in (hook, call, call.func, call.args[0]):
             if isinstance(old, ast.While):

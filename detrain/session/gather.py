@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from detrain.errors import RestoreError
+from detrain.session import progress
 from detrain.session.loops import Loop
 from detrain.state import frames
 from detrain.state.known_source import user_modules
 from detrain.state.restore import MISSING, Origins, Restore
-from detrain.state.tree import Tree
+from detrain.state.tree import Ref, Tree, is_node
 from detrain.state.walk import Census, Walk
 
 
@@ -92,11 +93,49 @@ def capture(around: Surroundings, generators: dict[str, Any], census: Census | N
     for name, value in live_roots(around, generators).items():
         walk.root(name, value)
     walk.run()
+    for number, loop in enumerate(around.loops):
+        _plan_replay(walk.tree, walk.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
     return walk
 
 
-def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins | None) -> None:
-    """Bring the live program to the state of a tree. Raises `RestoreError` naming what cannot be restored."""
+def _plan_replay(tree: Tree, ref: Ref, count: int) -> None:
+    """Mark a loop's iterator for replay if something in it cannot be captured: its elements are then fetched again.
+
+    What nothing but the iterator reaches needs no capture any more.
+    """
+    if not is_node(ref):
+        return
+    inside = {ref[1]}
+    for number, node in enumerate(tree.nodes):
+        if node["p"] in inside:
+            inside.add(number)
+    if any(tree.nodes[number].get("loud") for number in inside):
+        tree.nodes[ref[1]]["replay"] = count
+        for number in inside:
+            tree.nodes[number].pop("loud", None)
+
+
+def _replay(tree: Tree, around: Surroundings) -> None:
+    """Fetch again, and drop, the elements that the loop's iterator had handed out by the checkpoint."""
+    ref = tree.roots.get(f"loops[{len(around.loops) - 1}].iterator")
+    feed = around.loops[-1].feed
+    if not is_node(ref) or feed is None or feed.replacement is None:
+        return
+    count = tree.nodes[ref[1]].get("replay", 0)
+    for done in progress.bar(range(count), "replaying"):
+        try:
+            next(feed.replacement)
+        except StopIteration:
+            raise RestoreError(
+                f"the loop's iterator ended after {done} elements, and {count} had been taken from it"
+            ) from None
+
+
+def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins | None) -> list[str]:
+    """Bring the live program to the state of a tree; returns the leaves that may not be as they were, with the reasons.
+
+    Raises `RestoreError` naming what cannot be restored.
+    """
     live = live_roots(around, generators)
     missing = {
         name.removeprefix("generators.") for name in tree.roots if name.startswith("generators.") and name not in live
@@ -105,7 +144,9 @@ def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origin
         raise RestoreError(
             f"the checkpoint holds generators of random numbers that this attempt does not have: {', '.join(sorted(missing))}"
         )
-    restored = Restore(tree, origins).run(live)
+    _replay(tree, around)
+    restoring = Restore(tree, origins)
+    restored = restoring.run(live)
     for prefix, module in around.modules:
         _write_globals(prefix, module, restored, live)
     for prefix, frame in around.frames:
@@ -128,6 +169,7 @@ def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origin
             raise RestoreError(
                 f"{name} (the loop at {loop.site.filename}:{loop.site.line}) is running and cannot be set to the saved position"
             )
+    return restoring.doubtful
 
 
 def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, Any], live: dict[str, Any]) -> None:

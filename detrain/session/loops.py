@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from detrain.state import frames as state_frames
+
 if TYPE_CHECKING:
     from detrain.session.session import Session
 
@@ -93,11 +95,7 @@ class Loop:
     def iterator(self) -> Any:
         """The user's iterator of a `for` loop; None before the first element and for a `while` loop."""
         ticker = self.ticker() if self.ticker is not None else None
-        if ticker is None:
-            return None
-        referents = gc.get_referents(ticker.chain)
-        # The chain holds its source and, between the first element and the end, the iterator that it takes from.
-        return referents[1] if len(referents) > 1 else None
+        return ticker.iterator if ticker is not None else None
 
     def mark(self, name: str) -> None:
         """A checkpoint of this name stands at the loop's header."""
@@ -123,6 +121,16 @@ class Loop:
         return loops[::-1]
 
 
+def unwrap(wrapped: Any) -> Any:
+    """The user's iterator inside what `Loop.wrap` has made; any other `map` itself."""
+    for part in gc.get_referents(wrapped):
+        inner = part if isinstance(part, tuple) else (part,)
+        for one in inner:
+            if type(one) is _Ticker:
+                return one.iterator
+    return wrapped
+
+
 def _second(_: Any, element: Any) -> Any:
     return element
 
@@ -136,6 +144,13 @@ class _Ticker:
         self.loop = loop
         self.feed = Feed(loop, iterable)
         self.chain = itertools.chain.from_iterable(self.feed)
+
+    @property
+    def iterator(self) -> Any:
+        """The iterator that elements come from now; None before the first and after the last."""
+        referents = gc.get_referents(self.chain)
+        # The chain holds its source and, between the first element and the end, the iterator that it takes from.
+        return referents[1] if len(referents) > 1 else None
 
     def __iter__(self) -> _Ticker:
         return self
@@ -175,6 +190,7 @@ class Feed:
 
 
 _TAKEN: Any = object()
+state_frames.unwrap[map] = unwrap
 
 
 def is_active(loop: Loop, frames: dict[int, types.FrameType]) -> bool:

@@ -70,7 +70,7 @@ class Policy:
             return self.every.count
         return min(max(SHORTEST_S, self.cost_s / BUDGET), max(LONGEST_S, self.cost_s / BUDGET))
 
-    def is_due_at_epoch(self, epoch: int, batch: int, now_s: float) -> bool:
+    def is_due_at_epoch(self, epoch: int, now_s: float) -> bool:
         """At the header of an epoch (or outer) loop.
 
         Also when a checkpoint will fall due within the epoch that begins: one inside an epoch needs one at its beginning, from which

@@ -2,7 +2,8 @@
 
 A checkpoint inside an epoch needs the one at the epoch's beginning: the code before the batch loop is run again and must see the
 state that it saw then. Likewise for every loop that ended before. So a resume passes through a *chain* of checkpoints; at each
-it jumps to the position, restores, and lets the script run on. Where a link of the chain is missing, the script simply runs, which is exact too.
+it jumps to the position, restores, and lets the script run on. Where a link of the chain is missing, the script simply runs, which
+is exact too.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Resume:
         return self._targets[-1] if self._targets else None
 
     def at_header(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
-        """An iteration is about to begin while the run fast-forwards: is it the first of the loop that the next checkpoint is in?"""
+        """An iteration is about to begin while the run fast-forwards; the next checkpoint may be in its loop."""
         if self._origins is None and loop.iteration == 0:
             self._take_census(session, loop, frame)
         target = self._targets[0]
@@ -85,7 +86,7 @@ class Resume:
 
         checkpoint, tree = checkpoint_file.load(target.path)
         meta = checkpoint.meta
-        self._check(session, meta, gather.loud_leaves(tree))
+        self._check_environment(session, meta)
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         if around.call_path() != meta["call_path"]:
             raise ResumeRefused(
@@ -95,11 +96,11 @@ class Resume:
         if os.path.isdir(meta["folder"]) and os.getcwd() != meta["folder"]:
             os.chdir(meta["folder"])
         session.frameworks.set_flags(meta["flags"])
-        gather.restore(tree, around, session.frameworks.generators(), self._origins)
+        self._check_leaves(gather.restore(tree, around, session.frameworks.generators(), self._origins))
         if meta["entropy"] and session.frameworks.entropy is not None:
             session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
         loop.mark(target.name)
-        session.restart_at(loop, meta)
+        session.restart_at(meta)
         self._targets.pop(0)
         if not self._targets:
             self._finish(session, checkpoint)
@@ -112,7 +113,7 @@ class Resume:
             # As the `for` statement would, with everything that it may draw from as it was then.
             loop.feed.replacement = iter(loop.feed.iterable)
 
-    def _check(self, session: Session, meta: dict[str, Any], loud: list[str]) -> None:
+    def _check_environment(self, session: Session, meta: dict[str, Any]) -> None:
         if self._is_trusting:
             return
         facts = session.frameworks.facts()
@@ -126,9 +127,12 @@ class Resume:
                 f"the environment is not the checkpoint's: {'; '.join(changed)}. The bits may come out differently; go back to the old "
                 "environment, start over with --fresh, or go on with --trust-changes"
             )
-        if loud:
+
+    def _check_leaves(self, doubtful: list[str]) -> None:
+        if doubtful and not self._is_trusting:
             raise ResumeRefused(
-                f"this resume may not be exact, because these are not in the checkpoint: {'; '.join(loud)}. Go on with --trust-changes if the "
+                f"this resume may not be exact, because these are not in the checkpoint: {'; '.join(doubtful)}. Go on with "
+                "--trust-changes if the "
                 "loop does not change them, or start over with --fresh"
             )
 
@@ -139,7 +143,8 @@ class Resume:
         session.frameworks.hold_loading(False)
         seconds = time.monotonic() - self._began_s
         say(
-            f"resumed at epoch {checkpoint.meta['epoch']}, batch {checkpoint.meta['batch']} from {checkpoint.name}, {seconds:.1f} s after the start"
+            f"resumed at epoch {checkpoint.meta['epoch']}, batch {checkpoint.meta['batch']} from {checkpoint.name}, "
+            f"{seconds:.1f} s after the start"
         )
 
 
@@ -169,7 +174,8 @@ def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]
             messages.append(str(error))
     if messages:
         raise ResumeRefused(
-            f"no checkpoint in {directory.path} can be used: {'; '.join(messages)}. Nothing was changed; start over with --fresh, which keeps them"
+            f"no checkpoint in {directory.path} can be used: {'; '.join(messages)}. Nothing was changed; start over "
+            "with --fresh, which keeps them"
         )
     return [], messages
 

@@ -196,20 +196,14 @@ class Session:
             self.resume.at_header(self, loop, frame)
         part = loop.site.part
         if part == "batch":
-            if self.policy.is_due_at_batch(
-                self.batches, time.monotonic(), is_near=loop.parent is None or loop.parent.is_marked
-            ):
-                if self._may_save(loop):
-                    self._save(loop, frame)
+            is_near = loop.parent is None or loop.parent.is_marked
+            if self.policy.is_due_at_batch(self.batches, time.monotonic(), is_near=is_near) and self._may_save(loop):
+                self._save(loop, frame)
             self.batches += 1
             self.batch_in_epoch += 1
             return
         now_s = time.monotonic()
-        if (
-            loop.iteration > 0
-            and self._may_save(loop)
-            and self.policy.is_due_at_epoch(self.epochs, self.batches, now_s)
-        ):
+        if loop.iteration > 0 and self._may_save(loop) and self.policy.is_due_at_epoch(self.epochs, now_s):
             self._save(loop, frame)
         if part == "epoch":
             if loop.iteration > 0:
@@ -252,7 +246,7 @@ class Session:
             names += outer.way_here()
         return names
 
-    def restart_at(self, loop: Loop, meta: dict[str, Any]) -> None:
+    def restart_at(self, meta: dict[str, Any]) -> None:
         """The run has been taken to a checkpoint's position."""
         self.epochs, self.batches, self.batch_in_epoch = meta["epochs"], meta["batches"], meta["batch_in_epoch"]
         self._epoch_began_s = time.monotonic()

@@ -19,6 +19,8 @@ _BULK = 1024
 
 
 class ListHandler(Handler):
+    """Lists; long ones of numbers as one array."""
+
     kind = "list"
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
@@ -72,6 +74,8 @@ def _same_value(new: Any, old: Any) -> bool:
 
 
 class DictHandler(Handler):
+    """Dicts in their order; keys may be objects."""
+
     kind = "dict"
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
@@ -154,6 +158,8 @@ def _is_unordered_by_value(element: Any) -> bool:
 
 
 class FrozenSetHandler(Handler):
+    """Frozen sets are built anew unless an equal one stands there."""
+
     kind = "frozenset"
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
@@ -169,6 +175,8 @@ class FrozenSetHandler(Handler):
 
 
 class DequeHandler(Handler):
+    """`collections.deque` with its bound."""
+
     kind = "deque"
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 #: From 3.13 (PEP 667) `frame.f_locals` of a function writes through; before, a snapshot is copied back by this function.
@@ -63,9 +64,16 @@ def stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
     for value in gc.get_referents(generator):
         if id(value) in known or type(value) in _NOT_ON_STACK:
             continue
-        found.append(value)
+        found.append(unwrap.get(type(value), _itself)(value))
     return found
 
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+#: By type: how to get from what instrumented code put on the stack to what the script put there.
+unwrap: dict[type, Callable[[Any], Any]] = {}
 
 _NOT_ON_STACK = (types.FunctionType, types.CodeType, types.CellType, types.FrameType, dict, str)
 

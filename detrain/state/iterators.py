@@ -17,7 +17,7 @@ from typing import Any
 from detrain.errors import RestoreError
 from detrain.state import frames
 from detrain.state.registry import Handler, register, type_name
-from detrain.state.restore import MISSING, Restore
+from detrain.state.restore import MISSING, CannotBuild, Restore
 from detrain.state.tree import Node, is_node
 from detrain.state.walk import Walk, keep
 
@@ -225,10 +225,7 @@ class GeneratorHandler(Handler):
             made = (nothing for nothing in ())
             made.close()
             return made
-        raise RestoreError(
-            f"{restore.path_of(node)}: the generator {node['code'][2]} ({node['code'][0]}:{node['code'][1]}) "
-            "was started inside the loop and cannot be made again"
-        )
+        raise CannotBuild(f"a suspended generator, {node['code'][2]} of {node['code'][0]}:{node['code'][1]}")
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if is_new or "running" in node:

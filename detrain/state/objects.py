@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _csv
 import _thread
 import datetime
 import decimal
@@ -27,7 +28,7 @@ import numpy as np
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.known_source import is_user_module
 from detrain.state.registry import Handler, register, type_name
-from detrain.state.restore import MISSING, Restore
+from detrain.state.restore import MISSING, Restore, Unrestored
 from detrain.state.tree import Node
 from detrain.state.walk import Walk, instance_dict, keep
 
@@ -292,20 +293,28 @@ allows_pickle = True
 
 
 def _pickled(obj: Any) -> bytes:
-    if (
-        getattr(type(obj), "__reduce_ex__", None) is object.__reduce_ex__
-        and getattr(type(obj), "__reduce__", None) is object.__reduce__
-    ):
-        if not hasattr(obj, "__getstate__") or type(obj).__getstate__ is getattr(object, "__getstate__", None):
-            # The default would yield an empty object and call it done.
-            raise CaptureError("its type is written in C and says nothing of its state")
+    cls = type(obj)
+    if all(getattr(cls, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")):
+        # The default may yield an empty object and call it done.
+        raise CaptureError("its type is written in C and says nothing of its state")
     try:
         return pickle.dumps(obj, protocol=4)
     except (TypeError, AttributeError, pickle.PicklingError, ValueError, NotImplementedError, RuntimeError) as error:
         raise CaptureError(f"it cannot be pickled: {error}") from None
 
 
+class UnrestoredHandler(Handler):
+    """What an earlier resume could not make again stays unmade."""
+
+    kind = "unrestored"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        keep(node, "an earlier resume could not make it again", is_loud=False)
+
+
 register(ObjectHandler())
+register(UnrestoredHandler(), Unrestored)
 register(OpaqueHandler())
 register(NamespaceHandler(), types.SimpleNamespace)
 register(ExceptionHandler(), BaseException)
@@ -322,7 +331,7 @@ register(
     types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
     types.MappingProxyType, property, classmethod, staticmethod, functools.cached_property, types.GenericAlias,
     types.UnionType, type(functools.lru_cache(lambda: None)), type(Ellipsis), type(NotImplemented),
-    type(sys.flags),
+    type(sys.flags), _csv.Writer,
 )  # fmt: skip
 
 register_value(slice, lambda v: (v.start, v.stop, v.step))

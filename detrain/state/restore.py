@@ -18,7 +18,14 @@ from detrain.state import registry
 from detrain.state.tree import Node, Ref, Tree, decode_value, is_node
 from detrain.state.walk import Walk, instance_dict, slot_descriptors, slot_values
 
-MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+#: In place of a live value where there is none; None is a value.
+MISSING: Any = _Missing()
 
 
 class Origins:
@@ -36,6 +43,33 @@ class Origins:
             self.types.setdefault(registry.type_name(cls), cls)
 
 
+class CannotBuild(Exception):  # noqa: N818 - says what, not that it is a mistake
+    """Raised by `Handler.build` for an object that only the set-up code can make."""
+
+
+class Unrestored:
+    """Stands where an object stood that the loop had made and that cannot be made again.
+
+    Nine times in ten it is a leftover that the next iteration overwrites: the last row's `csv.writer`, a finished pass. If the
+    script does use it, that use fails and names the leaf.
+    """
+
+    def __init__(self, what: str, why: str) -> None:
+        self.__dict__["_text"] = (
+            f"{what} was made inside the loop and is not in the checkpoint ({why}); this resume cannot be exact"
+        )
+
+    def _fail(self, *_: Any, **__: Any) -> Any:
+        raise RestoreError(self.__dict__["_text"])
+
+    __getattr__ = __setattr__ = __delattr__ = __call__ = __iter__ = __next__ = __len__ = __getitem__ = __setitem__ = (
+        _fail
+    )
+    __contains__ = __enter__ = __exit__ = __bool__ = __add__ = __radd__ = __iadd__ = __mul__ = __rmul__ = __eq__ = _fail
+    __lt__ = __gt__ = __float__ = __int__ = __index__ = __neg__ = __sub__ = __rsub__ = __truediv__ = __matmul__ = _fail
+    __hash__ = object.__hash__
+
+
 class Restore:
     """One restore of one tree."""
 
@@ -48,6 +82,8 @@ class Restore:
         self._pending: deque[tuple[int, Any, bool]] = deque()
         self._last: list[tuple[int, Any, bool]] = []
         self._afterwards: list[Callable[[], None]] = []
+        #: Live objects that stand in for saved ones whose state nobody could write down: path, type and reason.
+        self.doubtful: list[str] = []
         self._moved = {node["from"] for node in tree.nodes if node.get("from")}
 
     def run(self, live_roots: dict[str, Any]) -> dict[str, Any]:
@@ -82,15 +118,18 @@ class Restore:
         is_new = target is MISSING
         if is_new:
             if "kept" in node:
-                raise RestoreError(
-                    f"{self.tree.path(number)} ({node['t']}) is not in the checkpoint ({node['kept']}) and the set-up code has not made it"
-                )
+                self._done[number] = Unrestored(f"{self.tree.path(number)} ({node['t']})", node["kept"])
+                return self._done[number]
             target = self._build(number, node, handler)
             if number in self._done:  # built while its own parts were restored
                 return self._done[number]
         self._done[number] = target
+        if type(target) is Unrestored:
+            return target
         self._claimed.add(id(target))
         self._held.append(target)
+        if node.get("loud"):
+            self.doubtful.append(f"{self.tree.path(number)} ({node['t']}): {node['kept']}")
         if "kept" not in node:
             (self._last if handler.is_last else self._pending).append((number, target, is_new))
         return target
@@ -139,6 +178,8 @@ class Restore:
     def _build(self, number: int, node: Node, handler: registry.Handler) -> Any:
         try:
             return handler.build(node, self)
+        except CannotBuild as error:
+            return Unrestored(f"{self.tree.path(number)} ({node['t']})", str(error))
         except (TypeError, ValueError, AttributeError) as error:
             raise RestoreError(f"{self.tree.path(number)} ({node['t']}) cannot be built anew: {error}") from error
 

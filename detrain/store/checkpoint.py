@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,13 +57,7 @@ class Checkpoint:
         return int(self.meta["sequence"])
 
 
-def save(
-    path: Path,
-    tree: Tree,
-    meta: dict[str, Any],
-    earlier: Checkpoint | None = None,
-    on_temporary: Callable[[], None] | None = None,
-) -> Checkpoint:
+def save(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | None = None) -> Checkpoint:
     """Write a checkpoint: temporary name, sync, rename, sync of the directory. Raises OSError; then no file `path` exists.
 
     Arrays that `earlier` (or a file that it points to) holds with the same path and bytes are not written again.

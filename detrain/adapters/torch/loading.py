@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 from collections import deque
 from itertools import cycle
 from typing import Any
@@ -24,7 +25,7 @@ from torch.utils.data import get_worker_info
 
 from detrain.state.iterators import on_blind_steps
 from detrain.state.registry import Handler
-from detrain.state.restore import Restore
+from detrain.state.restore import CannotBuild, Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
 
@@ -49,9 +50,10 @@ holding = Holding()
 class _Extra:
     """What is added to torch's iterator."""
 
-    __slots__ = ("held", "in_flight", "passes")
+    __slots__ = ("held", "in_flight", "loader", "passes")
 
     def __init__(self) -> None:
+        self.loader: Any = None  # weak reference to the DataLoader
         self.passes = -1  # how often the workers have begun a pass over the data set, from 0
         self.held: deque[Any] = deque()
         self.in_flight: dict[int, Any] = {}
@@ -182,6 +184,7 @@ def _patch_next_data() -> None:
 def _patch_reset() -> None:
     def _reset_counted(self: Any, loader: Any, first_iter: bool = False) -> None:
         extra = _extra(self)
+        extra.loader = weakref.ref(loader)
         extra.passes += 1
         extra.held.clear()
         extra.in_flight.clear()
@@ -193,9 +196,13 @@ def _patch_reset() -> None:
 _plain_next = BaseIterator.__next__
 
 
+def _nothing(_iterator: Any) -> None:
+    """In place of a batch."""
+
+
 def _hand_out_nothing(is_on: bool) -> None:
     """While a generator is only taken to its place, loaders inside it hand out None and load nothing."""
-    BaseIterator.__next__ = (lambda self: None) if is_on else _plain_next
+    BaseIterator.__next__ = _nothing if is_on else _plain_next
 
 
 class WorkerIteratorHandler(Handler):
@@ -210,14 +217,14 @@ class WorkerIteratorHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         extra = _extra(obj)
-        node["loader_attrs"] = walk.attributes([("dataset", obj._dataset), ("sampler", obj._index_sampler)])
+        node["loader"] = walk.child(extra.loader() if extra.loader is not None else None, ".loader")
+        node["dataset"] = walk.child(obj._dataset, ".dataset")
         node["sampler"] = walk.child(obj._sampler_iter, ".sampler_iter")
         first = obj._rcvd_idx
         flying = [extra.in_flight[n] for n in sorted(extra.in_flight) if n >= first] + list(extra.held)
         node["flying"] = [walk.child(index, f".<batch {first + n}>") for n, index in enumerate(flying)]
         node["received"], node["yielded"] = first, obj._num_yielded
         node["base_seed"], node["passes"] = obj._base_seed, extra.passes
-        node["workers"] = obj._num_workers
         node["iterable"] = obj._dataset_kind == torch_dataloader._DatasetKind.Iterable
         node["finished"] = obj._shutdown or (not flying and obj._num_yielded > 0 and obj._tasks_outstanding == 0)
         node["len_called"] = obj._IterableDataset_len_called
@@ -226,28 +233,18 @@ class WorkerIteratorHandler(Handler):
         return super().is_twin(live, node, restore) and (not live._shutdown or node["finished"])
 
     def build(self, node: Node, restore: Restore) -> Any:
-        loader = self._loader_of(node, restore)
+        loader = restore.value(node["loader"])
+        if not isinstance(loader, torch_dataloader.DataLoader):
+            raise CannotBuild("the iterator of a loader that is gone")
         was_on, holding.is_on = holding.is_on, True
         try:
             return WorkerIterator(loader)
         finally:
             holding.is_on = was_on
 
-    def _loader_of(self, node: Node, restore: Restore) -> Any:
-        """The live loader whose data set the iterator runs over."""
-        import gc
-
-        dataset = restore.value(dict(node["loader_attrs"])["dataset"])
-        for candidate in gc.get_objects():
-            if isinstance(candidate, torch_dataloader.DataLoader) and candidate.__dict__.get("dataset") is dataset:
-                if candidate.num_workers == node["workers"]:
-                    return candidate
-        raise ValueError("no DataLoader over its data set is alive")
-
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         extra = _extra(obj)
-        for name, ref in node["loader_attrs"]:
-            restore.value(ref, getattr(obj, {"dataset": "_dataset", "sampler": "_index_sampler"}[name]))
+        restore.value(node["dataset"], obj._dataset)
         while obj._tasks_outstanding > 0 and not obj._shutdown:
             obj._get_data()
             obj._tasks_outstanding -= 1

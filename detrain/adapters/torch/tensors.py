@@ -124,12 +124,9 @@ def _refuse_exotic(obj: Any) -> None:
         raise CaptureError(f"a tensor of layout {obj.layout}")
     if obj.is_quantized or obj.is_conj() or obj.is_neg() or obj.is_nested:
         raise CaptureError("a quantized, lazily conjugated, lazily negated or nested tensor")
-    if (
-        type(obj).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
-        and type(obj) is not torch.nn.Parameter
-    ):
-        if type(obj) is not torch.Tensor and "__torch_dispatch__" in vars(type(obj)):
-            raise CaptureError(f"a tensor of class {type(obj).__qualname__}, which keeps its data elsewhere")
+    plain = (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
+    if all(type(obj).__torch_dispatch__ != one for one in plain):
+        raise CaptureError(f"a tensor of class {type(obj).__qualname__}, which keeps its data elsewhere")
 
 
 def _look(node: Node, storage: Any) -> Any:

@@ -222,7 +222,7 @@ meter = Meter()
 for epoch in range(3):
     train_one_epoch(model, optimizer, loader, epoch, meter, step, log)
     print("epoch", epoch, meter.mean)
-save(model=model, optimizer=optimizer, meter=meter)
+save(model=model, optimizer=optimizer, meter=(meter.count, meter.total))
 """,
         "engine.py": """\
 calls = 0

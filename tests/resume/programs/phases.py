@@ -86,7 +86,7 @@ def train(seed, fold, lr):
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     for epoch in range(2):
-        for batch, (x, y) in enumerate(DataLoader(Points(40 + fold), batch_size=5, shuffle=True)):
+        for batch, (x, y) in enumerate(DataLoader(Points(40 + 5 * fold), batch_size=5, shuffle=True)):
             log(f"{seed}-{fold}-{epoch}", batch, step(model, optimizer, x, y))
     return model
 

@@ -1,0 +1,96 @@
+"""How long a resume takes to the first new batch, early and late in one long epoch, beside a plain start."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import measure
+from measure import Bench, Report, detrain, python, ratios, spread
+
+SCRIPT = str(measure.PROGRAMS / "long_epoch.py")
+NUM_BATCHES = 21_000
+EARLY, LATE = 200, 20_000
+WORKERS = (0, 2)
+
+
+def killed_run(bench: Bench, num_workers: int, batch: int) -> Path:
+    """The run directory of an attempt that was killed just after its checkpoint at this batch.
+
+    The script waits in the body of that batch, so that the kill cannot come too late.
+    """
+    directory = bench.new_folder()
+    command = detrain(directory, f"{batch}batches", [SCRIPT, str(NUM_BATCHES), str(num_workers)])
+    bench.environment["PAUSE_AT"] = str(batch)
+    process, began_s = bench.start(command, is_fixed=False)
+    del bench.environment["PAUSE_AT"]
+    while not (directory / f"checkpoint_0_{batch}.h5").exists():
+        if process.poll() is not None or time.monotonic() - began_s > 600:
+            process.kill()
+            raise RuntimeError(f"no checkpoint at batch {batch}: {process.communicate()[1]}")
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    return directory
+
+
+def first_batch(bench: Bench, command: Sequence[str], expected: int, *, is_fixed: bool) -> float:
+    """Seconds from process start to the body of the first batch, which must be the expected one."""
+    process, began_s = bench.start(command, is_fixed=is_fixed)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.kill()
+    _, errors = process.communicate()
+    number, at_s = line.split() or ("none", "0")
+    if number != str(expected):
+        raise RuntimeError(f"the first batch was {number}, not {expected}: {errors}")
+    return float(at_s) - began_s
+
+
+def variants(bench: Bench, num_workers: int) -> dict[str, Callable[[], object]]:
+    """Plain starts and resumes; each gives seconds."""
+    words = [SCRIPT, str(NUM_BATCHES), str(num_workers)]
+    killed = {batch: killed_run(bench, num_workers, batch) for batch in (EARLY, LATE)}
+
+    def resume(batch: int) -> Callable[[], object]:
+        def run() -> float:
+            directory = bench.new_folder()
+            shutil.copytree(killed[batch], directory, dirs_exist_ok=True)
+            seconds = first_batch(bench, detrain(directory, f"{batch}batches", words), batch, is_fixed=False)
+            shutil.rmtree(directory)
+            return seconds
+
+        return run
+
+    return {
+        "python": lambda: first_batch(bench, python(words), 0, is_fixed=True),
+        "detrain, fresh": lambda: first_batch(bench, detrain(bench.new_folder(), "never", words), 0, is_fixed=False),
+        f"resume at batch {EARLY:,}": resume(EARLY),
+        f"resume at batch {LATE:,}": resume(LATE),
+    }
+
+
+def measure_resume(bench: Bench, report: Report, is_quick: bool) -> None:
+    """One table for each number of workers."""
+    repeats = 2 if is_quick else 9
+    for num_workers in WORKERS:
+        results = measure.alternate(variants(bench, num_workers), repeats)
+        base, early = results["python"], results[f"resume at batch {EARLY:,}"]
+        report.say(f"## {num_workers} workers: seconds from process start to the first new batch")
+        report.table(
+            ["", "seconds", "over python", f"over batch {EARLY:,}"],
+            [
+                [name, spread(found), spread(ratios(found, base)), spread(ratios(found, early))]
+                for name, found in results.items()
+            ],
+        )
+    report.say(
+        f"{repeats} runs each, of a `DataLoader` with {NUM_BATCHES:,} batches of 4 items, shuffled. "
+        f"Aim: batch {LATE:,} within 10 % of batch {EARLY:,}."
+    )
+
+
+if __name__ == "__main__":
+    measure.main("How long a resume takes", __doc__ or "", {"resume": measure_resume})
