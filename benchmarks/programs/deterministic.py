@@ -11,7 +11,9 @@ import torch
 
 torch.backends.cudnn.benchmark = False
 torch.backends.cudnn.deterministic = True
-torch.set_deterministic_debug_mode("warn")  # as use_deterministic_algorithms(True, warn_only=True), without loading inductor
+torch.set_deterministic_debug_mode(
+    "warn"
+)  # as use_deterministic_algorithms(True, warn_only=True), without loading inductor
 
 del sys.argv[0]
 sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))

@@ -25,9 +25,9 @@ class Saver:
         import detrain.state.load_handlers  # noqa: F401 - registers the handlers
 
         self._session = session
-        self._checkpoints, _ = session.directory.read_checkpoints()
-        self._last: Checkpoint | None = session.resume.checkpoint or None
-        self._sequence = max((found.sequence for found in self._checkpoints), default=0)
+        self._last: Checkpoint | None = session.resume.checkpoint
+        self._sequence = self._last.sequence if self._last is not None else 0
+        self._checkpoints = self._set_future_aside()
         self._said: set[str] = set()
         self.census: Census | None = session.resume.census
 
@@ -42,8 +42,8 @@ class Saver:
         self._say_what_is_missing(gather.loud_leaves(walk.tree))
         meta = self._meta(loop, around)
         path = session.directory.checkpoint_path(meta["epoch"], meta["batch"])
-        if path.name in meta["chain"]:
-            return  # the loop outside has been checkpointed at this very place
+        if path.name in meta["chain"] or any(path.name in found.needs for found in self._checkpoints):
+            return  # a loop outside has been checkpointed at this very place, and others build on it
         try:
             saved = checkpoint_file.save(path, walk.tree, meta, self._last)
         except OSError as error:
@@ -60,6 +60,14 @@ class Saver:
         self._checkpoints = session.directory.retain(
             session.settings.keep, self._checkpoints, {*session.way_to(loop), saved.name}
         )
+
+    def _set_future_aside(self) -> list[Checkpoint]:
+        """Checkpoints of a future that this attempt does not come from are not to be mistaken for its own."""
+        directory = self._session.directory
+        good, _ = directory.read_checkpoints()
+        own = [found for found in good if found.sequence <= self._sequence]
+        directory.set_aside([path for path in directory.checkpoint_paths() if path not in [found.path for found in own]])
+        return own
 
     def _meta(self, loop: Loop, around: gather.Surroundings) -> dict[str, Any]:
         session = self._session

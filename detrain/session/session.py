@@ -203,6 +203,7 @@ class Session:
             self.batch_in_epoch += 1
             return
         now_s = time.monotonic()
+        self.batch_in_epoch = 0
         if loop.iteration > 0 and self._may_save(loop) and self.policy.is_due_at_epoch(self.epochs, now_s):
             self._save(loop, frame)
         if part == "epoch":
@@ -210,13 +211,16 @@ class Session:
                 self.policy.epoch_took(now_s - self._epoch_began_s)
             self._epoch_began_s = now_s
             self.epochs += 1
-            self.batch_in_epoch = 0
 
     def at_end(self, loop: Loop, frame: types.FrameType) -> None:
         """A loop in the nest has used up its iterable."""
         if self.is_off:
             return
         self.top = loop
+        # The header that found nothing left was no beginning.
+        self.epochs -= loop.site.part == "epoch"
+        self.batches -= loop.site.part == "batch"
+        self.batch_in_epoch -= loop.site.part == "batch"
         if self.resume.is_pending or not self._may_save(loop):
             return
         if self.policy.is_due_at_end(loop.parent is None, time.monotonic()):

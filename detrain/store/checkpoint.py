@@ -2,14 +2,16 @@
 
 Layout (format 1), readable with `h5ls -r`::
 
-    /                       attributes: format, detrain, meta (JSON), tree_digest (xxh3-128 of /tree and meta)
+    /                       attributes: format, detrain (version), tree_digest (xxh3-128 of /tree and /meta)
+    /meta                   one JSON document, UTF-8, as bytes (below)
     /tree                   the state tree without its bulk data: one JSON document, UTF-8, as bytes
     /arrays/<number>        one contiguous data set for each array; attributes: path, label (a dtype that numpy lacks). An
                             array that an earlier file of the run holds has no data set here; its entry in the JSON document's
                             table `stored` names file and number. The table also holds every array's digest (xxh3-128).
 
 `meta` carries the position, the list of checkpoints to pass through on the way there, the fingerprint of the environment, and the
-digests of the sources. Nothing in a file is executed on reading.
+digests of the sources. Nothing in a file is executed on reading. Texts in attributes have a fixed length: libhdf5 keeps those of
+variable length in a heap without a checksum, and one flipped bit there can make it loop for ever.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from detrain.state.tree import Array, Tree
 FORMAT = 1
 #: An array below this size is written again rather than looked up in an earlier file. Bytes.
 _INLINE_BYTES = 64 * 1024
+#: The path of a leaf is cut to this in the data set's attribute, which HDF5 bounds; the table has it whole. Characters.
+_LONGEST_PATH = 1000
 
 
 @dataclass
@@ -66,18 +70,21 @@ def save(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | Non
     stored: list[list[Any]] = []
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with h5py.File(temporary, "w", libver=("v110", "v110")) as file:
+        # Composed in memory and written by us: when a write of its own fails, libhdf5 cannot close the file any more.
+        with h5py.File(path.name, "w", driver="core", backing_store=False, libver=("v110", "v110")) as file:
             group = file.create_group("arrays")
             for number, array in enumerate(tree.arrays):
                 digest = array.compute_digest()
                 size = int(array.data.nbytes)
                 holder, there = known.get((array.path, digest), ("", number))
-                if size < _INLINE_BYTES or not holder:
+                if size < _INLINE_BYTES or not holder or holder == path.name:
                     holder, there = "", number
                     _write_array(group, number, array)
                 stored.append([array.path, digest, array.label, size, holder, there])
             _write_document(file, tree, meta, stored)
-        _sync(temporary)
+            file.flush()
+            image = file.id.get_file_image()
+        _write_synced(temporary, image)
         os.replace(temporary, path)
         _sync(path.parent)
     except OSError:
@@ -88,9 +95,17 @@ def save(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | Non
 
 def _write_array(group: Any, number: int, array: Array) -> None:
     data = group.create_dataset(str(number), data=array.data, track_times=False)
-    data.attrs["path"] = array.path
+    data.attrs["path"] = _fixed(array.path[:_LONGEST_PATH])
     if array.label:
-        data.attrs["label"] = array.label
+        data.attrs["label"] = _fixed(array.label)
+
+
+def _fixed(text: str) -> Any:
+    return np.bytes_(text.encode())
+
+
+def _text(attribute: Any) -> str:
+    return attribute.decode() if isinstance(attribute, bytes) else str(attribute)
 
 
 def _write_document(file: Any, tree: Tree, meta: dict[str, Any], stored: list[list[Any]]) -> None:
@@ -100,10 +115,10 @@ def _write_document(file: Any, tree: Tree, meta: dict[str, Any], stored: list[li
     file.create_dataset("tree", data=np.frombuffer(text, dtype=np.uint8), track_times=False)
     import detrain
 
-    file.attrs["format"], file.attrs["detrain"] = FORMAT, detrain.__version__
+    file.attrs["format"], file.attrs["detrain"] = FORMAT, _fixed(detrain.__version__)
     # A data set, not an attribute: HDF5 bounds an attribute to 64 KiB.
     file.create_dataset("meta", data=np.frombuffer(meta_text.encode(), dtype=np.uint8), track_times=False)
-    file.attrs["tree_digest"] = _document_digest(text, meta_text.encode())
+    file.attrs["tree_digest"] = _fixed(_document_digest(text, meta_text.encode()))
 
 
 def _document_digest(text: bytes, meta_text: bytes) -> str:
@@ -111,6 +126,14 @@ def _document_digest(text: bytes, meta_text: bytes) -> str:
     state.update(b"\0")
     state.update(meta_text)
     return state.hexdigest()
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with open(path, "wb", buffering=0) as file:
+        left = memoryview(content)
+        while left:
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
 
 
 def _sync(path: Path) -> None:
@@ -150,11 +173,11 @@ def _read_document(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
             version = int(file.attrs["format"])
             if version > FORMAT:
                 raise CheckpointError(
-                    f"{path.name} has format {version}, written by detrain {file.attrs['detrain']}; this detrain reads up to "
+                    f"{path.name} has format {version}, written by detrain {_text(file.attrs['detrain'])}; this detrain reads up to "
                     f"{FORMAT}. Install the newer detrain to resume from it"
                 )
             text, meta_text = file["tree"][()].tobytes(), file["meta"][()].tobytes()
-            digest = file.attrs["tree_digest"]
+            digest = _text(file.attrs["tree_digest"])
         except (KeyError, OSError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path.name} is not a whole checkpoint: {error}") from None
     if _document_digest(text, meta_text) != digest:

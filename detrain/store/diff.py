@@ -33,17 +33,17 @@ def compare(a: Path, b: Path) -> dict[str, Any]:
 
 
 def open_side(path: Path) -> Side:
-    """A checkpoint, or a run's latest one. A run with a damaged checkpoint is refused: it may be the latest."""
+    """A checkpoint, or a run's latest one. A run with a damaged checkpoint that may be the latest is refused."""
     if not path.is_dir():
         return Side(*checkpoint_file.load(path))
     directory = RunDirectory(path)
     good, bad = directory.read_checkpoints()
-    if bad:
+    is_finished = bool((directory.read_record() or {}).get("finished"))
+    if bad and not (is_finished and good and good[0].meta["is_exhausted"]):
         raise CheckpointError(f"{path}: {bad[0]}, and it may be the latest. Name two checkpoint files instead")
     if not good:
         raise CheckpointError(f"there is no checkpoint in {path}")
-    record = directory.read_record() or {}
-    return Side(*checkpoint_file.load(good[0].path), is_finished=bool(record.get("finished")))
+    return Side(*checkpoint_file.load(good[0].path), is_finished=is_finished)
 
 
 def _summary(side: Side) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class RunDirectory:
         except (BlockingIOError, PermissionError):
             self._lock.seek(0)
             holder = self._lock.read().strip() or "another process"
+            self.unlock()
             raise ResumeRefused(
                 f"the run directory {self.path} is held by {holder}. Wait for it, stop it, or choose another with --ckpt-dir"
             ) from None
@@ -122,6 +123,13 @@ class RunDirectory:
                 found.path.unlink(missing_ok=True)
         return [found for found in newest if found.name in wanted]
 
+    def set_aside(self, paths: list[Path]) -> None:
+        """Move checkpoints that the run goes on without (damaged, or of an abandoned future) into the folder `aside`."""
+        for path in paths:
+            folder = self.path / "aside"
+            folder.mkdir(exist_ok=True)
+            path.rename(folder / path.name)
+
     def move_aside(self) -> Path | None:
         """Rename the directory to the first free `<name>.old<N>`; returns the new path, None if there was nothing to move."""
         if not self.path.exists() or not any(entry.name != "lock" for entry in self.path.iterdir()):
@@ -136,8 +144,12 @@ class RunDirectory:
 def write_atomically(path: Path, text: str) -> None:
     """Write a small text file under a temporary name, sync it and rename it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

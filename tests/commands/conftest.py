@@ -43,11 +43,9 @@ class Said:
     err: str
 
 
-def call(*words: object, folder: Path, before: str = "", **env: str) -> Said:
-    """`python -m detrain WORDS…` in `folder`; `before` is a shell command that sets limits."""
+def call(*words: object, folder: Path, **env: str) -> Said:
+    """`python -m detrain WORDS…` in `folder`."""
     command = [sys.executable, "-m", "detrain", *map(str, words)]
-    if before:
-        command = ["bash", "-c", f'{before}; exec "$@"', "bash", *command]
     own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     own["PYTHONPATH"] = str(Path(__file__).parents[2])
     done = subprocess.run(
@@ -92,4 +90,4 @@ def killed(runs: Runs, tmp_path: Path) -> Path:
 @pytest.fixture
 def detrain(tmp_path: Path) -> Callable[..., Said]:
     """Runs a command in the test's own folder."""
-    return lambda *words, before="", **env: call(*words, folder=tmp_path, before=before, **env)
+    return lambda *words, **env: call(*words, folder=tmp_path, **env)

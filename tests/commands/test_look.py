@@ -110,14 +110,18 @@ def test_inspect_leaf_that_is_not_there_says_how_to_find_it(runs):
 def test_inspect_of_a_damaged_leaf_names_it(runs, killed):
     path = latest(killed)
     with h5py.File(path, "r") as file:
-        number, offset = next((n, d.id.get_offset()) for n, d in file["arrays"].items() if d.attrs["path"] == "train.model.weight")
+        number, offset = next(
+            (n, d.id.get_offset()) for n, d in file["arrays"].items() if d.attrs["path"] == "train.model.weight"
+        )
     assert number.isdigit()
     raw = bytearray(path.read_bytes())
     raw[offset] ^= 1
     path.write_bytes(raw)
     said = runs.detrain("inspect", path)
     assert (said.status, said.out) == (2, "")
-    assert said.err.startswith(f"detrain: error: {path.name} is damaged at leaf train.model.weight: its bytes do not have the digest")
+    assert said.err.startswith(
+        f"detrain: error: {path.name} is damaged at leaf train.model.weight: its bytes do not have the digest"
+    )
 
 
 @pytest.mark.parametrize("command", [["inspect", "train.py"], ["diff", "train.py", "A"], ["diff", "A", "train.py"]])
@@ -217,4 +221,6 @@ def test_looking_changes_nothing(runs, killed):
     copy = shutil.copytree(killed, killed.with_name("copy"))
     for words in (["ls", killed], ["inspect", latest(killed)], ["diff", killed, copy]):
         assert runs.detrain(*words).status == 0
-    assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in killed.rglob("*") if path.is_file()}
+    assert before == {
+        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in killed.rglob("*") if path.is_file()
+    }

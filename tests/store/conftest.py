@@ -52,7 +52,12 @@ def assert_same_tree(tree: Tree, other: Tree) -> None:
     assert tree.roots == other.roots
     assert len(tree.arrays) == len(other.arrays)
     for one, two in zip(tree.arrays, other.arrays, strict=True):
-        assert (one.path, one.label, one.data.dtype, one.data.shape) == (two.path, two.label, two.data.dtype, two.data.shape)
+        assert (one.path, one.label, one.data.dtype, one.data.shape) == (
+            two.path,
+            two.label,
+            two.data.dtype,
+            two.data.shape,
+        )
         assert one.data.tobytes() == two.data.tobytes()
 
 

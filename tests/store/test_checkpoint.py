@@ -1,6 +1,5 @@
 """One checkpoint file: what is written is read, what is damaged is refused."""
 
-import random
 import struct
 import subprocess
 import sys
@@ -118,7 +117,6 @@ FLIPPER = """
 """
 
 
-@pytest.mark.xfail(reason="libhdf5 loops for ever on some damaged sizes in the heap of its variable-length strings")
 def test_flipped_byte_anywhere_is_refused_or_changes_nothing(tmp_path, tree, meta):
     path = small_file(tmp_path, tree, meta)
     good = path.read_bytes()
@@ -139,7 +137,9 @@ def test_every_flipped_byte_of_an_array_is_refused_naming_the_leaf(tmp_path, tre
         changed = bytearray(good)
         changed[offset] ^= 0x10
         path.write_bytes(changed)
-        with pytest.raises(CheckpointError, match=r"checkpoint_2_5.h5 is damaged at leaf train.weight: its bytes do not have"):
+        with pytest.raises(
+            CheckpointError, match=r"checkpoint_2_5.h5 is damaged at leaf train.weight: its bytes do not have"
+        ):
             checkpoint.load(path)
 
 
@@ -148,7 +148,7 @@ def test_flipped_byte_of_the_state_tree_is_refused(tmp_path, tree, meta):
     good = path.read_bytes()
     offset = good.index(b'"train.epoch":2') + len('"train.epoch":')
     path.write_bytes(good[:offset] + b"3" + good[offset + 1 :])
-    with pytest.raises(CheckpointError, match="checkpoint_2_5.h5 is damaged: its state tree does not have the digest"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_2_5.h5 is damaged: its state tree does not have the digest"):
         checkpoint.read_header(path)
 
 
@@ -157,7 +157,9 @@ def test_file_truncated_at_any_length_is_refused(tmp_path, tree, meta):
     good = path.read_bytes()
     for length in [*range(0, len(good), max(len(good) // 150, 1)), len(good) - 1]:
         path.write_bytes(good[:length])
-        with pytest.raises(CheckpointError, match=r"checkpoint_2_5.h5 (cannot be read|is not a whole checkpoint|is damaged)"):
+        with pytest.raises(
+            CheckpointError, match=r"checkpoint_2_5.h5 (cannot be read|is not a whole checkpoint|is damaged)"
+        ):
             checkpoint.load(path)
 
 
@@ -165,12 +167,12 @@ def test_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "checkpoint_1_0.h5"
     with h5py.File(path, "w") as file:
         file["weights"] = np.zeros(3)
-    with pytest.raises(CheckpointError, match="checkpoint_1_0.h5 is not a whole checkpoint"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_1_0.h5 is not a whole checkpoint"):
         checkpoint.load(path)
 
 
 def test_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="checkpoint_1_0.h5 cannot be read"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_1_0.h5 cannot be read"):
         checkpoint.load(tmp_path / "checkpoint_1_0.h5")
 
 
@@ -178,7 +180,9 @@ def test_later_format_is_refused_and_says_which_detrain_wrote_it(tmp_path, tree,
     path = small_file(tmp_path, tree, meta)
     with h5py.File(path, "r+") as file:
         file.attrs["format"], file.attrs["detrain"] = checkpoint.FORMAT + 1, "9.1"
-    with pytest.raises(CheckpointError, match=r"has format 2, written by detrain 9.1; this detrain reads up to 1. Install the newer"):
+    with pytest.raises(
+        CheckpointError, match=r"has format 2, written by detrain 9.1; this detrain reads up to 1. Install the newer"
+    ):
         checkpoint.read_header(path)
 
 
@@ -188,7 +192,9 @@ def test_big_array_that_did_not_change_is_not_written_again(tmp_path, tree, meta
     second = checkpoint.save(tmp_path / "checkpoint_1_0.h5", tree({"data": big.copy(), "x": other + 1}), meta(2), first)
     saved = tree({"data": big.copy(), "x": other + 2})
     third = checkpoint.save(tmp_path / "checkpoint_2_0.h5", saved, meta(3), second)
-    assert second.needs == third.needs == {"checkpoint_0_0.h5"}  # the third points to the file itself, not to the second
+    assert (
+        second.needs == third.needs == {"checkpoint_0_0.h5"}
+    )  # the third points to the file itself, not to the second
     assert third.path.stat().st_size < big.nbytes * 1.5
     header, loaded = checkpoint.load(third.path)
     same_tree(loaded, saved)
@@ -206,7 +212,7 @@ def test_missing_earlier_file_is_named(tmp_path, tree, meta):
     first = checkpoint.save(tmp_path / "checkpoint_0_0.h5", tree({"data": big}), meta(1))
     second = checkpoint.save(tmp_path / "checkpoint_1_0.h5", tree({"data": big}), meta(2), first)
     first.path.unlink()
-    with pytest.raises(CheckpointError, match="checkpoint_0_0.h5 cannot be read"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_0_0.h5 cannot be read"):
         checkpoint.load(second.path)
 
 
@@ -217,7 +223,7 @@ def test_damage_in_an_earlier_file_names_that_file_and_the_leaf(tmp_path, tree, 
     raw = bytearray(first.path.read_bytes())
     raw[raw.index(big.tobytes()) + 1000] ^= 1
     first.path.write_bytes(raw)
-    with pytest.raises(CheckpointError, match="checkpoint_0_0.h5 is damaged at leaf data"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_0_0.h5 is damaged at leaf data"):
         checkpoint.load(second.path)
 
 
@@ -228,7 +234,6 @@ def test_array_moved_to_another_path_is_written_in_full(tmp_path, tree, meta):
     assert second.needs == set()
 
 
-@pytest.mark.xfail(raises=CheckpointError, reason="`save` points into the very file that it replaces")
 def test_checkpoint_saved_over_one_of_the_same_name_can_still_be_loaded(tmp_path, tree, meta, same_tree):
     big = np.arange(20_000.0)
     path = tmp_path / "checkpoint_0_0.h5"
@@ -263,12 +268,24 @@ def test_same_state_gives_the_same_bytes(tmp_path, tree, meta):
 
 
 def golden_tree(make):
-    saved = make({"train.weight": np.array([[1.5, -0.0], [np.inf, 2.0**-149]], np.float32), "train.step": np.array(7, np.int64)})
+    saved = make(
+        {"train.weight": np.array([[1.5, -0.0], [np.inf, 2.0**-149]], np.float32), "train.step": np.array(7, np.int64)}
+    )
     saved.nodes[0] |= {"k": "list", "t": "builtins:list"}
-    saved.nodes.append({"k": "dict", "t": "builtins:dict", "p": None, "s": "train.log", "items": [["best", 0.25], ["n", ["t", [1, 2]]]]})
+    saved.nodes.append(
+        {
+            "k": "dict",
+            "t": "builtins:dict",
+            "p": None,
+            "s": "train.log",
+            "items": [["best", 0.25], ["n", ["t", [1, 2]]]],
+        }
+    )
     saved.arrays.append(Array("train.half", np.array([0x3F80, 0x7FC0], np.uint16), "bfloat16"))
     saved.nodes.append({"k": "buffer", "t": "builtins:bytearray", "p": None, "s": "train.half", "array": 2})
-    saved.roots.update({"train.log": ["@", 2], "train.half": ["@", 3], "train.name": "größe", "train.nan": ["f", "000000000000f87f"]})
+    saved.roots.update(
+        {"train.log": ["@", 2], "train.half": ["@", 3], "train.name": "größe", "train.nan": ["f", "000000000000f87f"]}
+    )
     return saved
 
 

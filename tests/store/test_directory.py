@@ -97,7 +97,6 @@ def test_kill_at_any_moment_of_a_save_leaves_all_committed_checkpoints_good(tmp_
     assert not list(tmp_path.glob(".*.tmp"))
 
 
-@pytest.mark.xfail(reason="h5py raises RuntimeError on closing, which `save` does not expect", strict=False)
 def test_write_beyond_the_space_there_is_raises_and_leaves_no_file(tmp_path, tree, meta):
     """RLIMIT_FSIZE stands for a full disk: HDF5 sees the same failing write."""
     program = """
@@ -225,7 +224,9 @@ def test_retention_keeps_the_chain_and_what_is_asked_for(tmp_path, tree, meta):
     fourth = checkpoint.save(place.checkpoint_path(3, 0), tree({}), meta(4, chain=[second.name]))
     left = place.retain(1, [first, second, third, fourth], set())
     assert [one.name for one in left] == [fourth.name, second.name, first.name]
-    assert place.retain(1, [fourth, second, first], {"checkpoint_9_9.h5"})[0] == fourth  # needs one that is gone: no error
+    assert (
+        place.retain(1, [fourth, second, first], {"checkpoint_9_9.h5"})[0] == fourth
+    )  # needs one that is gone: no error
 
 
 # --- who holds it ---
@@ -234,7 +235,9 @@ def test_retention_keeps_the_chain_and_what_is_asked_for(tmp_path, tree, meta):
 def test_second_attempt_is_refused_and_told_who_holds_the_directory(tmp_path):
     refused = RunDirectory(tmp_path / "run")
     with holder(refused.path) as process:
-        with pytest.raises(ResumeRefused, match=rf"run is held by process {process.pid} on .* since .*\. Wait for it, stop it, or"):
+        with pytest.raises(
+            ResumeRefused, match=rf"run is held by process {process.pid} on .* since .*\. Wait for it, stop it, or"
+        ):
             refused.lock()
         refused.unlock()
         assert f"process {process.pid} on " in (listing.holder_of(tmp_path / "run") or "")
@@ -319,7 +322,6 @@ def test_record_that_is_no_json_is_refused_saying_what_to_do(tmp_path):
         RunDirectory(tmp_path).read_record()
 
 
-@pytest.mark.xfail(reason="write_atomically leaves its temporary file behind when the write fails")
 def test_failing_write_of_a_small_file_leaves_no_temporary(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
