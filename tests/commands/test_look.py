@@ -111,7 +111,7 @@ def test_inspect_of_a_damaged_leaf_names_it(runs, killed):
     path = latest(killed)
     with h5py.File(path, "r") as file:
         number, offset = next(
-            (n, d.id.get_offset()) for n, d in file["arrays"].items() if d.attrs["path"] == "train.model.weight"
+            (n, d.id.get_offset()) for n, d in file["arrays"].items() if d.attrs["path"] == b"train.model.weight"
         )
     assert number.isdigit()
     raw = bytearray(path.read_bytes())
