@@ -28,8 +28,6 @@ def replace_process(request: dict[str, Any]) -> NoReturn:
     environment = dict(os.environ)
     for name, value in _DEFAULTS.items():
         environment.setdefault(name, value)
-    for name, value in request.get("threads", {}).items():
-        environment.setdefault(name, value)
     library = preload.library()
     if library is not None:
         environment[preload.SEED_VARIABLE] = str(request["seed"])

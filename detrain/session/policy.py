@@ -59,6 +59,13 @@ class Policy:
         self.cost_s = cost_s
         self.is_asked = False
 
+    def without_epochs(self) -> bool:
+        """The training has one loop only; True if that makes `epoch` mean nothing, so that it is `auto` from now on."""
+        if self.every.kind != "epoch":
+            return False
+        self.every = Every("auto")
+        return True
+
     def epoch_took(self, seconds: float) -> None:
         """An epoch has ended."""
         self._longest_epoch_s = max(self._longest_epoch_s, seconds)

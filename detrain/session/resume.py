@@ -70,7 +70,6 @@ class Resume:
         return True
 
     def _take_census(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
-        import detrain.adapters.numpy
         import detrain.state.load_handlers  # noqa: F401 - registers the handlers
         from detrain.session import gather
         from detrain.state.restore import Origins
@@ -125,7 +124,7 @@ class Resume:
         if changed:
             raise ResumeRefused(
                 f"the environment is not the checkpoint's: {'; '.join(changed)}. The bits may come out differently; go back to the old "
-                "environment, start over with --fresh, or go on with --trust-changes"
+                "environment (OMP_NUM_THREADS sets torch_threads), start over with --fresh, or go on with --trust-changes"
             )
 
     def _check_leaves(self, doubtful: list[str]) -> None:

@@ -21,7 +21,6 @@ class Saver:
     """Saves for one attempt."""
 
     def __init__(self, session: Session) -> None:
-        import detrain.adapters.numpy
         import detrain.state.load_handlers  # noqa: F401 - registers the handlers
 
         self._session = session
@@ -66,7 +65,9 @@ class Saver:
         directory = self._session.directory
         good, _ = directory.read_checkpoints()
         own = [found for found in good if found.sequence <= self._sequence]
-        directory.set_aside([path for path in directory.checkpoint_paths() if path not in [found.path for found in own]])
+        directory.set_aside(
+            [path for path in directory.checkpoint_paths() if path not in [found.path for found in own]]
+        )
         return own
 
     def _meta(self, loop: Loop, around: gather.Surroundings) -> dict[str, Any]:

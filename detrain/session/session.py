@@ -196,6 +196,8 @@ class Session:
             self.resume.at_header(self, loop, frame)
         part = loop.site.part
         if part == "batch":
+            if loop.parent is None and self.policy.without_epochs():
+                warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
             is_near = loop.parent is None or loop.parent.is_marked
             if self.policy.is_due_at_batch(self.batches, time.monotonic(), is_near=is_near) and self._may_save(loop):
                 self._save(loop, frame)

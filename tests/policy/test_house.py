@@ -1,0 +1,93 @@
+"""What the house promises about itself: who imports whom, what a command loads, how long a file is."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "detrain"
+
+#: Part of the package to the parts that it may import. `errors` and the package itself may be imported by all.
+MAY_IMPORT = {
+    "__main__": {"cli"},
+    "cli": {"launch", "session", "store", "tracer", "instfile", "rewrite", "state"},
+    "launch": {"adapters", "hooks", "instfile", "rewrite", "session", "store", "state"},
+    "hooks": {"session"},
+    "session": {"instfile", "state", "store"},
+    "rewrite": {"instfile"},
+    "tracer": {"instfile"},
+    "adapters": {"state"},
+    "store": {"state"},
+    "state": set(),
+    "instfile": set(),
+}
+ONLY_IN = {"libcst": "rewrite", "bytecode": "tracer", "torch": "adapters", "tensorflow": "adapters", "h5py": "store"}
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            if node.module == "detrain":
+                found |= {f"detrain.{name.name}" for name in node.names}
+    return found
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_downwards(path: Path) -> None:
+    part = part_of(path)
+    parts = {name.split(".")[1] for name in imports_of(path) if name.startswith("detrain.")}
+    assert parts - {part, "errors", "__version__"} <= MAY_IMPORT.get(part, set())
+
+
+@pytest.mark.parametrize(("library", "home"), ONLY_IN.items())
+def test_a_library_is_imported_in_one_place_only(library: str, home: str) -> None:
+    users = {part_of(path) for path in SOURCES if library in {name.partition(".")[0] for name in imports_of(path)}}
+    assert users <= {home}
+
+
+def test_parts_import_each_other_in_no_circle() -> None:
+    def reach(part: str, seen: frozenset[str]) -> None:
+        assert part not in seen
+        for below in MAY_IMPORT.get(part, ()):
+            reach(below, seen | {part})
+
+    for part in MAY_IMPORT:
+        reach(part, frozenset())
+
+
+@pytest.mark.parametrize(
+    "words", [["-c", "import detrain"], ["-m", "detrain", "--help"], ["-m", "detrain", "run", "--help"]]
+)
+def test_help_loads_no_framework(words: list[str]) -> None:
+    code = [sys.executable, "-X", "importtime", *words]
+    loaded = {
+        line.rpartition("|")[2].strip()
+        for line in subprocess.run(code, capture_output=True, text=True, check=True).stderr.splitlines()
+    }
+    assert not loaded & {"torch", "tensorflow", "keras", "numpy", "h5py", "libcst"}
+
+
+def test_the_flags_of_run_are_those_of_the_page() -> None:
+    from detrain.cli.run import run
+
+    assert sorted(option.opts[0] for option in run.params if option.opts[0].startswith("-")) == [
+        "--ckpt-dir", "--every", "--fresh", "--from", "--keep", "--nondeterministic", "--seed", "--trust-changes", "-m",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_stay_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 600
