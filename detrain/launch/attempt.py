@@ -181,7 +181,7 @@ class Attempt:
         if session.files.known or goal is not None:
             session.files.rewind(goal.meta["files"] if goal is not None else {})
         settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"])
-        sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
         os.register_at_fork(after_in_child=session.stop)
         session.on_training = Signals(session).listen

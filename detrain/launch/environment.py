@@ -17,6 +17,7 @@ REQUEST = "DETRAIN_REQUEST"
 #: Set unless the user has set them. Each line: what it fixes.
 _DEFAULTS = {
     "PYTHONHASHSEED": "0",  # order of sets and of dicts keyed by hash; read by the interpreter before any Python runs
+    "TORCHINDUCTOR_DETERMINISTIC": "1",  # torch.compile: no choice of kernels by timing
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS: without it deterministic mode refuses matrix products on CUDA
 }
 _ADDR_NO_RANDOMIZE = 0x0040000  # <sys/personality.h>
@@ -51,7 +52,7 @@ def fix_address_space() -> bool:
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         before = libc.personality(ctypes.c_ulong(_READ_ONLY))
-        return before >= 0 and libc.personality(ctypes.c_ulong(before | _ADDR_NO_RANDOMIZE)) >= 0
+        return bool(before >= 0 and libc.personality(ctypes.c_ulong(before | _ADDR_NO_RANDOMIZE)) >= 0)
     except (OSError, AttributeError):
         return False
 

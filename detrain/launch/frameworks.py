@@ -59,7 +59,7 @@ def prepare(name: str, frameworks: Frameworks, settings: adapters.Settings, sess
 
 def watch_imports(on_loaded: Callable[[str], None]) -> None:
     """Report every framework as it is loaded, and at once those that detrain has loaded itself."""
-    sys.meta_path.insert(0, FrameworkFinder(on_loaded))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, FrameworkFinder(on_loaded))
     for name in adapters.NAMES:
         if name in sys.modules:
             on_loaded(name)

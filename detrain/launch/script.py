@@ -37,7 +37,7 @@ def run_file(path: str, arguments: list[str], compile_source: Compile) -> None:
         run_plainly([path, *arguments])
     module = _fresh_main()
     module.__file__ = _as_python_names_it(path)
-    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", module.__file__)  # type: ignore[assignment]
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", module.__file__)
     module.__dict__["__cached__"] = None
     _with_peeled_traceback(lambda: exec(code, module.__dict__))
 

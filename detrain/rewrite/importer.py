@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -46,7 +47,7 @@ class Instrumenter:
 
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Code of a source file. A file that Python itself cannot compile raises what Python raises."""
-        tree: ast.Module = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        tree: Any = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
         from detrain.rewrite.sites import find_loops
 
         sites = find_loops(tree)

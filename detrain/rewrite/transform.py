@@ -53,7 +53,7 @@ class _AddHooks(cst.CSTTransformer):
 
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.BaseStatement:
         line = self._line_of.get(original_node)
-        if line not in self._parts:
+        if line is None or line not in self._parts:
             return updated_node
         call = _call(HOOKS[self._parts[line]], line, _in_parentheses(updated_node.iter))
         space = updated_node.whitespace_after_in

@@ -156,7 +156,7 @@ class OutputFiles:
 
 def _open_for_writing() -> set[str]:
     """Absolute paths of the files that this process has open for writing, from /proc."""
-    found = set()
+    found: set[str] = set()
     try:
         numbers = os.listdir("/proc/self/fd")
     except OSError:

@@ -117,7 +117,7 @@ def _plan_replay(tree: Tree, ref: Ref, count: int) -> None:
 
 def _replay(tree: Tree, around: Surroundings) -> None:
     """Fetch again, and drop, the elements that the loop's iterator had handed out by the checkpoint."""
-    ref = tree.roots.get(f"loops[{len(around.loops) - 1}].iterator")
+    ref: Ref = tree.roots.get(f"loops[{len(around.loops) - 1}].iterator")
     feed = around.loops[-1].feed
     if not is_node(ref) or feed is None or feed.replacement is None:
         return

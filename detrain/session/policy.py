@@ -47,6 +47,8 @@ class Policy:
         self._last_epoch = 0
         self._last_batch = 0
         self.cost_s = 0.0
+        #: Seconds between checkpoints for `auto` and `30s`.
+        self.interval_s = every.count if every.kind == "seconds" else SHORTEST_S
         self._longest_epoch_s = 0.0
 
     def begin(self, now_s: float) -> None:
@@ -57,6 +59,9 @@ class Policy:
         """A checkpoint was taken at these totals of epochs and batches begun."""
         self._last_epoch, self._last_batch, self._last_s = epoch, batch, now_s
         self.cost_s = cost_s
+        if self.every.kind != "seconds":
+            within_budget_s = cost_s / BUDGET
+            self.interval_s = min(max(SHORTEST_S, within_budget_s), max(LONGEST_S, within_budget_s))
         self.is_asked = False
 
     def without_epochs(self) -> bool:
@@ -69,13 +74,6 @@ class Policy:
     def epoch_took(self, seconds: float) -> None:
         """An epoch has ended."""
         self._longest_epoch_s = max(self._longest_epoch_s, seconds)
-
-    @property
-    def interval_s(self) -> float:
-        """Seconds between checkpoints for `auto` and `30s`."""
-        if self.every.kind == "seconds":
-            return self.every.count
-        return min(max(SHORTEST_S, self.cost_s / BUDGET), max(LONGEST_S, self.cost_s / BUDGET))
 
     def is_due_at_epoch(self, epoch: int, now_s: float) -> bool:
         """At the header of an epoch (or outer) loop.

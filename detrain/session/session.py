@@ -14,7 +14,7 @@ from typing import Any
 
 from detrain import instfile
 from detrain.session.files import OutputFiles
-from detrain.session.loops import Loop, Site, innermost_active
+from detrain.session.loops import Loop, Site, address, innermost_active
 from detrain.session.messages import say, warn
 from detrain.session.nest import NestFinder, is_settled
 from detrain.session.policy import Policy
@@ -44,7 +44,7 @@ class Frameworks:
         """Every process-wide generator of random numbers, by name."""
         import random
 
-        found: dict[str, Any] = {"python": random._inst}  # type: ignore[attr-defined]
+        found: dict[str, Any] = {"python": random._inst}
         for adapter in self.loaded.values():
             found.update(adapter.generators())
         return found
@@ -103,6 +103,7 @@ class Session:
         self._thread = threading.get_ident()
         self._epoch_began_s = time.monotonic()
         self._is_training = False
+        self._is_looking = True
         self._watches: list[Any] = []
         self._saver: Any = None  # detrain.session.saving.Saver; loads h5py, so made when first needed
 
@@ -145,29 +146,37 @@ class Session:
         loop = self.top
         if self.is_off or loop is None or threading.get_ident() != self._thread:
             return True
-        while loop is not None and not (loop.frame_id == id(frame) and loop.site.line == line):
+        here = address(frame)
+        while loop is not None and not (loop.frame_address == here and loop.site.line == line):
             loop = loop.parent
         if loop is not None:
-            loop.tick(frame)
+            loop.tick()
         return True
 
     def _enter(self, frame: types.FrameType, line: int) -> Loop | None:
         if self.is_off or threading.get_ident() != self._thread:
             return None
         site = self._site(frame.f_code.co_filename, line)
-        parent = innermost_active(self.top, frame.f_back if self._is_same_loop(frame, line) else frame)
+        parent = innermost_active(self._top_before(frame, line), frame)
         if not site.part and parent is not None and parent.site.part == "batch":
             return None  # inside a batch nothing is of interest any more
         self._finish_sibling(parent)
         children = self._root_children if parent is None else parent.children
         ordinal = children.get(site, 0)
         children[site] = ordinal + 1
-        self.top = Loop(self, site, parent, ordinal, id(frame))
+        self.top = Loop(self, site, parent, ordinal, address(frame))
+        self._is_looking = self._is_looking or not site.part
         return self.top
 
-    def _is_same_loop(self, frame: types.FrameType, line: int) -> bool:
-        """True if the innermost loop is an earlier entry of the same loop, seen in a frame at the same address."""
-        return self.top is not None and self.top.frame_id == id(frame) and self.top.site.line == line
+    def _top_before(self, frame: types.FrameType, line: int) -> Loop | None:
+        """The innermost loop so far, without an earlier entry of the loop that is entered: that one has ended."""
+        loop = self.top
+        here = address(frame)
+        while loop is not None:
+            if loop.frame_address == here and loop.site.line == line:
+                return loop.parent
+            loop = loop.parent
+        return self.top
 
     def _finish_sibling(self, parent: Loop | None) -> None:
         """A loop beside an earlier one is entered: what led to the end of the earlier one is needed to get here again."""
@@ -186,35 +195,36 @@ class Session:
             )
         return site
 
-    def at_header(self, loop: Loop, frame: types.FrameType) -> None:
+    def at_header(self, loop: Loop) -> None:
         """An iteration of a loop in the nest is about to begin."""
         if not self._is_training:
             self._is_training = True
             self.policy.begin(time.monotonic())
             self.on_training()
         if self.resume.is_pending:
-            self.resume.at_header(self, loop, frame)
+            self.resume.at_header(self, loop, loop.find_frame())
         part = loop.site.part
         if part == "batch":
             if loop.parent is None and self.policy.without_epochs():
                 warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
             is_near = loop.parent is None or loop.parent.is_marked
             if self.policy.is_due_at_batch(self.batches, time.monotonic(), is_near=is_near) and self._may_save(loop):
-                self._save(loop, frame)
+                self._save(loop)
+            self._is_looking = self._is_looking and not is_settled(loop)
             self.batches += 1
             self.batch_in_epoch += 1
             return
         now_s = time.monotonic()
         self.batch_in_epoch = 0
         if loop.iteration > 0 and self._may_save(loop) and self.policy.is_due_at_epoch(self.epochs, now_s):
-            self._save(loop, frame)
+            self._save(loop)
         if part == "epoch":
             if loop.iteration > 0:
                 self.policy.epoch_took(now_s - self._epoch_began_s)
             self._epoch_began_s = now_s
             self.epochs += 1
 
-    def at_end(self, loop: Loop, frame: types.FrameType) -> None:
+    def at_end(self, loop: Loop) -> None:
         """A loop in the nest has used up its iterable."""
         if self.is_off:
             return
@@ -226,7 +236,7 @@ class Session:
         if self.resume.is_pending or not self._may_save(loop):
             return
         if self.policy.is_due_at_end(loop.parent is None, time.monotonic()):
-            self._save(loop, frame)
+            self._save(loop)
 
     def _may_save(self, loop: Loop) -> bool:
         """False while fast-forwarding, and while the nest may still turn out to be another."""
@@ -234,13 +244,13 @@ class Session:
             return False
         return loop.site.part != "batch" or bool(self._parts) or is_settled(loop)
 
-    def _save(self, loop: Loop, frame: types.FrameType) -> None:
+    def _save(self, loop: Loop) -> None:
         if self._saver is None:
             from detrain.session.saving import Saver
 
             self._saver = Saver(self)
         started_s = time.monotonic()
-        self._saver.save(loop, frame)
+        self._saver.save(loop, loop.find_frame())
         now_s = time.monotonic()
         self.policy.saved(self.epochs, self.batches, now_s, now_s - started_s)
         self.on_saved()
@@ -261,20 +271,16 @@ class Session:
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
     def _on_gradient(self) -> None:
-        if (
-            not self.is_off
-            and threading.get_ident() == self._thread
-            and self._finder.on_gradient(self.top, sys._getframe(1))
-        ):
+        if self._is_seeing() and self._finder.on_gradient(self.top, sys._getframe(1)):
             self._nest_found()
 
     def _on_update(self) -> None:
-        if (
-            not self.is_off
-            and threading.get_ident() == self._thread
-            and self._finder.on_update(self.top, sys._getframe(1))
-        ):
+        if self._is_seeing() and self._finder.on_update(self.top, sys._getframe(1)):
             self._nest_found()
+
+    def _is_seeing(self) -> bool:
+        """False once the nest is settled, until a loop of unknown part is entered outside the batch loop."""
+        return self._is_looking and not self.is_off and threading.get_ident() == self._thread
 
     def _nest_found(self) -> None:
         loops = self.top.path if self.top is not None else []

@@ -95,7 +95,7 @@ class DictHandler(Handler):
             if is_node(key_ref):
                 live_key = by_position[position] if position < len(by_position) else MISSING
                 key = restore.value(key_ref, live_key)
-                is_hash_ready = is_hash_ready and type(key).__hash__ is object.__hash__
+                is_hash_ready = is_hash_ready and hashes_by_address(key)
                 live_value = by_identity.get(id(key), MISSING)
             else:
                 key = decode_value(key_ref)
@@ -145,16 +145,17 @@ def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> 
     set.clear(obj)
     for element in elements:
         set.add(obj, element)
-    if list(set.__iter__(obj)) != elements and not all(map(_is_unordered_by_value, elements)):
+    if list(set.__iter__(obj)) != elements and not all(map(hashes_by_address, elements)):
         raise RestoreError(
             f"{restore.path_of(node)}: the set's order of iteration depends on its history and cannot be made again; "
             "iterate over sorted(...) or use a dict"
         )
 
 
-def _is_unordered_by_value(element: Any) -> bool:
-    """Objects hashed by address have no order that anyone could rely on from one process to the next."""
-    return type(element).__hash__ is object.__hash__
+def hashes_by_address(obj: Any) -> bool:
+    """True for objects whose hash is their address: it is ready before they are filled, and no order by it can be relied on."""
+    hash_function: Any = type(obj).__hash__
+    return hash_function is object.__hash__
 
 
 class FrozenSetHandler(Handler):
@@ -227,11 +228,10 @@ class SubclassedAtomHandler(Handler):
     kind = "atom"
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        for base in (bool, int, float, complex, str, bytes):
-            if isinstance(obj, base):
-                node["v"] = walk.child(base.__new__(base, base(obj)) if base is not str else str.__str__(obj), "")
-                return
-        raise CaptureError(f"{type_name(type(obj))} is not an atom")
+        value = _base_value(obj)
+        if value is obj:
+            raise CaptureError(f"{type_name(type(obj))} is not an atom")
+        node["v"] = walk.child(value, "")
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return super().is_twin(live, node, restore) and repr(_base_value(live)) == repr(decode_value(node["v"]))
@@ -243,9 +243,13 @@ class SubclassedAtomHandler(Handler):
 
 
 def _base_value(obj: Any) -> Any:
-    for base in (int, float, complex, str, bytes):
+    """The plain number or text inside an object of a derived class, whatever that class overrides."""
+    plain: dict[type, Any] = {
+        int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__, bytes: bytes.__bytes__,
+    }  # fmt: skip
+    for base, convert in plain.items():
         if isinstance(obj, base):
-            return base.__new__(base, obj) if base is not str else str.__str__(obj)
+            return convert(obj)
     return obj
 
 

@@ -21,7 +21,7 @@ from detrain.state.restore import MISSING, CannotBuild, Restore
 from detrain.state.tree import Node, is_node
 from detrain.state.walk import Walk, keep
 
-_SEQUENCE_ITERATORS = (
+_SEQUENCE_ITERATORS: tuple[type, ...] = (
     type(iter([])),
     type(iter(())),
     type(iter("")),
@@ -31,7 +31,7 @@ _SEQUENCE_ITERATORS = (
 )
 _RANGE_ITERATORS = (type(iter(range(0))), type(iter(range(1 << 100))))
 #: These list what is left when they are asked to reduce, and cannot be moved forward but by `next`.
-_DRAINING_ITERATORS = (
+_DRAINING_ITERATORS: tuple[type, ...] = (
     type(iter({})), type(iter({}.items())), type(iter({}.values())), type(reversed({})), type(reversed({}.items())),
     type(reversed({}.values())), type(iter(set())),
 )  # fmt: skip
@@ -218,11 +218,11 @@ class GeneratorHandler(Handler):
         if not super().is_twin(live, node, restore):
             return False
         code = live.gi_code
-        return [code.co_filename, code.co_firstlineno, code.co_qualname] == node["code"]
+        return bool([code.co_filename, code.co_firstlineno, code.co_qualname] == node["code"])
 
     def build(self, node: Node, restore: Restore) -> Any:
         if "finished" in node:
-            made = (nothing for nothing in ())
+            made = (nothing for nothing in list[Any]())
             made.close()
             return made
         raise CannotBuild(f"a suspended generator, {node['code'][2]} of {node['code'][0]}:{node['code'][1]}")

@@ -240,12 +240,17 @@ class WeakContainerHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if "seq" in node:
             members = restore.values(node["seq"])
-            restore.afterwards(lambda: (obj.clear(), obj.update(members)))  # type: ignore[func-returns-value,arg-type]
+            restore.afterwards(lambda: _refill(obj, members))
         else:
             live = dict(obj.items())
             pairs = [(restore.value(k), v) for k, v in node["items"]]
             filled = [(k, restore.value(v, live.get(k, MISSING))) for k, v in pairs]
-            restore.afterwards(lambda: (obj.clear(), obj.update(filled)))  # type: ignore[func-returns-value,arg-type]
+            restore.afterwards(lambda: _refill(obj, filled))
+
+
+def _refill(obj: Any, members: list[Any]) -> None:
+    obj.clear()
+    obj.update(members)
 
 
 class KeptHandler(Handler):

@@ -84,7 +84,7 @@ def _name(obj: Any) -> Any:
 
 def _raw_mode(obj: Any) -> str:
     raw = getattr(getattr(obj, "buffer", obj), "raw", obj)
-    return {"ab+": "a+b", "xb+": "w+b", "rb+": "r+b"}.get(raw.mode, raw.mode)
+    return {"ab+": "a+b", "xb+": "w+b", "rb+": "r+b"}.get(raw.mode, str(raw.mode))
 
 
 class MemoryFileHandler(Handler):

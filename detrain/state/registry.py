@@ -36,7 +36,7 @@ class Handler:
         raise NotImplementedError
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return type_name(type(live)) == node["t"]
+        return bool(type_name(type(live)) == node["t"])
 
     def build(self, node: Node, restore: Restore) -> Any:
         cls = restore.find_type(node)

@@ -147,7 +147,7 @@ class Restore:
         """The bulk data of a node."""
         return self.tree.arrays[node["array"]].data
 
-    def find_type(self, node: Node) -> type:
+    def find_type(self, node: Node) -> Any:
         """The class of a node; raises `RestoreError` if the script has not defined it."""
         try:
             found = registry.resolve(node["t"])
@@ -155,7 +155,7 @@ class Restore:
             found = self._origins.types.get(node["t"]) if self._origins else None
             if found is None:
                 raise RestoreError(f"{self.path_of(node)}: its class {node['t']} cannot be found: {error}") from None
-        return found  # type: ignore[no-any-return]
+        return found
 
     def path_of(self, node: Node) -> str:
         """Path of a node, for messages."""

@@ -21,14 +21,17 @@ def test_a_checkpoint_at_every_batch_changes_no_bit(name, reference):
     assert not _differs(reference(PROGRAMS[name]), reference(PROGRAMS[name], "1batches"))
 
 
-@pytest.mark.parametrize(
-    "name", ["loader_workers_1", "loader_workers_4", "loader_workers_2_persistent", "loader_prefetch_5"]
-)
+@pytest.mark.parametrize("name", ["loader_workers_1", "loader_workers_4", "loader_prefetch_5"])
 def test_bits_are_the_same_for_any_number_of_workers(name, reference):
-    expected = reference(PROGRAMS["loader_workers_2"])
-    found = reference(PROGRAMS[name])
-    assert found.attempts[0].stdout == expected.attempts[0].stdout
-    assert found.files == expected.files
+    assert not _differs(reference(PROGRAMS["loader_workers_2"]), reference(PROGRAMS[name]))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_bits_are_the_same_for_any_number_of_persistent_workers(workers, reference):
+    # Not the bits of workers that are started anew: torch draws a base seed less per epoch for persistent ones.
+    program = PROGRAMS["loader_workers_2_persistent"]
+    other = Program(f"{workers} persistent", program.script.replace("num_workers=2", f"num_workers={workers}"))
+    assert not _differs(reference(program), reference(other))
 
 
 def test_workers_draw_different_numbers_in_each_batch_and_epoch(reference):

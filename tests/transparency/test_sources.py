@@ -183,7 +183,10 @@ def test_a_tracer_of_the_script_sees_the_same_lines(same: Same) -> None:
     assert outcome.stdout.count("call plain") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="hooks at loops are Python functions, which profilers and `step` see; docs/transparency.md says so")
+@pytest.mark.xfail(
+    strict=True,
+    reason="hooks at loops are Python functions, which profilers and `step` see; docs/transparency.md says so",
+)
 def test_a_profiler_of_the_script_sees_the_same_calls(same: Same) -> None:
     use = """
     calls = []
@@ -214,7 +217,10 @@ def test_breakpoint_stops_at_the_right_line(same: Same) -> None:
     same(script, stdin="b 6\nc\nc\np n\ncl 1\nc\n", says="script.py:6")
 
 
-@pytest.mark.xfail(strict=True, reason="hooks at loops are Python functions, which profilers and `step` see; docs/transparency.md says so")
+@pytest.mark.xfail(
+    strict=True,
+    reason="hooks at loops are Python functions, which profilers and `step` see; docs/transparency.md says so",
+)
 def test_a_debugger_steps_through_a_loop_line_by_line(same: Same) -> None:
     script = """
         def f(rows):

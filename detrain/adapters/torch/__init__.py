@@ -39,7 +39,9 @@ def prepare(settings: Settings) -> None:
     if settings.is_deterministic:
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.deterministic = True
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        # As use_deterministic_algorithms(True, warn_only=True), which would load all of dynamo; for compiled code the
+        # environment variable that the launcher sets does the same.
+        torch.set_deterministic_debug_mode("warn")
 
 
 def generators() -> dict[str, Any]:
@@ -58,8 +60,7 @@ def flags() -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "anomaly": torch.is_anomaly_enabled(),
         "matmul_precision": torch.get_float32_matmul_precision(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "deterministic": torch.get_deterministic_debug_mode(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
     }
@@ -73,8 +74,7 @@ def set_flags(flags: dict[str, Any]) -> None:
         "grad": torch.set_grad_enabled,
         "anomaly": torch.autograd.set_detect_anomaly,
         "matmul_precision": torch.set_float32_matmul_precision,
-        "deterministic": lambda v: torch.use_deterministic_algorithms(v, warn_only=flags["warn_only"]),
-        "warn_only": lambda v: torch.use_deterministic_algorithms(flags["deterministic"], warn_only=v),
+        "deterministic": torch.set_deterministic_debug_mode,
         "cudnn_benchmark": lambda v: setattr(torch.backends.cudnn, "benchmark", v),
         "cudnn_deterministic": lambda v: setattr(torch.backends.cudnn, "deterministic", v),
     }

@@ -64,7 +64,7 @@ class TensorHandler(Handler):
             return False
         if "graph" in node or live.grad_fn is not None or "coo" in node or live.layout is not torch.strided:
             return False
-        return dtype_name(live.dtype) == node["dtype"] and str(live.device) == node["device"]
+        return bool(dtype_name(live.dtype) == node["dtype"] and str(live.device) == node["device"])
 
     def build(self, node: Node, restore: Restore) -> Any:
         if "coo" in node:
