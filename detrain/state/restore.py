@@ -204,7 +204,7 @@ class Restore:
                 live.clear()
                 live.update(restored)
         if "slots" in node:
-            cls = type(obj)
+            cls: Any = type(obj)
             present = dict(slot_values(obj, cls))
             descriptors = dict(slot_descriptors(cls))
             saved = dict(node["slots"])

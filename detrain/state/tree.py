@@ -99,7 +99,7 @@ class Array:
         if not self.digest:
             state = xxhash.xxh3_128(f"{self.label or self.data.dtype.str} {self.data.shape}".encode())
             if self.data.size:
-                state.update(np.ascontiguousarray(self.data).reshape(-1).view(np.uint8))
+                state.update(np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data)
             self.digest = state.hexdigest()
         return self.digest
 

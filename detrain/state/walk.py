@@ -135,7 +135,7 @@ def instance_dict(obj: Any) -> dict[str, Any] | None:
 
 
 @functools.cache
-def slot_descriptors(cls: Any) -> list[tuple[str, Any]]:
+def slot_descriptors(cls: type[Any]) -> list[tuple[str, Any]]:
     """Name and member descriptor of every `__slots__` entry, as mangled names, base classes first."""
     found = []
     for base in reversed(cls.__mro__):
