@@ -117,7 +117,6 @@ class Attempt:
             "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
             "attempts": 1,
             "processors": os.cpu_count(),
-            "finished": False,
         }
 
     def _plan_resume(self) -> Resume:
@@ -215,10 +214,11 @@ class Attempt:
             self._mark_finished()
 
     def _mark_finished(self) -> None:
+        """Note the end; by the very last act of this process, if the preload is there to do it."""
         try:
-            self.directory.write_record(
-                {**self.record, "finished": True, "ended": time.strftime("%Y-%m-%d %H:%M:%S %z")}
-            )
+            prepared, final = self.directory.prepare_end(time.strftime("%Y-%m-%d %H:%M:%S %z"))
+            if not preload.rename_at_exit(prepared, final):
+                prepared.replace(final)
         except OSError as error:
             warn("checkpoint-failed", f"the end of the run cannot be noted in {self.directory.path}: {error}")
 

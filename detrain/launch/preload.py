@@ -77,6 +77,12 @@ def set_entropy_state(state: tuple[int, int]) -> None:
         )
 
 
+def rename_at_exit(prepared: Path, final: Path) -> bool:
+    """Let the very last act of this process be a rename, made only if it ends by itself; False if no library is there to do it."""
+    function = _function("detrain_rename_at_exit", ctypes.c_char_p, ctypes.c_char_p)
+    return function is not None and bool(function(os.fsencode(prepared), os.fsencode(final)))
+
+
 def _reason() -> str:
     if library() is None:
         return f"{_LIBRARY_NAME} was not built; install a C compiler and run `python setup.py build_syscalls`"
@@ -85,9 +91,9 @@ def _reason() -> str:
     return f"{SEED_VARIABLE} was not set when the process started"
 
 
-def _function(name: str) -> ctypes._NamedFuncPointer | None:
+def _function(name: str, *arguments: type[ctypes._CDataType]) -> ctypes._NamedFuncPointer | None:
     """The exported C function of this process, None when the library is not loaded."""
     function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
-        function.argtypes, function.restype = [_State], ctypes.c_int
+        function.argtypes, function.restype = arguments or [_State], ctypes.c_int
     return function

@@ -7,6 +7,7 @@ of random numbers, and the iterators of the loops themselves.
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -93,9 +94,26 @@ def capture(around: Surroundings, generators: dict[str, Any], census: Census | N
     for name, value in live_roots(around, generators).items():
         walk.root(name, value)
     walk.run()
+    for thread in _threads_of_the_script():
+        walk.note(f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop")
     for number, loop in enumerate(around.loops):
         _plan_replay(walk.tree, walk.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
     return walk
+
+
+def _threads_of_the_script() -> list[threading.Thread]:
+    """Living threads whose code is the user's own; those of libraries serve, and hold none of the run's numbers."""
+    found = []
+    for thread in threading.enumerate():
+        target = getattr(thread, "_target", None)
+        modules = {getattr(target, "__module__", None), type(thread).__module__}
+        if (
+            thread is not threading.main_thread()
+            and thread is not threading.current_thread()
+            and modules & user_modules
+        ):
+            found.append(thread)
+    return found
 
 
 def _plan_replay(tree: Tree, ref: Ref, count: int) -> None:
@@ -131,7 +149,7 @@ def _replay(tree: Tree, around: Surroundings) -> None:
             ) from None
 
 
-def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins | None) -> list[str]:
+def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins) -> list[str]:
     """Bring the live program to the state of a tree; returns the leaves that may not be as they were, with the reasons.
 
     Raises `RestoreError` naming what cannot be restored.
@@ -145,7 +163,11 @@ def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origin
             f"the checkpoint holds generators of random numbers that this attempt does not have: {', '.join(sorted(missing))}"
         )
     _replay(tree, around)
-    restoring = Restore(tree, origins)
+    walk = Walk()
+    for name, value in live.items():
+        walk.root(name, value)
+    walk.run()
+    restoring = Restore(tree, walk, origins)
     restored = restoring.run(live)
     for prefix, module in around.modules:
         _write_globals(prefix, module, restored, live)
@@ -169,7 +191,8 @@ def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origin
             raise RestoreError(
                 f"{name} (the loop at {loop.site.filename}:{loop.site.line}) is running and cannot be set to the saved position"
             )
-    return restoring.doubtful
+    beside = [leaf for leaf in loud_leaves(tree) if leaf.startswith("threads.")]
+    return restoring.doubtful + beside
 
 
 def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, Any], live: dict[str, Any]) -> None:

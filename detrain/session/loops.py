@@ -75,9 +75,18 @@ class Loop:
             self.children = {}
             self.finished = []
         session = self.session
-        session.top = self
+        if session.top is not self:
+            self._come_to_top(session)
         if self.site.part:
             session.at_header(self)
+
+    def _come_to_top(self, session: Session) -> None:
+        """Inner loops have ended; or this one runs in a generator (a sampler's, say) that feeds the loop on top, which stays."""
+        loop = session.top
+        while loop is not None and loop is not self:
+            loop = loop.parent
+        if loop is self or innermost_active(session.top, sys._getframe(2)) is None:
+            session.top = self
 
     def wrap(self, iterable: Any) -> Iterator[Any]:
         """What the interpreter iterates over in place of `iterable`."""

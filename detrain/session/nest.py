@@ -8,6 +8,7 @@ them is not), the next one out is the epoch loop, and whatever stands further ou
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 
 from detrain.session.loops import Loop, Site, innermost_active
 
@@ -19,7 +20,8 @@ SHORT_LOOP = 16
 class NestFinder:
     """Watches updates and gradients; sets the `part` of the sites that it finds to be in a nest."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_optimizer: Callable[[], bool]) -> None:
+        self._has_optimizer = has_optimizer
         self.updates_seen = 0
         self.gradients_seen = 0
         self._longest: dict[Site, int] = {}
@@ -36,7 +38,8 @@ class NestFinder:
             return False
         for one in loop.path:
             one.gradient_at = one.iteration
-        if self.updates_seen or loop.site.part or loop.iteration < 2:
+            self._longest[one.site] = max(self._longest.get(one.site, 0), one.iteration + 1)
+        if self.updates_seen or loop.site.part or loop.iteration < 2 or self._has_optimizer():
             return False
         return self._take(loop)
 
@@ -66,7 +69,8 @@ class NestFinder:
         return bool(short)
 
     def _take(self, batch: Loop) -> bool:
-        path = batch.path
+        # A loop that is driven by the generator in which the training stands is its caller, not a loop around it.
+        path = [one for one in batch.path if not getattr(one.iterator, "gi_running", False)]
         for one in path:
             one.site.part = "outer"
         if len(path) > 1:

@@ -66,6 +66,10 @@ class Frameworks:
             if name in self.loaded:
                 self.loaded[name].set_flags(values)
 
+    def has_optimizer(self) -> bool:
+        """True if there is something that will report the updates it makes."""
+        return any(adapter.has_optimizer() for adapter in self.loaded.values() if hasattr(adapter, "has_optimizer"))
+
     def hold_loading(self, is_on: bool) -> None:
         """Tell loaders that what they would load now will not be used."""
         for adapter in self.loaded.values():
@@ -94,7 +98,7 @@ class Session:
         self.epochs, self.batches, self.batch_in_epoch = 0, 0, 0
         self.on_saved: Callable[[], None] = lambda: None
         self.on_training: Callable[[], None] = lambda: None  # the training loop has been found or reached
-        self._finder = NestFinder()
+        self._finder = NestFinder(frameworks.has_optimizer)
         self._sites: dict[tuple[str, int], Site] = {}
         self._parts = info.parts()
         self._loops_of: dict[str, dict[int, int]] = {}

@@ -11,7 +11,7 @@ import numpy as np
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.registry import Handler, register, type_name
 from detrain.state.restore import MISSING, Restore
-from detrain.state.tree import Node, decode_value, is_node
+from detrain.state.tree import ATOMS, Node, decode_value, is_node
 from detrain.state.walk import Walk
 
 #: Lists of this many whole numbers or floats are stored as one array.
@@ -88,6 +88,7 @@ class DictHandler(Handler):
         if "factory" in node:
             obj.default_factory = restore.value(node["factory"], obj.default_factory)
         by_position = list(live)
+        own_keys = {key: key for key in live if type(key) in ATOMS or type(key) is tuple}
         by_identity = {id(key): value for key, value in live.items()}
         pairs = []
         is_hash_ready = True
@@ -100,6 +101,7 @@ class DictHandler(Handler):
             else:
                 key = decode_value(key_ref)
                 live_value = live.get(key, MISSING)
+                key = restore.value(key_ref, own_keys.get(key, MISSING))
             pairs.append((key, restore.value(value_ref, live_value)))
         if is_hash_ready:
             _refill(obj, pairs)

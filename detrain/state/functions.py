@@ -10,7 +10,7 @@ from typing import Any
 from detrain.errors import RestoreError
 from detrain.state.known_source import is_user_module, user_code
 from detrain.state.registry import Handler, register, resolve
-from detrain.state.restore import MISSING, Restore
+from detrain.state.restore import MISSING, CannotBuild, Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
 
@@ -62,11 +62,9 @@ class FunctionHandler(Handler):
                 found = None
             if isinstance(found, types.FunctionType):
                 return found
-        code = _find_code(node["code"])
+        code = _find_code(node["code"], module)
         if code is None:
-            raise RestoreError(
-                f"{restore.path_of(node)}: the code of {qualname} ({node['code'][0]}:{node['code'][1]}) cannot be found"
-            )
+            raise CannotBuild(f"the code of {qualname} ({node['code'][0]}:{node['code'][1]}) cannot be found")
         made = types.FunctionType(
             code, vars(resolve_module(module, node, restore)), qualname.rpartition(".")[2], None, cells
         )
@@ -92,12 +90,16 @@ def resolve_module(name: str, node: Node, restore: Restore) -> types.ModuleType:
     return sys.modules[name]
 
 
-def _find_code(wanted: list[Any]) -> types.CodeType | None:
+def _find_code(wanted: list[Any], module: str) -> types.CodeType | None:
+    """Code by file, line and name: in the user's files, or inside the function of a library that it is nested in."""
     filename, line, qualname = wanted
-    module_code = user_code.get(filename)
-    if module_code is None:
-        return None
-    for code in nested_code(module_code):
+    outer = user_code.get(filename)
+    if outer is None:
+        try:
+            outer = getattr(resolve(f"{module}:{qualname.partition('.<locals>')[0]}"), "__code__", None)
+        except LookupError:
+            return None
+    for code in nested_code(outer) if outer is not None else ():
         if code.co_firstlineno == line and code.co_qualname == qualname:
             return code
     return None

@@ -7,6 +7,8 @@ one is built; one that sits inside a suspended generator cannot be replaced and 
 from __future__ import annotations
 
 import contextlib
+import gc
+import inspect
 import itertools
 import operator
 import types
@@ -14,11 +16,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from detrain.errors import RestoreError
 from detrain.state import frames
 from detrain.state.registry import Handler, register, type_name
 from detrain.state.restore import MISSING, CannotBuild, Restore
-from detrain.state.tree import Node, is_node
+from detrain.state.tree import Node, decode_value, is_node
 from detrain.state.walk import Walk, keep
 
 _SEQUENCE_ITERATORS: tuple[type, ...] = (
@@ -28,6 +32,7 @@ _SEQUENCE_ITERATORS: tuple[type, ...] = (
     type(iter(b"")),
     type(iter(bytearray())),
     type(reversed([])),
+    type(iter(np.zeros(1))),  # of anything with __getitem__ and no __iter__ of its own
 )
 _RANGE_ITERATORS = (type(iter(range(0))), type(iter(range(1 << 100))))
 #: These list what is left when they are asked to reduce, and cannot be moved forward but by `next`.
@@ -157,20 +162,20 @@ class ComposedIteratorHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         reduced = reduce_iterator(obj)
-        node["args"] = [walk.child(arg, f".<{i}>" if i else "") for i, arg in enumerate(reduced[1])]
+        node["parts"] = [walk.child(arg, f".<{i}>" if i else "") for i, arg in enumerate(reduced[1])]
         if len(reduced) > 2:
             node["state"] = walk.child(reduced[2], ".<state>")
 
     def build(self, node: Node, restore: Restore) -> Any:
-        return self._make(node, restore, [MISSING] * len(node["args"]))
+        return self._make(node, restore, [MISSING] * len(node["parts"]))
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
             return False
         reduced = reduce_iterator(live)
-        if len(reduced[1]) != len(node["args"]):
+        if len(reduced[1]) != len(node["parts"]):
             return False
-        args = [restore.value(ref, old) for ref, old in zip(node["args"], reduced[1], strict=True)]
+        args = [restore.value(ref, old) for ref, old in zip(node["parts"], reduced[1], strict=True)]
         state = restore.value(node["state"], reduced[2] if len(reduced) > 2 else MISSING) if "state" in node else None
         same_args = all(
             new is old or (type(new) is int and new == old) for new, old in zip(args, reduced[1], strict=True)
@@ -178,7 +183,7 @@ class ComposedIteratorHandler(Handler):
         return same_args and (state == (reduced[2] if len(reduced) > 2 else None))
 
     def _make(self, node: Node, restore: Restore, live: list[Any]) -> Any:
-        args = [restore.value(ref, old) for ref, old in zip(node["args"], live, strict=True)]
+        args = [restore.value(ref, old) for ref, old in zip(node["parts"], live, strict=True)]
         cls = restore.find_type(node)
         made = cls(*args)
         if "state" in node:
@@ -210,9 +215,44 @@ class GeneratorHandler(Handler):
             node["finished"] = True
             return
         node["at"] = obj.gi_frame.f_lasti
+        function = next(
+            (part for part in gc.get_referents(obj) if type(part) is types.FunctionType and part.__code__ is code), None
+        )
+        if (
+            function is not None
+            and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+            and not code.co_kwonlyargcount
+        ):
+            node["function"] = walk.child(function, ".<function>")
+            node["num_args"] = code.co_argcount
         node["locals"] = walk.attributes(frames.read_locals(obj.gi_frame).items())
         stack = frames.stack_values(obj)
         node["stack"] = [walk.child(value, f".<stack {i}>") for i, value in enumerate(stack)]
+
+    def prepare(self, number: int, node: Node, restore: Restore) -> None:
+        """Its code runs up to the saved place now, so that what that does to other objects is restored after it."""
+        if "at" not in node:
+            return
+        obj = restore.twins.by_number.get(number)
+        if obj is None:
+            obj = self._make(node, restore)
+        if obj is None or obj.gi_frame is None or obj.gi_running or obj.gi_frame.f_lasti == node["at"]:
+            return
+        self._advance(obj, node, restore)
+        restore.twins.add(number, obj)
+
+    def _make(self, node: Node, restore: Restore) -> Any:
+        """A new generator of the same function and arguments, if those are alive; else None."""
+        function = restore.twins.by_number.get(node["function"][1]) if "function" in node else None
+        if function is None:
+            return None
+        named = dict(node["locals"])
+        refs: list[Any] = [named.get(name) for name in function.__code__.co_varnames[: node["num_args"]]]
+        values = [restore.twins.by_number.get(ref[1]) if is_node(ref) else decode_value(ref) for ref in refs]
+        if any(value is None and is_node(ref) for value, ref in zip(values, refs, strict=True)):
+            return None
+        made = function(*values)
+        return made if isinstance(made, types.GeneratorType) else None
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
@@ -228,12 +268,14 @@ class GeneratorHandler(Handler):
         raise CannotBuild(f"a suspended generator, {node['code'][2]} of {node['code'][0]}:{node['code'][1]}")
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        if is_new or "running" in node:
+        if "running" in node:
             return
         if "finished" in node:
             obj.close()
             return
-        self._advance(obj, node, restore)
+        self._advance(
+            obj, node, restore
+        )  # one inside another generator: that has been taken to its place, and so has this
         frame = obj.gi_frame
         stack = frames.stack_values(obj)
         if len(stack) != len(node["stack"]):
@@ -311,7 +353,7 @@ def _reach_count(live: Any, node: Node) -> None:
     if type(live) is not enumerate or node["k"] != ComposedIteratorHandler.kind:
         return
     with stepping(is_blind=True):
-        while reduce_iterator(live)[1][1] < node["args"][1]:
+        while reduce_iterator(live)[1][1] < node["parts"][1]:
             next(live)
 
 

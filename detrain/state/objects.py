@@ -10,6 +10,7 @@ import enum
 import fractions
 import functools
 import logging
+import mmap
 import multiprocessing.process
 import operator
 import pathlib
@@ -263,6 +264,12 @@ class KeptHandler(Handler):
         keep(node, "holds no state of the training", is_loud=False)
 
 
+class BesideHandler(KeptHandler):
+    """What `Walk.note` has added; there is nothing to restore."""
+
+    kind = "beside"
+
+
 class OpaqueHandler(Handler):
     """An object of a type written in C that nobody here knows. Its own pickling tells its state, or nothing does.
 
@@ -321,6 +328,7 @@ class UnrestoredHandler(Handler):
 register(ObjectHandler())
 register(UnrestoredHandler(), Unrestored)
 register(OpaqueHandler())
+register(BesideHandler())
 register(NamespaceHandler(), types.SimpleNamespace)
 register(ExceptionHandler(), BaseException)
 register(ClassHandler(), type)
@@ -336,7 +344,7 @@ register(
     types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
     types.MappingProxyType, property, classmethod, staticmethod, functools.cached_property, types.GenericAlias,
     types.UnionType, type(functools.lru_cache(lambda: None)), type(Ellipsis), type(NotImplemented),
-    type(sys.flags), _csv.Writer,
+    type(sys.flags), _csv.Writer, weakref.ProxyType, weakref.CallableProxyType, mmap.mmap,
 )  # fmt: skip
 
 register_value(slice, lambda v: (v.start, v.stop, v.step))

@@ -35,6 +35,9 @@ class Handler:
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         raise NotImplementedError
 
+    def prepare(self, number: int, node: Node, restore: Restore) -> None:
+        """Before anything is restored: take to its place what can be taken there only by running it."""
+
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return bool(type_name(type(live)) == node["t"])
 

@@ -7,6 +7,7 @@ restored exactly raises `RestoreError` naming the leaf.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from detrain.errors import RestoreError
 from detrain.state import registry
 from detrain.state.tree import Node, Ref, Tree, decode_value, is_node
+from detrain.state.twins import Twins
 from detrain.state.walk import Walk, instance_dict, slot_descriptors, slot_values
 
 
@@ -26,6 +28,13 @@ class _Missing:
 
 #: In place of a live value where there is none; None is a value.
 MISSING: Any = _Missing()
+
+
+def _keep_identity(value: Any, live: Any) -> Any:
+    """The live value if it is the same: who pickles a state writes a second mention of one object otherwise than two objects."""
+    if live is not MISSING and type(live) is type(value) and (live is value or repr(live) == repr(value)):
+        return live
+    return sys.intern(value) if type(value) is str else value
 
 
 class Origins:
@@ -73,24 +82,27 @@ class Unrestored:
 class Restore:
     """One restore of one tree."""
 
-    def __init__(self, tree: Tree, origins: Origins | None = None) -> None:
+    def __init__(self, tree: Tree, live: Walk, origins: Origins) -> None:
         self.tree = tree
         self._origins = origins
+        self.twins = Twins(tree, live, origins.objects, origins.paths)
         self._done: dict[int, Any] = {}
-        self._claimed: set[int] = set()
         self._held: list[Any] = []
         self._pending: deque[tuple[int, Any, bool]] = deque()
         self._last: list[tuple[int, Any, bool]] = []
         self._afterwards: list[Callable[[], None]] = []
         #: Live objects that stand in for saved ones whose state nobody could write down: path, type and reason.
         self.doubtful: list[str] = []
-        self._moved = {node["from"] for node in tree.nodes if node.get("from")}
 
     def run(self, live_roots: dict[str, Any]) -> dict[str, Any]:
         """Restore every root; returns the restored roots by name.
 
         `live_roots` are the live values of the same names; a root that is missing there is built anew.
         """
+        for number, node in enumerate(self.tree.nodes):
+            handler = registry.handler_of_kind(node["k"])
+            if handler is not None:
+                handler.prepare(number, node, self)
         restored = {name: self.value(ref, live_roots.get(name, MISSING)) for name, ref in self.tree.roots.items()}
         self._drain()
         while self._afterwards:
@@ -106,7 +118,7 @@ class Restore:
     def value(self, ref: Ref, live: Any = MISSING) -> Any:
         """The restored value of a ref; `live` is what stands at its place now."""
         if not is_node(ref):
-            return decode_value(ref)
+            return _keep_identity(decode_value(ref), live)
         number = ref[1]
         if number in self._done:
             return self._done[number]
@@ -114,7 +126,11 @@ class Restore:
         handler = registry.handler_of_kind(node["k"])
         if handler is None:
             raise RestoreError(f"{self.tree.path(number)}: no handler for state of kind {node['k']!r} is loaded")
-        target = self._twin(node, number, live, handler)
+        target = self.twins.by_number.get(number, MISSING)
+        if target is MISSING and live is not MISSING and id(live) not in self.twins.claimed:
+            target = live
+        if target is not MISSING and not handler.is_twin(target, node, self):
+            target = MISSING
         is_new = target is MISSING
         if is_new:
             if "kept" in node:
@@ -126,7 +142,7 @@ class Restore:
         self._done[number] = target
         if type(target) is Unrestored:
             return target
-        self._claimed.add(id(target))
+        self.twins.claimed.add(id(target))
         self._held.append(target)
         if node.get("loud"):
             self.doubtful.append(f"{self.tree.path(number)} ({node['t']}): {node['kept']}")
@@ -152,7 +168,7 @@ class Restore:
         try:
             found = registry.resolve(node["t"])
         except LookupError as error:
-            found = self._origins.types.get(node["t"]) if self._origins else None
+            found = self._origins.types.get(node["t"])
             if found is None:
                 raise RestoreError(f"{self.path_of(node)}: its class {node['t']} cannot be found: {error}") from None
         return found
@@ -160,20 +176,6 @@ class Restore:
     def path_of(self, node: Node) -> str:
         """Path of a node, for messages."""
         return next(self.tree.path(n) for n, candidate in enumerate(self.tree.nodes) if candidate is node)
-
-    def _twin(self, node: Node, number: int, live: Any, handler: registry.Handler) -> Any:
-        origin = node.get("from")
-        if origin and self._origins is not None:
-            live = self._origins.objects.get(origin, live)
-        elif origin == "" or live is MISSING:
-            # A kept object has nothing to be rebuilt from: then the one that the set-up made is the only one there is.
-            if "kept" not in node or live is MISSING:
-                return MISSING
-        elif self._origins is not None and self._origins.paths.get(id(live)) in self._moved:
-            return MISSING  # the object that stands here belongs to another node
-        if id(live) in self._claimed or not handler.is_twin(live, node, self):
-            return MISSING
-        return live
 
     def _build(self, number: int, node: Node, handler: registry.Handler) -> Any:
         try:

@@ -32,6 +32,15 @@ class Walk:
         """Add a root; `name` begins the paths of everything under it."""
         self.tree.roots[name] = self.ref(obj, None, name)
 
+    def note(self, name: str, type_name: str, why: str) -> None:
+        """Add a loud node for something beside the roots that may change the state at any time."""
+        self.tree.roots[name] = ["@", len(self.tree.nodes)]
+        node = {"k": "beside", "t": type_name, "p": None, "s": name}
+        keep(node, why, is_loud=True)
+        self.tree.nodes.append(node)
+        self.objects.append(node)
+        self.paths.append(name)
+
     def run(self) -> Tree:
         """Walk until nothing new is found."""
         pending = self._pending
@@ -171,7 +180,8 @@ class Census:
         self._paths = [path.removeprefix(".") for path in walk.paths]
         self._by_path: dict[str, int] = {}
         for number, path in enumerate(self._paths):
-            self._by_path.setdefault(path, number)
+            if not path.startswith("loops["):
+                self._by_path.setdefault(path, number)
 
     def mark(self, obj: Any, node: Node, walk: Walk) -> None:
         """Write into `node` where its object comes from, if it is not from where it stands now."""

@@ -1,6 +1,7 @@
 """The run directory: what is in it, who holds it, which checkpoints stay.
 
-run.json            how the run was started, and whether it has ended
+run.json            how the run was started
+finished            when it came to its end; there is none before that
 inst.info           the loops
 checkpoint_*.h5     checkpoints
 files.log           the script's own output files, as they were before the run wrote them (`detrain.session.files`)
@@ -72,7 +73,17 @@ class RunDirectory:
             raise CheckpointError(
                 f"{self.path / 'run.json'} is not readable JSON: {error}. Start over with --fresh"
             ) from None
+        try:
+            record["finished"] = (self.path / "finished").read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            record["finished"] = ""
         return record
+
+    def prepare_end(self, when: str) -> tuple[Path, Path]:
+        """Write the note that the run has come to its end, under a temporary name; returns that and the name it is to get."""
+        prepared, final = self.path / ".finished.tmp", self.path / "finished"
+        write_atomically(prepared, when + "\n")
+        return prepared, final
 
     def write_record(self, record: dict[str, Any]) -> None:
         """Replace the record, atomically."""

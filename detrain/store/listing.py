@@ -52,7 +52,7 @@ def describe_run(path: Path) -> dict[str, Any]:
         "script": record.get("script"),
         "arguments": record.get("arguments", []),
         "began": record.get("began"),
-        "ended": record.get("ended"),
+        "ended": record.get("finished") or None,
         "attempts": record.get("attempts", 0),
         "is_finished": bool(record.get("finished")),
         "held_by": holder_of(path),

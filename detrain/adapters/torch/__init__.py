@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -102,6 +103,11 @@ def facts() -> dict[str, Any]:
 def hold_loading(is_on: bool) -> None:
     """Hold back the tasks of loaders' workers while the run fast-forwards."""
     loading.holding.is_on = is_on
+
+
+def has_optimizer() -> bool:
+    """True if the script has made an optimizer, whose steps are reported."""
+    return any(isinstance(obj, torch.optim.Optimizer) for obj in gc.get_objects())
 
 
 class Watch:

@@ -11,8 +11,14 @@ like any other. With workers, three things are added to torch's iterator, each b
 
 from __future__ import annotations
 
+import hashlib
+import multiprocessing.connection
+import os
 import random
 import sys
+import threading
+import time
+import types
 import weakref
 from collections import deque
 from itertools import cycle
@@ -136,6 +142,7 @@ def patch() -> None:
     _patch_try_put_index()
     _patch_next_data()
     _patch_reset()
+    _patch_challenge()
     if _hand_out_nothing not in on_blind_steps:
         on_blind_steps.append(_hand_out_nothing)
 
@@ -191,6 +198,26 @@ def _patch_reset() -> None:
         _reset(self, loader, first_iter)
 
     WorkerIterator._reset = _reset_counted
+
+
+def _patch_challenge() -> None:
+    """Passing tensors between processes draws a nonce from `os.urandom`, at moments that depend on timing.
+
+    That must not move the stream that the script draws from, so connections get nonces of their own. They need to be unique, not
+    secret: the key that they are signed with is.
+    """
+    vars(multiprocessing.connection)["os"] = _NonceOs("os")
+
+
+class _NonceOs(types.ModuleType):
+    """`os` for `multiprocessing.connection`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def urandom(self, size: int) -> bytes:
+        text = f"{os.getpid()} {threading.get_ident()} {time.monotonic_ns()}"
+        return hashlib.shake_128(text.encode()).digest(size)
 
 
 _plain_next = BaseIterator.__next__
