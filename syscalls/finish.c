@@ -9,6 +9,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "stream.h"
+
 #define LONGEST_PATH 4096
 
 static char prepared[LONGEST_PATH];
@@ -16,7 +18,7 @@ static char final[LONGEST_PATH];
 static pid_t owner; /* forked children inherit the paths but are not the run */
 
 /* Returns 1 if the rename will be made, 0 if a path is too long. */
-int detrain_rename_at_exit(const char *from, const char *to);
+EXPORT int detrain_rename_at_exit(const char *from, const char *to);
 
 int detrain_rename_at_exit(const char *from, const char *to)
 {
