@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,9 +150,12 @@ def _replay(tree: Tree, around: Surroundings) -> None:
             ) from None
 
 
-def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins) -> list[str]:
+def restore(
+    tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, put_back_files: Callable[[], None]
+) -> list[str]:
     """Bring the live program to the state of a tree; returns the leaves that may not be as they were, with the reasons.
 
+    `put_back_files` is called when the script's open files have been flushed and before anything is restored into them.
     Raises `RestoreError` naming what cannot be restored.
     """
     live = live_roots(around, generators)
@@ -167,6 +171,7 @@ def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origin
     for name, value in live.items():
         walk.root(name, value)
     walk.run()
+    put_back_files()  # the walk has flushed every file that it has met
     restoring = Restore(tree, walk, origins)
     restored = restoring.run(live)
     for prefix, module in around.modules:
@@ -191,8 +196,7 @@ def restore(tree: Tree, around: Surroundings, generators: dict[str, Any], origin
             raise RestoreError(
                 f"{name} (the loop at {loop.site.filename}:{loop.site.line}) is running and cannot be set to the saved position"
             )
-    beside = [leaf for leaf in loud_leaves(tree) if leaf.startswith("threads.")]
-    return restoring.doubtful + beside
+    return restoring.doubtful
 
 
 def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, Any], live: dict[str, Any]) -> None:

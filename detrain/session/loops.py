@@ -46,8 +46,8 @@ class Loop:
     """
 
     __slots__ = (
-        "__weakref__", "children", "finished", "frame_address", "gradient_at", "is_exhausted", "iteration", "ordinal", "parent", "session",
-        "site", "start_iteration", "start_point", "ticker",
+        "__weakref__", "children", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted", "iteration",
+        "ordinal", "parent", "session", "site", "start_iteration", "start_point", "ticker",
     )  # fmt: skip
 
     def __init__(self, session: Session, site: Site, parent: Loop | None, ordinal: int, frame_address: int) -> None:
@@ -59,6 +59,8 @@ class Loop:
         self.iteration = -1
         self.gradient_at = -1  # the last iteration in which gradients were computed
         self.is_exhausted = False
+        #: The loop that was on top when this one, beside it, went on: it may be running still.
+        self.interrupted: Loop | None = None
         #: Entries of inner loops in the present iteration, by site.
         self.children: dict[Site, int] = {}
         #: The last checkpoint taken at this loop's header (file name), and those that lead past the inner loops that have
@@ -81,12 +83,12 @@ class Loop:
             session.at_header(self)
 
     def _come_to_top(self, session: Session) -> None:
-        """Inner loops have ended; or this one runs in a generator (a sampler's, say) that feeds the loop on top, which stays."""
+        """Inner loops have ended; or this loop runs in a generator (a sampler's, say) that feeds the one on top, or is fed by it."""
         loop = session.top
         while loop is not None and loop is not self:
             loop = loop.parent
-        if loop is self or innermost_active(session.top, sys._getframe(2)) is None:
-            session.top = self
+        self.interrupted = session.top if loop is None else None
+        session.top = self
 
     def wrap(self, iterable: Any) -> Iterator[Any]:
         """What the interpreter iterates over in place of `iterable`."""
@@ -212,13 +214,19 @@ state_frames.unwrap[map] = unwrap
 
 def innermost_active(top: Loop | None, frame: types.FrameType) -> Loop | None:
     """The innermost loop that is running, seen from `frame`; `top` is the loop that was entered or ticked last."""
-    while top is not None:
+    pending = [top] if top is not None else []
+    seen: set[Loop] = set()
+    while pending:
+        loop = pending.pop()
+        if loop in seen:
+            continue
+        seen.add(loop)
         caller: types.FrameType | None = frame
-        while caller is not None and address(caller) != top.frame_address:
+        while caller is not None and address(caller) != loop.frame_address:
             caller = caller.f_back
-        if caller is not None and _stands_inside(caller, top.site):
-            return top
-        top = top.parent
+        if caller is not None and _stands_inside(caller, loop.site):
+            return loop
+        pending += [one for one in (loop.parent, loop.interrupted) if one is not None]
     return None
 
 

@@ -86,6 +86,7 @@ class Resume:
         checkpoint, tree = checkpoint_file.load(target.path)
         meta = checkpoint.meta
         self._check_environment(session, meta)
+        self._check_leaves([leaf for leaf in gather.loud_leaves(tree) if leaf.startswith("threads.")])
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         if around.call_path() != meta["call_path"]:
             raise ResumeRefused(
@@ -95,7 +96,12 @@ class Resume:
         if os.path.isdir(meta["folder"]) and os.getcwd() != meta["folder"]:
             os.chdir(meta["folder"])
         session.frameworks.set_flags(meta["flags"])
-        self._check_leaves(gather.restore(tree, around, session.frameworks.generators(), self._origins))
+
+        def put_back_files() -> None:
+            if len(self._targets) == 1:
+                session.files.put_back(meta["files"])
+
+        self._check_leaves(gather.restore(tree, around, session.frameworks.generators(), self._origins, put_back_files))
         if meta["entropy"] and session.frameworks.entropy is not None:
             session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
         loop.mark(target.name)
@@ -136,7 +142,6 @@ class Resume:
             )
 
     def _finish(self, session: Session, checkpoint: Checkpoint) -> None:
-        session.files.put_back(checkpoint.meta["files"])
         self.checkpoint = checkpoint
         self._origins = None
         session.frameworks.hold_loading(False)

@@ -153,8 +153,8 @@ class DrainingIteratorHandler(Handler):
 class ComposedIteratorHandler(Handler):
     """`enumerate`, `zip`, `islice` and the like: what they are made of.
 
-    In place, only their inner iterators are restored, and a count of their own is reached by `next` with the inner ones in
-    whatever state; those are set afterwards.
+    A loop's own is built anew at its position. One inside a generator must stay the object that it is: its inner iterators are
+    restored in place, and the count of an `enumerate` is reached by `next`, with loaders inside it handing out nothing.
     """
 
     kind = "composed iterator"
@@ -165,6 +165,15 @@ class ComposedIteratorHandler(Handler):
         node["parts"] = [walk.child(arg, f".<{i}>" if i else "") for i, arg in enumerate(reduced[1])]
         if len(reduced) > 2:
             node["state"] = walk.child(reduced[2], ".<state>")
+
+    def prepare(self, number: int, node: Node, restore: Restore) -> None:
+        """Take an `enumerate` that must stay the object that it is to its count."""
+        live = restore.twins.by_number.get(number)
+        if type(live) is not enumerate or node["p"] is None:
+            return
+        with stepping(is_blind=True):
+            while reduce_iterator(live)[1][1] < node["parts"][1]:
+                next(live)
 
     def build(self, node: Node, restore: Restore) -> Any:
         return self._make(node, restore, [MISSING] * len(node["parts"]))
@@ -239,12 +248,14 @@ class GeneratorHandler(Handler):
         if obj is None or obj.gi_frame is None or obj.gi_running or obj.gi_frame.f_lasti == node["at"]:
             return
         self._advance(obj, node, restore)
-        restore.twins.add(number, obj)
+        restore.twins.add(number, obj)  # now that its variables and iterators are there
 
     def _make(self, node: Node, restore: Restore) -> Any:
         """A new generator of the same function and arguments, if those are alive; else None."""
-        function = restore.twins.by_number.get(node["function"][1]) if "function" in node else None
-        if function is None:
+        if "function" not in node:
+            return None
+        function = restore.value(node["function"])
+        if not isinstance(function, types.FunctionType):
             return None
         named = dict(node["locals"])
         refs: list[Any] = [named.get(name) for name in function.__code__.co_varnames[: node["num_args"]]]
@@ -281,8 +292,6 @@ class GeneratorHandler(Handler):
         if len(stack) != len(node["stack"]):
             raise RestoreError(f"{restore.path_of(node)}: the generator stands elsewhere than in the checkpoint")
         for position, (ref, live) in enumerate(zip(node["stack"], stack, strict=True)):
-            if is_node(ref):
-                _reach_count(live, restore.tree.nodes[ref[1]])
             if restore.value(ref, live) is not live and not frames.is_atom(live):
                 raise RestoreError(
                     f"{restore.path_of(node)}: iterator {position} of the generator cannot be set to the saved position"
@@ -346,15 +355,6 @@ def _yields_at_once(following: list[Any]) -> bool:
         ["STORE_DEREF", "LOAD_DEREF", "YIELD_VALUE"],
     )
     return is_store_load and following[0].argval == following[1].argval
-
-
-def _reach_count(live: Any, node: Node) -> None:
-    """Take an `enumerate` that cannot be replaced to its saved count; its inner iterator is set afterwards."""
-    if type(live) is not enumerate or node["k"] != ComposedIteratorHandler.kind:
-        return
-    with stepping(is_blind=True):
-        while reduce_iterator(live)[1][1] < node["parts"][1]:
-            next(live)
 
 
 class CoroutineHandler(Handler):

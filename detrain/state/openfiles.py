@@ -15,6 +15,8 @@ from detrain.state.restore import Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk, keep
 
+_STANDARD = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
+
 
 class FileHandler(Handler):
     """A file object of `open`: name, mode and position. Pending writes are flushed first, so that the position holds."""
@@ -30,8 +32,12 @@ class FileHandler(Handler):
             number = obj.fileno()
         except (OSError, AttributeError):
             raise CaptureError("a stream without a file") from None
-        if number <= 2 or obj in (sys.stdin, sys.stdout, sys.stderr):
-            keep(node, "a standard stream", is_loud=False)
+        standard = [name for name in _STANDARD if obj is getattr(sys, name)]
+        if standard:
+            node["standard"] = standard[0]
+            return
+        if number <= 2:
+            keep(node, "a standard stream under another name", is_loud=False)
             return
         if not obj.seekable():
             raise CaptureError("a pipe or socket has no position to come back to")
@@ -51,9 +57,13 @@ class FileHandler(Handler):
             return False
         if "kept" in node or "closed" in node:
             return True
-        return not live.closed and _name(live) == node["name"]
+        if "standard" in node:
+            return live is getattr(sys, node["standard"])
+        return "name" in node and not live.closed and _name(live) == node["name"]
 
     def build(self, node: Node, restore: Restore) -> Any:
+        if "standard" in node:
+            return getattr(sys, node["standard"])
         if "closed" in node:
             made: Any = open(os.devnull, "rb")  # noqa: SIM115 - a closed file is what is asked for
             made.close()
@@ -69,6 +79,8 @@ class FileHandler(Handler):
         return open(name, mode)
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "standard" in node:
+            return
         if "closed" in node:
             obj.close()
             return
