@@ -121,7 +121,7 @@ class Place:
         # Files, not pipes: loader workers that outlive a killed process would hold a pipe open.
         with out_path.open("wb") as out, err_path.open("wb") as err:
             process = subprocess.Popen(
-                [sys.executable, *words, "train.py"],
+                [sys.executable, *words, "train.py", *self.program.arguments],
                 cwd=self.work,
                 env=environment(),
                 stdin=subprocess.DEVNULL,

@@ -25,6 +25,7 @@ class Program:
     name: str
     script: str
     files: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
 
     @property
     def sources(self) -> dict[str, str]:

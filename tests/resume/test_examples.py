@@ -1,0 +1,56 @@
+"""The examples, killed and run again: their own saved files have the bits of an uninterrupted run."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import note, seed_of
+from .harness import Moment, Place, differences, live, uninterrupted
+from .programs import Program
+from .test_kills import SOAK_KILLS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str, *arguments: str) -> Program:
+    return Program(name, (EXAMPLES / name / "train.py").read_text(encoding="utf-8"), arguments=arguments)
+
+
+#: With less to do than by default; what an example prints and saves first tells where a kill can be aimed.
+SHORT = [
+    pytest.param(example("torch_digits", "--epochs", "5"), "epoch 2 batch", "log.csv", id="torch_digits"),
+    pytest.param(
+        example("torch_char_lm", "--max_iters=60", "--eval_interval=20"), "step 30", "ckpt.pt", id="torch_char_lm"
+    ),
+]
+
+
+@pytest.fixture
+def new_place(tmp_path: Path) -> Callable[[Program], Place]:
+    numbers = iter(range(1000))
+    return lambda program: Place(tmp_path / str(next(numbers)), program)
+
+
+@pytest.mark.parametrize(("program", "text", "file"), SHORT)
+def test_example_killed_in_the_middle_saves_the_same_files(tmp_path, new_place, program, text, file):
+    expected = uninterrupted(tmp_path / "reference", program)
+    assert any(name.endswith(file) for name in expected.files)
+    life = live(new_place(program), "5batches", [Moment(text=text), Moment(delay_s=4.0, is_whole_group=False)])
+    assert differences(expected, life) == []
+    assert life.resumes
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("program", "text", "file"), SHORT)
+def test_example_survives_kills_at_random_moments(tmp_path, new_place, program, text, file):
+    expected = uninterrupted(tmp_path / "reference", program)
+    rng = random.Random(seed_of(program.name))
+    lives = []
+    while sum(one.num_kills for one in lives) < SOAK_KILLS:
+        moments = [Moment(delay_s=rng.uniform(0.2, 8.0), is_whole_group=rng.random() < 0.5) for _ in range(4)]
+        lives.append(live(new_place(program), rng.choice(["auto", "epoch", "7batches", "1s"]), moments))
+    problems = [problem for one in lives for problem in differences(expected, one)]
+    note(program.name, lives, problems)
+    assert problems == []
