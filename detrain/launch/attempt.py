@@ -179,6 +179,8 @@ class Attempt:
         goal = self.resume.goal
         if session.files.known or goal is not None:
             session.files.rewind(goal.meta["files"] if goal is not None else {})
+        if goal is None:
+            session.files.forget_held()  # from the beginning: what a dead attempt wrote is written again
         settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"])
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
@@ -208,10 +210,10 @@ class Attempt:
         if not session.has_nest and status == 0:
             say(f"no training loop was seen, so nothing was checkpointed: {session.why_nothing()}")
         if status == 0:
-            session.info.is_complete = session.has_nest
             if session.has_nest:
+                session.info.is_complete = True
                 session.write_info()
-            self._mark_finished()
+                self._mark_finished()
 
     def _mark_finished(self) -> None:
         """Note the end; by the very last act of this process, if the preload is there to do it."""

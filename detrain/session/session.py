@@ -201,6 +201,8 @@ class Session:
 
     def at_header(self, loop: Loop) -> None:
         """An iteration of a loop in the nest is about to begin."""
+        if self.is_off:
+            return
         if not self._is_training:
             self._is_training = True
             self.policy.begin(time.monotonic())
