@@ -209,11 +209,10 @@ class Attempt:
             os._exit(1)
         if not session.has_nest and status == 0:
             say(f"no training loop was seen, so nothing was checkpointed: {session.why_nothing()}")
-        if status == 0:
-            if session.has_nest:
-                session.info.is_complete = True
-                session.write_info()
-                self._mark_finished()
+        if status == 0 and session.has_nest:
+            session.info.is_complete = True
+            session.write_info()
+            self._mark_finished()
 
     def _mark_finished(self) -> None:
         """Note the end; by the very last act of this process, if the preload is there to do it."""

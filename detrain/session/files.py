@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from detrain.errors import RestoreError
 
 
@@ -101,8 +103,8 @@ class OutputFiles:
     def rewind(self, at_checkpoint: dict[str, int]) -> None:
         """Before the script begins: give it the files as the first attempt found them, and hold what is in them now."""
         wanted = {path for path, (_, is_appended) in self.known.items() if is_appended} | at_checkpoint.keys()
-        for number, path in enumerate(sorted(wanted)):
-            held = self._directory / "held" / f"{number}{os.path.basename(path)}"
+        for path in sorted(wanted):
+            held = self._directory / "held" / f"{xxhash.xxh3_64_hexdigest(path)}-{os.path.basename(path)}"
             before = self.known.get(path, [-1, True])[0]
             if not held.exists() and os.path.isfile(path):
                 held.parent.mkdir(exist_ok=True)
