@@ -104,7 +104,7 @@ class OutputFiles:
         """Before the script begins: give it the files as the first attempt found them, and hold what is in them now."""
         wanted = {path for path, (_, is_appended) in self.known.items() if is_appended} | at_checkpoint.keys()
         for path in sorted(wanted):
-            held = self._directory / "held" / f"{xxhash.xxh3_64_hexdigest(path)}-{os.path.basename(path)}"
+            held = self._directory / "held" / f"{xxhash.xxh3_64_hexdigest(path.encode())}-{os.path.basename(path)}"
             before = self.known.get(path, [-1, True])[0]
             if not held.exists() and os.path.isfile(path):
                 held.parent.mkdir(exist_ok=True)
