@@ -78,7 +78,7 @@ class Attempt:
 
     def _open_record(self) -> dict[str, Any]:
         before = self.directory.read_record()
-        if before is not None and (self.request["fresh"] or before.get("finished")):
+        if before is not None and (self.request["fresh"] or self.directory.finished_at()):
             why = "--fresh" if self.request["fresh"] else "it had come to its end"
             self.directory.unlock()
             aside = self.directory.move_aside()

@@ -38,7 +38,7 @@ def open_side(path: Path) -> Side:
         return Side(*checkpoint_file.load(path))
     directory = RunDirectory(path)
     good, bad = directory.read_checkpoints()
-    is_finished = bool((directory.read_record() or {}).get("finished"))
+    is_finished = bool(directory.finished_at())
     if bad and not (is_finished and good and good[0].meta["is_exhausted"]):
         raise CheckpointError(f"{path}: {bad[0]}, and it may be the latest. Name two checkpoint files instead")
     if not good:

@@ -73,11 +73,14 @@ class RunDirectory:
             raise CheckpointError(
                 f"{self.path / 'run.json'} is not readable JSON: {error}. Start over with --fresh"
             ) from None
-        try:
-            record["finished"] = (self.path / "finished").read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            record["finished"] = ""
         return record
+
+    def finished_at(self) -> str:
+        """When the run came to its end; "" if it has not."""
+        try:
+            return (self.path / "finished").read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return ""
 
     def prepare_end(self, when: str) -> tuple[Path, Path]:
         """Write the note that the run has come to its end, under a temporary name; returns that and the name it is to get."""

@@ -140,7 +140,10 @@ def test_other_thread_count_is_refused_then_taken_when_trusted(runs, killed):
     said = runs.detrain("run", "--ckpt-dir", killed, "train.py", OMP_NUM_THREADS="2")
     assert (said.status, said.out) == (2, "")
     assert "the environment is not the checkpoint's: torch_threads is 2, was 1" in said.err
-    assert "go back to the old environment, start over with --fresh, or go on with --trust-changes" in said.err
+    assert (
+        "go back to the old environment (OMP_NUM_THREADS sets torch_threads), start over with --fresh, or go on with --trust-changes"
+        in said.err
+    )
     said = runs.detrain("run", "--trust-changes", "--ckpt-dir", killed, "train.py", OMP_NUM_THREADS="2")
     assert said.status == 0, said.err
     assert "detrain: resumed at " in said.err
