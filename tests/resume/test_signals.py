@@ -1,0 +1,68 @@
+"""SIGTERM and SIGUSR2 ask for a checkpoint; after SIGTERM the script gets what it would have got."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .harness import environment
+from .programs import PROGRAMS
+
+HANDLER = """
+import signal, sys
+def leave(number, frame):
+    print("told to leave", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, leave)
+"""
+
+
+class Running:
+    """A program under detrain that checkpoints at the beginning of an epoch, and when it is asked."""
+
+    def __init__(self, folder: Path, before: str = "") -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(before + PROGRAMS["loader_enumerate"].script, encoding="utf-8")
+        words = [sys.executable, "-m", "detrain", "run", "--every", "epoch", "train.py"]
+        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            self.process = subprocess.Popen(words, cwd=folder, env=environment(), stdout=out, stderr=err)
+
+    def out(self) -> str:
+        return (self.folder / "out").read_text(encoding="utf-8")
+
+    def wait_for_batches(self, number: int) -> None:
+        while self.out().count("batch ") < number:
+            assert self.process.poll() is None, (self.folder / "err").read_text()
+            time.sleep(0.002)
+
+    def asked_checkpoints(self) -> list[str]:
+        """Those within an epoch."""
+        found = (self.folder / ".detrain" / "train").glob("checkpoint_*.h5")
+        return [path.name for path in found if not path.stem.endswith("_0")]
+
+
+@pytest.mark.parametrize(("before", "status"), [("", -signal.SIGTERM), (HANDLER, 7)], ids=["default", "handled"])
+def test_sigterm_takes_a_checkpoint_and_is_then_delivered(tmp_path: Path, before: str, status: int) -> None:
+    running = Running(tmp_path, before)
+    running.wait_for_batches(20)
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(timeout=60) == status
+    assert len(running.asked_checkpoints()) == 1
+    assert ("told to leave" in running.out()) == bool(before)
+    last = [line for line in running.out().splitlines() if line.startswith("batch ")][-1]
+    again = Running(tmp_path, before)
+    assert again.process.wait(timeout=60) == 0
+    first = next(line for line in again.out().splitlines() if line.startswith("batch "))
+    assert [int(word) for word in first.split()[1:3]] > [int(word) for word in last.split()[1:3]]
+
+
+def test_sigusr2_takes_a_checkpoint_and_the_script_goes_on(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    running.wait_for_batches(20)
+    running.process.send_signal(signal.SIGUSR2)
+    assert running.process.wait(timeout=60) == 0
+    assert len(running.asked_checkpoints()) == 1
+    assert (tmp_path / "result.txt").exists()
