@@ -45,6 +45,7 @@ class Policy:
         self.is_asked = False  # a signal asked for a checkpoint at the next batch
         self._last_s = now_s
         self._last_epoch = 0
+        self._last_outer_s, self._last_outer_epoch = now_s, 0
         self._last_batch = 0
         self.cost_s = 0.0
         #: Seconds between checkpoints for `auto` and `30s`.
@@ -55,8 +56,10 @@ class Policy:
         """The training begins; what the set-up took does not count."""
         self._last_s = now_s
 
-    def saved(self, epoch: int, batch: int, now_s: float, cost_s: float) -> None:
+    def saved(self, epoch: int, batch: int, now_s: float, cost_s: float, *, is_outer: bool = False) -> None:
         """A checkpoint was taken at these totals of epochs and batches begun."""
+        if is_outer:
+            self._last_outer_s, self._last_outer_epoch = now_s, epoch
         self._last_epoch, self._last_batch, self._last_s = epoch, batch, now_s
         self.cost_s = cost_s
         if self.every.kind != "seconds":
@@ -93,6 +96,20 @@ class Policy:
         elapsed_s = now_s - self._last_s
         is_long = self._longest_epoch_s > self.interval_s / 2
         return elapsed_s >= self.interval_s or (is_long and elapsed_s + self._longest_epoch_s >= self.interval_s)
+
+    def is_due_at_outer(self, epoch: int, now_s: float) -> bool:
+        """At the header of a loop around the epoch loop: counted by itself.
+
+        A checkpoint inside needs one here, or a resume would run everything since the last one at this header again.
+        """
+        if self.is_asked:
+            return True
+        kind = self.every.kind
+        if kind == "epoch":
+            return epoch - self._last_outer_epoch >= self.every.count
+        if kind in ("batch", "never"):
+            return kind == "batch"
+        return now_s - self._last_outer_s >= self.interval_s
 
     def is_due_at_batch(self, batch: int, now_s: float, *, is_near: bool) -> bool:
         """At the header of the batch loop. `is_near`: the epoch's beginning has been checkpointed, or is the first.

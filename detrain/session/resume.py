@@ -32,6 +32,7 @@ class Resume:
         self._is_trusting = is_trusting
         self._began_s = time.monotonic()
         self._origins: Any = None
+        self._batches_run = 0  # on the way, where no checkpoint leads past them
         #: The checkpoint that the attempt resumed from, once it has.
         self.checkpoint: Checkpoint | None = None
         self.census: Census | None = None
@@ -50,6 +51,7 @@ class Resume:
         """An iteration is about to begin while the run fast-forwards; the next checkpoint may be in its loop."""
         if self._origins is None and loop.iteration == 0:
             self._take_census(session, loop, frame)
+        self._batches_run += loop.site.part == "batch"
         target = self._targets[0]
         if loop.iteration != 0 or not self._leads_to(loop, target.meta["position"]):
             return
@@ -106,6 +108,7 @@ class Resume:
             session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
         loop.mark(target.name)
         session.restart_at(meta)
+        self._batches_run -= loop.site.part == "batch"
         self._targets.pop(0)
         if not self._targets:
             self._finish(session, checkpoint)
@@ -146,9 +149,10 @@ class Resume:
         self._origins = None
         session.frameworks.hold_loading(False)
         seconds = time.monotonic() - self._began_s
+        again = f", having run {self._batches_run} batches again" if self._batches_run else ""
         say(
             f"resumed at epoch {checkpoint.meta['epoch']}, batch {checkpoint.meta['batch']} from {checkpoint.name}, "
-            f"{seconds:.1f} s after the start"
+            f"{seconds:.1f} s after the start{again}"
         )
 
 

@@ -222,7 +222,8 @@ class Session:
             return
         now_s = time.monotonic()
         self.batch_in_epoch = 0
-        if loop.iteration > 0 and self._may_save(loop) and self.policy.is_due_at_epoch(self.epochs, now_s):
+        is_due = self.policy.is_due_at_outer if part == "outer" else self.policy.is_due_at_epoch
+        if loop.iteration > 0 and self._may_save(loop) and is_due(self.epochs, now_s):
             self._save(loop)
         if part == "epoch":
             if loop.iteration > 0:
@@ -258,7 +259,8 @@ class Session:
         started_s = time.monotonic()
         self._saver.save(loop, loop.find_frame())
         now_s = time.monotonic()
-        self.policy.saved(self.epochs, self.batches, now_s, now_s - started_s)
+        is_outer = loop.site.part == "outer"
+        self.policy.saved(self.epochs, self.batches, now_s, now_s - started_s, is_outer=is_outer)
         self.on_saved()
 
     def way_to(self, loop: Loop) -> list[str]:

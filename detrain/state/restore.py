@@ -201,7 +201,10 @@ class Restore:
     def _fill_attributes(self, obj: Any, node: Node) -> None:
         live = instance_dict(obj)
         if live is not None:
-            restored = {name: self.value(ref, live.get(name, MISSING)) for name, ref in node.get("attrs", ())}
+            # Names of attributes are interned, as the interpreter has them: who pickles the object sees the same keys.
+            restored = {
+                sys.intern(name): self.value(ref, live.get(name, MISSING)) for name, ref in node.get("attrs", ())
+            }
             if restored or live:
                 live.clear()
                 live.update(restored)

@@ -107,7 +107,8 @@ def hold_loading(is_on: bool) -> None:
 
 def has_optimizer() -> bool:
     """True if the script has made an optimizer, whose steps are reported."""
-    return any(isinstance(obj, torch.optim.Optimizer) for obj in gc.get_objects())
+    # By type, not isinstance: that asks proxies and lazy modules for their __class__, which runs code of theirs.
+    return any(issubclass(type(obj), torch.optim.Optimizer) for obj in gc.get_objects())
 
 
 class Watch:
