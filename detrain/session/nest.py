@@ -26,8 +26,8 @@ class NestFinder:
         self.gradients_seen = 0
         self._longest: dict[Site, int] = {}
 
-    def on_gradient(self, top: Loop | None, frame: types.FrameType) -> bool:
-        """Gradients were computed; returns True if that alone has shown a nest.
+    def on_gradient(self, top: Loop | None, frame: types.FrameType) -> Loop | None:
+        """Gradients were computed; returns the batch loop if that alone has shown one.
 
         Training without an optimizer updates weights by hand, which nobody reports; a loop that computes gradients in a third
         iteration while no optimizer has been seen is taken for it.
@@ -35,29 +35,29 @@ class NestFinder:
         self.gradients_seen += 1
         loop = innermost_active(top, frame)
         if loop is None or loop.gradient_at == loop.iteration:
-            return False
+            return None
         for one in loop.path:
             one.gradient_at = one.iteration
             self._longest[one.site] = max(self._longest.get(one.site, 0), one.iteration + 1)
         if self.updates_seen or loop.site.part or loop.iteration < 2 or self._has_optimizer():
-            return False
+            return None
         return self._take(loop)
 
-    def on_update(self, top: Loop | None, frame: types.FrameType) -> bool:
-        """Weights were updated; returns True if that has changed a nest."""
+    def on_update(self, top: Loop | None, frame: types.FrameType) -> Loop | None:
+        """Weights were updated; returns the batch loop if that has shown another nest than before."""
         self.updates_seen += 1
         loop = innermost_active(top, frame)
         if loop is None:
-            return False
+            return None
         path = loop.path
         for one in path:
             self._longest[one.site] = max(self._longest.get(one.site, 0), one.iteration + 1)
         with_gradient = [one for one in path if one.gradient_at == one.iteration and not one.site.is_demoted]
         if not with_gradient:
-            return False
+            return None
         batch = with_gradient[-1]
         if batch.site.part == "batch" or (batch.site.part and not self._is_inner_short(batch)):
-            return False
+            return None
         return self._take(batch)
 
     def _is_inner_short(self, loop: Loop) -> bool:
@@ -68,7 +68,7 @@ class NestFinder:
             site.part, site.is_demoted = "", True
         return bool(short)
 
-    def _take(self, batch: Loop) -> bool:
+    def _take(self, batch: Loop) -> Loop:
         # A loop that is driven by the generator in which the training stands is its caller, not a loop around it.
         path = [one for one in batch.path if not getattr(one.iterator, "gi_running", False)]
         for one in path:
@@ -76,7 +76,7 @@ class NestFinder:
         if len(path) > 1:
             path[-2].site.part = "epoch"
         batch.site.part = "batch"
-        return True
+        return batch
 
 
 def is_settled(batch: Loop) -> bool:

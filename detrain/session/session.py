@@ -279,19 +279,19 @@ class Session:
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
     def _on_gradient(self) -> None:
-        if self._is_seeing() and self._finder.on_gradient(self.top, sys._getframe(1)):
-            self._nest_found()
+        if self._is_seeing() and (batch := self._finder.on_gradient(self.top, sys._getframe(1))) is not None:
+            self._nest_found(batch)
 
     def _on_update(self) -> None:
-        if self._is_seeing() and self._finder.on_update(self.top, sys._getframe(1)):
-            self._nest_found()
+        if self._is_seeing() and (batch := self._finder.on_update(self.top, sys._getframe(1))) is not None:
+            self._nest_found(batch)
 
     def _is_seeing(self) -> bool:
         """False once the nest is settled, until a loop of unknown part is entered outside the batch loop."""
         return self._is_looking and not self.is_off and threading.get_ident() == self._thread
 
-    def _nest_found(self) -> None:
-        loops = self.top.path if self.top is not None else []
+    def _nest_found(self, batch: Loop) -> None:
+        loops = batch.path
         nest = [instfile.NestLoop(o.site.filename, o.site.line, o.site.part) for o in loops if o.site.part]
         # The iterations that run now began before anybody counted.
         for one in loops:
