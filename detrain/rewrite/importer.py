@@ -12,7 +12,6 @@ import marshal
 import os
 import site
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -115,6 +114,7 @@ class UserFinder:
     def __init__(self, instrumenter: Instrumenter, on_module: Callable[[str], None]) -> None:
         self._instrumenter = instrumenter
         self._on_module = on_module
+        _not_users()  # now, while nothing is being imported
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
@@ -147,8 +147,9 @@ def is_user_file(filename: str) -> bool:
 
 def _not_users() -> tuple[str, ...]:
     if not _foreign_roots:
-        roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-        roots |= {*site.getsitepackages(), site.getusersitepackages(), os.path.dirname(detrain.__file__)}
+        # Not by sysconfig, which on 3.13 imports a module to answer, and would ask us where that belongs.
+        standard = os.path.dirname(os.__file__)
+        roots = {standard, *site.getsitepackages(), site.getusersitepackages(), os.path.dirname(detrain.__file__)}
         _foreign_roots.extend(os.path.realpath(root) + os.sep for root in roots if root)
     return tuple(_foreign_roots)
 
