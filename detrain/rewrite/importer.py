@@ -7,12 +7,14 @@ name and renamed, so that a cache entry is whole or absent.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import marshal
 import os
 import site
 import sys
 import types
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -71,7 +73,12 @@ class Instrumenter:
         from detrain.rewrite import transform
 
         source = importlib.util.decode_source(content)
-        tree = transform.parse_with_original_positions(source, transform.instrument(source, parts))
+        # What the parser warns of (escapes in strings) was given when the file was parsed above. Else leave the filters alone:
+        # touching them shows in every module's registry.
+        with warnings.catch_warnings() if b"\\" in content else contextlib.nullcontext():
+            if b"\\" in content:
+                warnings.simplefilter("ignore", SyntaxWarning)
+            tree = transform.parse_with_original_positions(source, transform.instrument(source, parts))
         code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)
         if path is not None:
             _write(path, marshal.dumps(code))
