@@ -17,7 +17,6 @@ from typing import Any
 from detrain.errors import UsageError
 
 VERSION = 1
-PARTS = ("outer", "epoch", "batch")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from detrain.adapters import Settings
 from detrain.errors import CaptureError
 from detrain.state.objects import register_value
 from detrain.state.registry import Handler, register
-from detrain.state.restore import MISSING, Restore
+from detrain.state.restore import Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk, keep
 
@@ -78,8 +78,6 @@ class ArrayHandler(Handler):
                 plain[...] = flat.reshape(plain.shape, order=node["order"])
         elif "base" not in node:
             data = restore.data(node)
-            if data is MISSING:
-                return
             is_fortran = plain.flags.f_contiguous and not plain.flags.c_contiguous
             content = data.view(plain.dtype).reshape(plain.T.shape if is_fortran else plain.shape)
             content = content.T if is_fortran else content

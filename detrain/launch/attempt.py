@@ -54,7 +54,7 @@ class Attempt:
         self.resume = self._plan_resume()
         info = self._read_info()
         settings = Settings(
-            script=Path(self.record["script"]), script_name=self.record["name"], keep=request["keep"], is_trusting=request["trust_changes"],
+            script=Path(self.record["script"]), script_name=self.record["name"], keep=request["keep"],
             record=self.record,
         )  # fmt: skip
         self.frameworks = Frameworks(entropy=preload if preload.is_loaded() else None)
@@ -77,13 +77,15 @@ class Attempt:
             ) from None
 
     def _open_record(self) -> dict[str, Any]:
-        before = self.directory.read_record()
-        if before is not None and (self.request["fresh"] or self.directory.finished_at()):
+        # Not read where the run is to start over: that is also the way out of a record that cannot be read.
+        before = None if self.request["fresh"] else self.directory.read_record()
+        if self.request["fresh"] or (before is not None and self.directory.finished_at()):
             why = "--fresh" if self.request["fresh"] else "it had come to its end"
             self.directory.unlock()
             aside = self.directory.move_aside()
             self.directory.lock()
-            say(f"starting over; the earlier run is kept in {aside} ({why})")
+            if aside is not None:
+                say(f"starting over; the earlier run is kept in {aside} ({why})")
             before = None
         record = self._new_record()
         if before is None:
@@ -117,6 +119,7 @@ class Attempt:
             "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
             "attempts": 1,
             "processors": os.cpu_count(),
+            "is_address_space_fixed": self.request["is_address_space_fixed"],
         }
 
     def _plan_resume(self) -> Resume:

@@ -29,7 +29,6 @@ class Settings:
     script: Path
     script_name: str
     keep: int
-    is_trusting: bool
     record: dict[str, Any] = field(default_factory=dict)
 
 

@@ -91,8 +91,6 @@ class Array:
     data: np.ndarray[Any, Any]
     label: str = ""
     digest: str = ""
-    #: True: the bytes are those that the set-up code makes again; they are in no file, and restoring checks the digest.
-    is_setup: bool = False
 
     def compute_digest(self) -> str:
         """xxh3-128 of dtype, shape and bytes, in hex."""

@@ -1,6 +1,8 @@
 """What `detrain run` says and does when something is not as it should be. Nothing is ever lost."""
 
 import re
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -227,3 +229,16 @@ def test_state_that_cannot_be_captured_is_named_and_its_resume_refused(detrain, 
     said = detrain("run", "--trust-changes", "train.py")
     assert said.status == 0, said.err
     assert "detrain: resumed at " in said.err
+
+
+def test_fresh_is_the_way_out_of_a_record_that_cannot_be_read(tmp_path):
+    (tmp_path / "script.py").write_text("print('ran')\n")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "run.json").write_text("{")
+    words = [sys.executable, "-m", "detrain", "run", "--ckpt-dir", "d"]
+    refused = subprocess.run([*words, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "Start over with --fresh" in refused.stderr
+    fresh = subprocess.run([*words, "--fresh", "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert (fresh.returncode, fresh.stdout) == (0, "ran\n"), fresh.stderr
+    assert (tmp_path / "d.old1" / "run.json").read_text() == "{"

@@ -170,10 +170,9 @@ class StorageHandler(Handler):
         if "array" not in node or not node["nbytes"]:
             return
         data = restore.data(node)
-        if data is not MISSING:
-            flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-            # A tensor of its own over the bytes: no version counter of the script's tensors moves.
-            _bytes_of(obj).copy_(torch.from_numpy(flat.copy() if not flat.flags.writeable else flat))
+        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        # A tensor of its own over the bytes: no version counter of the script's tensors moves.
+        _bytes_of(obj).copy_(torch.from_numpy(flat.copy() if not flat.flags.writeable else flat))
 
 
 def _bytes_of(storage: Any) -> Any:
