@@ -263,6 +263,7 @@ def test_forked_child_does_not_keep_the_lock(tmp_path):
             os.kill(child, 0)  # it lives
             place = RunDirectory(tmp_path)
             place.lock()
+            assert f"process {os.getpid()} on " in (tmp_path / "lock").read_text()
             place.unlock()
         finally:
             os.kill(child, signal.SIGKILL)
