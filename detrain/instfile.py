@@ -10,9 +10,12 @@ from __future__ import annotations
 import ast
 import os
 import pprint
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from detrain.errors import UsageError
 
@@ -76,6 +79,7 @@ def write(path: Path, info: InstInfo, folder: Path) -> None:
         "nests": nests,
         "complete": info.is_complete,
         "dataloader": info.extra.get("dataloader", {}),
+        "dataloaders": info.extra.get("dataloaders", []),
         "loop_type": info.extra.get("loop_type", {"type": "ON_DATASET"}),
         "code_info": {**info.extra.get("code_info", {}), **_code_info(nests)},
     }
@@ -119,8 +123,45 @@ def read(path: Path, folder: Path) -> InstInfo:
         ],
         sources={str(folder / name): digest for name, digest in document.get("sources", {}).items()},
         is_complete=bool(document.get("complete", False)),
-        extra={key: document[key] for key in ("dataloader", "loop_type", "code_info") if key in document},
+        extra={
+            key: document[key] for key in ("dataloader", "dataloaders", "loop_type", "code_info") if key in document
+        },
     )
+
+
+def digest_of(filename: str) -> str:
+    """xxh3-128 of a file, in hex; "" if it cannot be read."""
+    try:
+        return xxhash.xxh3_128_hexdigest(Path(filename).read_bytes())
+    except OSError:
+        return ""
+
+
+def loader_keys(
+    loaders: Sequence[Mapping[str, Any]], update: Sequence[Any] | None, folder: Path
+) -> dict[str, dict[str, Any] | list[Any]]:
+    """`dataloader`, `dataloaders`, `loop_type` and the calls in `code_info`; the prototype's keys speak of the first loader."""
+    names = ("full_name", "module", "init", "iter", "next")
+    entries = [{**{name: _pair(one[name]) for name in names}, "persistent": one["is_capturable"]} for one in loaders]
+    code: dict[str, str] = {}
+    if loaders:
+        first = loaders[0]
+        code["dl_call_file_name"], code["dl_call_line_no"] = _shorten(first["file_name"], folder), str(first["line_no"])
+        if first["wrapper"]:
+            code["wrapper_module"], code["wrapper_func"] = first["wrapper"]
+    if update:
+        code["update_call_file_name"], code["update_call_line_no"] = _shorten(update[0], folder), str(update[1])
+    is_custom = bool(loaders) and not loaders[0]["is_iterated"]
+    return {
+        "dataloader": entries[0] if entries else {},
+        "dataloaders": entries,
+        "loop_type": {"type": "ON_CUSTOM" if is_custom else "ON_DATASET"},
+        "code_info": code,
+    }
+
+
+def _pair(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _nests(document: dict[str, Any]) -> list[list[NestLoop]]:

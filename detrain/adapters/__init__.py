@@ -6,7 +6,8 @@ Every adapter is a module with the same functions, loaded when the script has lo
 - `generators()`: the process-wide generators of random numbers, by name;
 - `flags()` / `set_flags(flags)`: process-wide switches that belong to the state (default dtype, grad mode);
 - `facts()`: versions, thread counts and instruction sets that the bits depend on;
-- `watch_updates(on_update, on_gradient)`: report weight updates and gradient computations while the loops are looked for.
+- `watch_updates(on_update, on_gradient)`: report weight updates and gradient computations while the loops are looked for;
+- `watch_in_place(on_update)` and `loader_of(value)`, for the tracer: report updates made by hand; the class of a well-known loader.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import detrain
-from detrain.cli import instrument, look, run
+from detrain.cli import instrument, look, run, trace
 from detrain.errors import DetrainError, UsageError
 
 
@@ -18,7 +18,7 @@ def cli() -> None:
     """Training runs that can be killed at any moment and come out bit for bit the same."""
 
 
-for command in (run.run, look.ls, look.inspect, look.diff, instrument.instrument):
+for command in (run.run, trace.trace, look.ls, look.inspect, look.diff, instrument.instrument):
     cli.add_command(command)
 
 

@@ -30,7 +30,7 @@ def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
     `record_loop`, as during a first attempt.
     """  # fmt: skip
     from detrain.rewrite import transform
-    from detrain.rewrite.sites import find_loops
+    from detrain.sites import find_loops
 
     source = script.read_text(encoding="utf-8")
     try:

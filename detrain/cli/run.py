@@ -14,10 +14,11 @@ from detrain.errors import UsageError
 from detrain.session import policy
 
 
-class _RunCommand(click.Command):
+class ScriptCommand(click.Command):
     """Ends detrain's own options at `-m MODULE`, as python does; at a script click does so itself."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, with what follows `-m MODULE` left to the module."""
         position = 0
         while position < len(args):
             word = args[position]
@@ -33,7 +34,7 @@ class _RunCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-@click.command(cls=_RunCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@click.command(cls=ScriptCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
 @click.option("--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script name>).")
 @click.option(
     "--every",
@@ -69,11 +70,21 @@ class _RunCommand(click.Command):
 )
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does; its arguments follow.")
 @click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
-def run(
-    module: str | None, words: tuple[str, ...], from_: str | None, ckpt_dir: str | None, **options: Any
-) -> Callable[[], int]:
+def run(module: str | None, words: tuple[str, ...], from_: str | None, **options: Any) -> Callable[[], int]:
     """Run a training script, or resume it from its latest checkpoint."""  # fmt: skip
     policy.parse(options["every"])
+    request = request_of(module, words, {**options, "from": from_})
+
+    def start() -> int:
+        from detrain.launch import environment
+
+        environment.replace_process(request)
+
+    return start
+
+
+def request_of(module: str | None, words: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """What is to be run, where, and how; raises `UsageError` where that is nothing."""
     if module is None and not words:
         raise UsageError("which script? detrain run [OPTIONS] SCRIPT [ARGS]... (detrain run --help)")
     script = "" if module is not None else words[0]
@@ -85,17 +96,10 @@ def run(
     name = Path(script).resolve().stem if module is None else module
     if name == "__main__":
         name = Path(script).resolve().parent.name
-    request = {
-        "script": script, "module": module or "", "arguments": arguments, "name": name, "from": from_,
-        "ckpt_dir": ckpt_dir or os.path.join(".detrain", name), **options,
+    directory = options.pop("ckpt_dir") or os.path.join(".detrain", name)
+    return {
+        "script": script, "module": module or "", "arguments": arguments, "name": name, "ckpt_dir": directory, **options,
     }  # fmt: skip
-
-    def start() -> int:
-        from detrain.launch import environment
-
-        environment.replace_process(request)
-
-    return start
 
 
 def _check_module(module: str) -> None:

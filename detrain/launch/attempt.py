@@ -33,6 +33,11 @@ _HOOKS = {
 def main() -> None:
     """Entry point of `boot.py`."""
     request = json.loads(os.environ.pop(environment.REQUEST))
+    if request.get("report"):
+        from detrain.launch.tracing import Tracing
+
+        Tracing(request).run()
+        return
     try:
         attempt = Attempt(request)
     except DetrainError as error:

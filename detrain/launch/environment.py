@@ -25,7 +25,18 @@ _READ_ONLY = 0xFFFFFFFF
 
 
 def replace_process(request: dict[str, Any]) -> NoReturn:
-    """Become the attempt: `python boot.py SCRIPT ARGS…` in the fixed environment, in this very process (same pid)."""
+    """Become the attempt, in this very process (same pid)."""
+    words, environment = prepare(request)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, words, environment)
+
+
+def prepare(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment of a process that runs the script: `python boot.py SCRIPT ARGS…`.
+
+    Switches address-space randomisation off for what this process becomes or starts.
+    """
     environment = dict(os.environ)
     for name, value in _DEFAULTS.items():
         environment.setdefault(name, value)
@@ -39,9 +50,7 @@ def replace_process(request: dict[str, Any]) -> NoReturn:
     boot = Path(__file__).with_name("boot.py")
     target = ["-m", request["module"]] if request["module"] else [request["script"]]
     flags = interpreter_flags(sys.orig_argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *flags, str(boot), *target, *request["arguments"]], environment)
+    return [sys.executable, *flags, str(boot), *target, *request["arguments"]], environment
 
 
 def fix_address_space() -> bool:

@@ -8,9 +8,10 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any, Protocol
 
 from detrain import adapters
-from detrain.session.session import Frameworks, Session
+from detrain.session.session import Frameworks
 
 
 class FrameworkFinder:
@@ -47,14 +48,21 @@ class _Reporting(importlib.abc.Loader):
         self._on_loaded(module.__name__)
 
 
-def prepare(name: str, frameworks: Frameworks, settings: adapters.Settings, session: Session) -> None:
+class Watcher(Protocol):
+    """Wants to see weight updates: a session, or a round of the tracer."""
+
+    def watch(self, adapter: Any) -> None:
+        """A framework has been loaded."""
+
+
+def prepare(name: str, frameworks: Frameworks, settings: adapters.Settings, watcher: Watcher) -> None:
     """Load the adapter of a framework that has been loaded, make the framework deterministic, and watch it."""
     if name in frameworks.loaded:
         return
     adapter = importlib.import_module(adapters.NAMES[name])
     frameworks.loaded[name] = adapter
     adapter.prepare(settings)
-    session.watch(adapter)
+    watcher.watch(adapter)
 
 
 def watch_imports(on_loaded: Callable[[str], None]) -> None:

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import xxhash
 
@@ -49,7 +49,7 @@ class Instrumenter:
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Code of a source file. A file that Python itself cannot compile raises what Python raises."""
         tree: Any = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-        from detrain.rewrite.sites import find_loops
+        from detrain.sites import find_loops
 
         sites = find_loops(tree)
         known = self._parts.get(filename, {})
@@ -115,10 +115,17 @@ UserLoader.__name__ = UserLoader.__qualname__ = SourceFileLoader.__name__
 UserLoader.__module__ = SourceFileLoader.__module__
 
 
+class Compiler(Protocol):
+    """Makes code of a source file."""
+
+    def compile(self, content: bytes, filename: str) -> types.CodeType:
+        """Raises what Python raises for a file that it cannot compile."""
+
+
 class UserFinder:
     """Finds modules as Python does and gives those of the user to `UserLoader`."""
 
-    def __init__(self, instrumenter: Instrumenter, on_module: Callable[[str], None]) -> None:
+    def __init__(self, instrumenter: Compiler, on_module: Callable[[str], None]) -> None:
         self._instrumenter = instrumenter
         self._on_module = on_module
         _not_users()  # now, while nothing is being imported

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from detrain.rewrite.sites import find_loops
+from detrain.sites import find_loops
 
 #: Part of a loop in the nest to the hook in its header.
 HOOKS = {"epoch": "record_epoch", "batch": "record_batch", "outer": "record_loop", "": "record_loop"}

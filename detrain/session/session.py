@@ -7,16 +7,16 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from detrain import instfile
+from detrain.nest import NestFinder, is_settled
 from detrain.session.files import OutputFiles
 from detrain.session.loops import Loop, Site, address, innermost_active
 from detrain.session.messages import say, warn
-from detrain.session.nest import NestFinder, is_settled
 from detrain.session.policy import Policy
 from detrain.session.resume import Resume
 from detrain.store.directory import RunDirectory
@@ -215,7 +215,7 @@ class Session:
             is_near = loop.parent is None or loop.parent.is_marked
             if self.policy.is_due_at_batch(self.batches, time.monotonic(), is_near=is_near) and self._may_save(loop):
                 self._save(loop)
-            self._is_looking = self._is_looking and not is_settled(loop)
+            self._is_looking = self._is_looking and not is_settled(loop, loop.parent)
             self.batches += 1
             self.batch_in_epoch += 1
             return
@@ -248,7 +248,7 @@ class Session:
         """False while fast-forwarding, and while the nest may still turn out to be another."""
         if self.is_off or self.resume.is_pending:
             return False
-        return loop.site.part != "batch" or bool(self._parts) or is_settled(loop)
+        return loop.site.part != "batch" or bool(self._parts) or is_settled(loop, loop.parent)
 
     def _save(self, loop: Loop) -> None:
         if self._saver is None:
@@ -278,20 +278,24 @@ class Session:
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
     def _on_gradient(self) -> None:
-        if self._is_seeing() and (batch := self._finder.on_gradient(self.top, sys._getframe(1))) is not None:
-            self._nest_found(batch)
+        if self._is_seeing() and (nest := self._finder.on_gradient(self._running(sys._getframe(1)))) is not None:
+            self._nest_found(nest)
 
     def _on_update(self) -> None:
-        if self._is_seeing() and (batch := self._finder.on_update(self.top, sys._getframe(1))) is not None:
-            self._nest_found(batch)
+        if self._is_seeing() and (nest := self._finder.on_update(self._running(sys._getframe(1)))) is not None:
+            self._nest_found(nest)
+
+    def _running(self, frame: types.FrameType) -> list[Loop]:
+        """The loops that are running, seen from `frame`, outermost first."""
+        loop = innermost_active(self.top, frame)
+        return loop.path if loop is not None else []
 
     def _is_seeing(self) -> bool:
         """False once the nest is settled, until a loop of unknown part is entered outside the batch loop."""
         return self._is_looking and not self.is_off and threading.get_ident() == self._thread
 
-    def _nest_found(self, batch: Loop) -> None:
-        loops = batch.path
-        nest = [instfile.NestLoop(o.site.filename, o.site.line, o.site.part) for o in loops if o.site.part]
+    def _nest_found(self, loops: Sequence[Loop]) -> None:
+        nest = [instfile.NestLoop(o.site.filename, o.site.line, o.site.part) for o in loops]
         # The iterations that run now began before anybody counted.
         for one in loops:
             if one.site.part == "epoch":

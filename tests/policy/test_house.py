@@ -12,16 +12,18 @@ PACKAGE = Path(__file__).parents[2] / "detrain"
 #: Part of the package to the parts that it may import. `errors` and the package itself may be imported by all.
 MAY_IMPORT = {
     "__main__": {"cli"},
-    "cli": {"launch", "session", "store", "tracer", "instfile", "rewrite", "state"},
-    "launch": {"adapters", "hooks", "instfile", "rewrite", "session", "store", "state"},
+    "cli": {"launch", "session", "store", "tracer", "instfile", "rewrite", "sites", "state"},
+    "launch": {"adapters", "hooks", "instfile", "rewrite", "session", "store", "state", "tracer"},
     "hooks": {"session"},
-    "session": {"instfile", "state", "store"},
-    "rewrite": {"instfile"},
-    "tracer": {"instfile"},
+    "session": {"instfile", "nest", "state", "store"},
+    "rewrite": {"instfile", "sites"},
+    "tracer": {"instfile", "nest", "sites"},
     "adapters": {"state"},
     "store": {"state"},
     "state": set(),
     "instfile": set(),
+    "nest": set(),
+    "sites": set(),
 }
 ONLY_IN = {"libcst": "rewrite", "bytecode": "tracer", "torch": "adapters", "tensorflow": "adapters", "h5py": "store"}
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from detrain.adapters import Settings
 from detrain.adapters.torch import loading, tensors
+from detrain.adapters.torch.watching import has_optimizer, loader_of, watch_in_place, watch_updates
 from detrain.state import objects, tree
 from detrain.state.registry import register
 
@@ -27,6 +26,11 @@ objects.register_value(
     torch.memory_format, lambda v: (str(v).removeprefix("torch."),), lambda name: getattr(torch, name)
 )
 register(objects.KeptHandler(), torch.cuda.Stream, torch.cuda.Event)
+__all__ = [
+    "facts", "flags", "generators", "has_optimizer", "hold_loading", "loader_of", "prepare", "set_flags", "watch_in_place",
+    "watch_updates",
+]  # fmt: skip
+
 tree.transparent_attributes.update({"_parameters", "_buffers", "_modules"})
 
 
@@ -103,33 +107,3 @@ def facts() -> dict[str, Any]:
 def hold_loading(is_on: bool) -> None:
     """Hold back the tasks of loaders' workers while the run fast-forwards."""
     loading.holding.is_on = is_on
-
-
-def has_optimizer() -> bool:
-    """True if the script has made an optimizer, whose steps are reported."""
-    # By type, not isinstance: that asks proxies and lazy modules for their __class__, which runs code of theirs.
-    return any(issubclass(type(obj), torch.optim.Optimizer) for obj in gc.get_objects())
-
-
-class Watch:
-    """Reports every optimizer step and every computation of gradients, until it is stopped."""
-
-    def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[], None]) -> None:
-        self._on_gradient = on_gradient
-        self._handle = register_optimizer_step_post_hook(lambda *_: on_update())
-        self._plain = torch.autograd._engine_run_backward
-        torch.autograd._engine_run_backward = self._run_backward
-
-    def _run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        self._on_gradient()
-        return self._plain(*args, **kwargs)
-
-    def stop(self) -> None:
-        """Take the hooks out again."""
-        self._handle.remove()
-        torch.autograd._engine_run_backward = self._plain
-
-
-def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[], None]) -> Watch:
-    """Begin to watch."""
-    return Watch(on_update, on_gradient)

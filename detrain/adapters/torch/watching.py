@@ -1,0 +1,108 @@
+"""Seeing weight updates and gradient computations as they happen."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
+
+
+def has_optimizer() -> bool:
+    """True if the script has made an optimizer, whose steps are reported."""
+    # By type, not isinstance: that asks proxies and lazy modules for their __class__, which runs code of theirs.
+    return any(issubclass(type(obj), torch.optim.Optimizer) for obj in gc.get_objects())
+
+
+class Watch:
+    """Reports every optimizer step and every computation of gradients, until it is stopped."""
+
+    def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[], None]) -> None:
+        self._on_gradient = on_gradient
+        self._handle = register_optimizer_step_post_hook(lambda *_: on_update())
+        self._plain = torch.autograd._engine_run_backward
+        torch.autograd._engine_run_backward = self._run_backward
+
+    def _run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        self._on_gradient()
+        return self._plain(*args, **kwargs)
+
+    def stop(self) -> None:
+        """Take the hooks out again."""
+        self._handle.remove()
+        torch.autograd._engine_run_backward = self._plain
+
+
+def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[], None]) -> Watch:
+    """Begin to watch."""
+    return Watch(on_update, on_gradient)
+
+
+def watch_in_place(on_update: Callable[[], None]) -> None:
+    """Report also what changes a trained leaf in place, from the next computation of gradients on: a hand-written SGD.
+
+    For the tracer alone: every operation passes through Python from then on.
+    """
+    mode = _InPlace(on_update)
+    plain = torch.autograd._engine_run_backward
+
+    def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        mode.trained.update(_storage(leaf) for leaf in _leaves(outputs))
+        return plain(outputs, *args, **kwargs)
+
+    torch.autograd._engine_run_backward = run_backward
+    mode.__enter__()
+
+
+class _InPlace(TorchDispatchMode):  # type: ignore[misc]
+    """Sees each operation and asks its schema what it writes to."""
+
+    def __init__(self, on_update: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_update = on_update
+        self.trained: set[int] = set()  # addresses of the storages of leaves that gradients were computed for
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.trained and func._schema.is_mutable:
+            written = [
+                one
+                for value, declared in zip(args, func._schema.arguments, strict=False)
+                if declared.alias_info is not None and declared.alias_info.is_write
+                for one in (value if isinstance(value, (list, tuple)) else [value])
+            ]
+            if any(isinstance(one, torch.Tensor) and _storage(one) in self.trained for one in written):
+                self._on_update()
+        return result
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def _leaves(outputs: Any) -> Iterator[torch.Tensor]:
+    """The leaves that a backward pass from some outputs comes to."""
+    tensors = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    pending = [one.grad_fn for one in tensors if isinstance(one, torch.Tensor) and one.grad_fn is not None]
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            yield variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)
+
+
+def loader_of(value: Any) -> type | None:
+    """`DataLoader` (or the user's subclass of it) for one, or for an iterator over one; else None."""
+    kind = type(value)
+    if issubclass(kind, DataLoader):
+        return kind
+    return DataLoader if issubclass(kind, torch.utils.data.dataloader._BaseDataLoaderIter) else None

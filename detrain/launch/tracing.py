@@ -1,0 +1,129 @@
+"""One round of the tracer: the script with probes, in the environment of an attempt, until enough has been seen."""
+
+from __future__ import annotations
+
+import ast
+import json
+import multiprocessing
+import os
+import random
+import sys
+import types
+from pathlib import Path
+from typing import Any, NoReturn
+
+import detrain
+from detrain import adapters
+from detrain.launch import frameworks, script
+from detrain.rewrite.importer import UserFinder, digest_of
+from detrain.session.session import Frameworks
+from detrain.state import known_source
+from detrain.tracer.observer import Observer, Report, World, as_json
+from detrain.tracer.probes import Probes
+
+_OWN = os.path.dirname(os.path.realpath(detrain.__file__)) + os.sep
+
+
+class Tracing:
+    """A script under observation; leaves a report and ends the process."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.probes = Probes()
+        self.digests: dict[str, str] = {}
+        self.frameworks = Frameworks()
+        self._pid = os.getpid()
+        script_path = Path(request["script"] or request["module"])
+        self._script_name = script_path.stem
+        self.observer = Observer(
+            self.probes,
+            World(
+                is_user_file=lambda name: name in self.digests,
+                is_own_file=lambda name: name.startswith((_OWN, "<frozen")),
+                modules=self._modules,
+                name_of=lambda name: self._script_name if name == "__main__" else name,
+                has_optimizer=self.frameworks.has_optimizer,
+                watch_in_place=self._watch_in_place,
+                loader_of=self._loader_of,
+                is_capturable=_is_capturable,
+                on_done=self._leave,
+            ),
+        )
+
+    def compile(self, content: bytes, filename: str) -> types.CodeType:
+        """The code of a user's file, with probes."""
+        tree: Any = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        self.digests[filename] = digest_of(content)
+        return self.probes.compile(tree, filename)
+
+    def run(self) -> None:
+        """Run the script; comes to its end only if there was nothing to see, or no more of it."""
+        random.seed(self.request["seed"])
+        settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"])
+        sys.meta_path.insert(0, UserFinder(self, known_source.user_modules.add))
+        frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, self))
+        os.register_at_fork(after_in_child=lambda: sys.setprofile(None))
+        try:
+            if self.request["module"]:
+                script.run_module(self.request["module"], self.request["arguments"])
+            else:
+                script.run_file(self.request["script"], self.request["arguments"], self.compile)
+        except SystemExit as leaving:
+            if leaving.code:
+                raise
+        self.observer.finish(None)
+
+    def watch(self, adapter: Any) -> None:
+        """A framework has been loaded."""
+        adapter.watch_updates(self._on_update, self._on_gradient)
+
+    def _on_update(self) -> None:
+        if self._pid == os.getpid():
+            self.observer.on_update(sys._getframe(1))
+
+    def _on_gradient(self) -> None:
+        if self._pid == os.getpid():
+            self.observer.on_gradient(sys._getframe(1))
+
+    def _watch_in_place(self) -> None:
+        for adapter in self.frameworks.loaded.values():
+            if hasattr(adapter, "watch_in_place"):
+                adapter.watch_in_place(self._on_update)
+
+    def _loader_of(self, value: Any) -> Any:
+        for adapter in self.frameworks.loaded.values():
+            if hasattr(adapter, "loader_of") and (found := adapter.loader_of(value)) is not None:
+                return found
+        return None
+
+    def _modules(self) -> dict[str, types.ModuleType]:
+        names = ["__main__", *sorted(known_source.user_modules - {"__main__"})]
+        return {
+            self._script_name if name == "__main__" else name: sys.modules[name]
+            for name in names
+            if name in sys.modules
+        }
+
+    def _leave(self, report: Report) -> NoReturn:
+        """Write the report and end at once: what the script does at its end must not be done by half a training."""
+        document = {**as_json(report), "sources": self.digests}
+        path = Path(self.request["report"])
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(document), encoding="utf-8")
+        temporary.replace(path)
+        for child in multiprocessing.active_children():
+            child.kill()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _is_capturable(value: Any) -> bool:
+    """True if a checkpoint can hold all that is reachable from an object."""
+    import detrain.state.load_handlers  # noqa: F401 - registers the handlers
+    from detrain.state.walk import Walk
+
+    walk = Walk()
+    walk.root("loader", value)
+    walk.run()
+    return not any(node.get("loud") for node in walk.tree.nodes)

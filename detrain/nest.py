@@ -1,0 +1,118 @@
+"""Which of the loops around a weight update are the nest: from what happens, and not from what things are called. Pure.
+
+Both the session, while the first attempt runs, and the tracer see weights updated and gradients computed, each time with the path
+of the loops that are running. Of those, the innermost in whose present iteration gradients were computed as well is the batch loop (a
+loop over optimizers that only steps them is not), the next one out is the epoch loop, and whatever stands further out is outer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+#: An inner loop with more iterations than this is taken for the batch loop even if weights are also updated around it; a GAN's
+#: critic steps and inner steps of a meta-learner are fewer.
+SHORT_LOOP = 16
+
+
+class Site(Protocol):
+    """A loop in source. `part` is "" until the loop is known to be in a nest."""
+
+    part: str
+    is_demoted: bool
+
+
+class Entry(Protocol):
+    """One entry of a loop, running. Iterations count from 0."""
+
+    gradient_at: int  # the last iteration in which gradients were computed, or -1
+
+    @property
+    def site(self) -> Site:
+        """Where it stands."""
+
+    @property
+    def iteration(self) -> int:
+        """The present one."""
+
+    @property
+    def iterator(self) -> Any:
+        """What a `for` loop takes its elements from, if known."""
+
+
+class NestFinder:
+    """Watches updates and gradients; sets the `part` of the sites that it finds to be in a nest.
+
+    A path lists the entries of the loops that are running, outermost first. What returns a path returns that of a batch loop.
+    """
+
+    def __init__(self, has_optimizer: Callable[[], bool]) -> None:
+        self._has_optimizer = has_optimizer
+        self.updates_seen = 0
+        self.gradients_seen = 0
+        self._longest: dict[Any, int] = {}
+        self._inside: dict[Any, set[Any]] = {}
+
+    def on_gradient(self, path: Sequence[Any]) -> Sequence[Any] | None:
+        """Gradients were computed; returns the nest if that alone has shown one.
+
+        Training without an optimizer updates weights by hand, which nobody reports; a loop that computes gradients in a third
+        iteration while no optimizer has been seen is taken for it.
+        """
+        self.gradients_seen += 1
+        if not path or path[-1].gradient_at == path[-1].iteration:
+            return None
+        for one in path:
+            one.gradient_at = one.iteration
+        self._look(path)
+        innermost = path[-1]
+        if self.updates_seen or innermost.site.part or innermost.iteration < 2 or self._has_optimizer():
+            return None
+        return _take(path)
+
+    def on_update(self, path: Sequence[Any]) -> Sequence[Any] | None:
+        """Weights were updated; returns the nest if that has shown another one than before."""
+        self.updates_seen += 1
+        self._look(path)
+        with_gradient = [
+            number for number, one in enumerate(path)
+            if one.gradient_at == one.iteration and not one.site.is_demoted
+        ]  # fmt: skip
+        if not with_gradient:
+            return None
+        batch = path[with_gradient[-1]]
+        if batch.site.part == "batch" or (batch.site.part and not self._is_around_short(batch)):
+            return None
+        return _take(path[: with_gradient[-1] + 1])
+
+    def _look(self, path: Sequence[Any]) -> None:
+        for number, one in enumerate(path):
+            self._longest[one.site] = max(self._longest.get(one.site, 0), one.iteration + 1)
+            self._inside.setdefault(one.site, set()).update(other.site for other in path[number + 1 :])
+
+    def _is_around_short(self, loop: Entry) -> bool:
+        """True if the batch loop found so far is a short loop inside this one; then it is demoted."""
+        short = [
+            site for site in self._inside[loop.site]
+            if site.part == "batch" and self._longest[site] <= SHORT_LOOP
+        ]  # fmt: skip
+        for site in short:
+            site.part, site.is_demoted = "", True
+        return bool(short)
+
+
+def _take(path: Sequence[Any]) -> Sequence[Any]:
+    """Name the parts; returns the path without loops that are not around the training."""
+    # A loop that is driven by the generator in which the training stands is its caller, not a loop around it.
+    kept = [one for one in path if not getattr(one.iterator, "gi_running", False)]
+    for one in kept:
+        one.site.part = "outer"
+    if len(kept) > 1:
+        kept[-2].site.part = "epoch"
+    kept[-1].site.part = "batch"
+    return kept
+
+
+def is_settled(batch: Entry, around: Entry | None) -> bool:
+    """True once a batch loop cannot turn out to be an inner loop any more, so that its positions may be written down."""
+    return around is None or batch.iteration > SHORT_LOOP or around.iteration > 0

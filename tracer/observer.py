@@ -1,0 +1,162 @@
+"""Round by round: follows a script until its nest is known, watches a few iterations, and says what was seen."""
+
+from __future__ import annotations
+
+import os
+import time
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from detrain.nest import NestFinder, is_settled
+from detrain.tracer import loaders
+from detrain.tracer.calls import Calls
+from detrain.tracer.probes import Probes, Site
+from detrain.tracer.sizes import Sizes, measure
+from detrain.tracer.stack import Stack
+
+#: Without an optimizer, updates are looked for among the operations on tensors; so many batches are waited for one.
+_PATIENCE = 5
+
+
+@dataclass
+class Report:
+    """What one run of a script has shown; plain data, on its way to the inference."""
+
+    nests: list[list[dict[str, Any]]] = field(default_factory=list)
+    update: tuple[str, int] | None = None  # file and line
+    candidates: list[dict[str, Any]] = field(default_factory=list)
+    sizes: Sizes = field(default_factory=dict)
+    seconds: float = 0.0
+    batches: int = 0
+    updates_seen: int = 0
+    gradients_seen: int = 0
+    loops_seen: list[tuple[str, int, int]] = field(default_factory=list)  # file, line, iterations; the busiest first
+    is_settled: bool = False
+
+
+@dataclass
+class World:
+    """What the observer asks of those who know files, frameworks and state."""
+
+    is_user_file: Callable[[str], bool]
+    is_own_file: Callable[[str], bool]
+    modules: Callable[[], dict[str, types.ModuleType]]  # the user's, by name
+    name_of: Callable[[str], str]  # of a module: the script's is not `__main__`
+    has_optimizer: Callable[[], bool]
+    watch_in_place: Callable[[], None]  # begin to report updates made by hand
+    loader_of: Callable[[Any], Any]  # a framework's loader (its class), if an object is one or iterates over one
+    is_capturable: Callable[[Any], bool]
+    on_done: Callable[[Report], None]  # does not return
+
+
+class Observer:
+    """One round."""
+
+    def __init__(self, probes: Probes, world: World) -> None:
+        self._world = world
+        self._stack = Stack(probes.sites, world.is_own_file)
+        self._sites = probes.sites
+        self._finder = NestFinder(self._must_see_update)
+        self._began_s = time.monotonic()
+        self._calls: Calls | None = None
+        self._nests: list[Sequence[Site]] = []
+        self._is_watching_in_place = False
+        self.report = Report()
+
+    def _must_see_update(self) -> bool:
+        return self._world.has_optimizer() or self._finder.gradients_seen < _PATIENCE
+
+    # --- what frameworks tell ----------------------------------------------------------------------------------------------
+
+    def on_gradient(self, frame: types.FrameType) -> None:
+        """Gradients are being computed."""
+        if self._calls is not None:
+            self._calls.on_gradient()
+            return
+        nest = self._finder.on_gradient(self._stack.path(frame))
+        if nest is not None:
+            self._found(nest, frame)
+        elif self._finder.gradients_seen > 1 and not self._finder.updates_seen and not self._is_watching_in_place:
+            self._is_watching_in_place = True
+            self._world.watch_in_place()
+
+    def on_update(self, frame: types.FrameType) -> None:
+        """Weights have been updated."""
+        if self._calls is not None:
+            return
+        path = self._stack.path(frame)
+        nest = self._finder.on_update(path)
+        if nest is not None:
+            self._found(nest, frame)
+        elif self.report.update is None and self._nests:
+            self._note_update(frame)
+        if self._nests and all(is_settled(one[-1], one[-2] if len(one) > 1 else None) for one in self._nests):
+            self._watch_calls()
+
+    # --- what is concluded -------------------------------------------------------------------------------------------------
+
+    def _found(self, nest: Sequence[Site], frame: types.FrameType) -> None:
+        self._nests = [
+            old for old in self._nests if not any(site.is_demoted for site in old) and set(old) != set(nest)
+        ]
+        self._nests.append(list(nest))
+        self._note_update(frame)
+
+    def _note_update(self, frame: types.FrameType) -> None:
+        """The innermost line of the user's, or of a file that holds a loop of the nest."""
+        files = {site.filename for nest in self._nests for site in nest}
+        for one in self._stack.frames(frame):
+            name = one.f_code.co_filename
+            if self._world.is_user_file(name) or name in files:
+                self.report.update = name, one.f_lineno or 0
+                return
+
+    def _watch_calls(self) -> None:
+        files = {site.filename for nest in self._nests for site in nest}
+
+        def is_near(filename: str) -> bool:
+            return self._world.is_user_file(filename) or filename in files
+
+        self._calls = Calls(self._nests[0][-1], is_near, self.finish)
+        self._calls.start()
+
+    def finish(self, frame: types.FrameType | None) -> None:
+        """Enough has been seen, or the script has ended (then without a frame)."""
+        report, calls = self.report, self._calls
+        if calls is not None:
+            calls.stop()
+        report.seconds = time.monotonic() - self._began_s
+        report.updates_seen, report.gradients_seen = self._finder.updates_seen, self._finder.gradients_seen
+        busiest = sorted(self._sites.values(), key=lambda site: -site.ticks)[:3]
+        report.loops_seen = [(site.filename, site.line, site.ticks) for site in busiest if site.ticks]
+        report.nests = [[_describe(site) for site in nest] for nest in self._nests]
+        if calls is not None and self._nests:
+            batch = self._nests[0][-1]
+            report.is_settled, report.batches = True, batch.ticks
+            around = self._stack.frames(frame)
+            report.candidates = loaders.describe(calls, batch, self._world, loaders.selves_of(around, self._nests[0]))
+            report.sizes = measure(self._roots(around))
+        self._world.on_done(report)
+
+    def _roots(self, frames: Sequence[types.FrameType]) -> dict[str, Any]:
+        roots: dict[str, Any] = {}
+        for name, module in self._world.modules().items():
+            roots.update({f"{name}.{key}": value for key, value in vars(module).items() if not key.startswith("__")})
+        for one in frames:
+            if self._world.is_user_file(one.f_code.co_filename) and one.f_code.co_name != "<module>":
+                name = f"{self._world.name_of(one.f_globals.get('__name__', '?'))}.{one.f_code.co_qualname}"
+                roots.update({f"{name}.{key}": value for key, value in one.f_locals.items()})
+        return roots
+
+
+def _describe(site: Site) -> dict[str, Any]:
+    return {
+        "file_name": site.filename, "line_no": site.line, "part": site.part, "function": site.function,
+    }  # fmt: skip
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """For the file that a round leaves."""
+    return asdict(report) | {"process": os.getpid()}

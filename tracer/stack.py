@@ -1,0 +1,115 @@
+"""The loops around a place in the running program: from the frames on the stack, lexically in each."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from detrain.sites import LoopSite, find_loops
+from detrain.tracer.probes import Site
+
+
+class Stack:
+    """Finds the sites around an event. Files without probes, a library's, get sites when an event is seen inside their loops."""
+
+    def __init__(self, sites: dict[tuple[str, int], Site], is_own: Callable[[str], bool]) -> None:
+        self._sites = sites
+        self._is_own = is_own
+        self._loops: dict[str, dict[int, list[LoopSite]]] = {}
+        self._unwatched: set[tuple[int, int]] = set()  # frame and line of loops seen once, without a probe
+
+    def frames(self, frame: types.FrameType | None) -> list[types.FrameType]:
+        """The script's and the libraries' frames, innermost first."""
+        found = []
+        while frame is not None:
+            if not self._is_own(frame.f_code.co_filename):
+                found.append(frame)
+            frame = frame.f_back
+        return found
+
+    def path(self, frame: types.FrameType) -> list[Site]:
+        """The running loops around `frame`, outermost first."""
+        found: list[Site] = []
+        for one in self.frames(frame):
+            here = [self._site(one, loop) for loop in self.loops_around(one)]
+            found = [*(site for site in here if site is not None), *found]
+        return found
+
+    def loops_around(self, frame: types.FrameType) -> list[LoopSite]:
+        """The loops of the frame's own code around its present line, outermost first."""
+        code = frame.f_code
+        loops = self._loops_of(code.co_filename)
+        line = frame.f_lineno or 0
+        scope = 0 if code.co_name == "<module>" else code.co_firstlineno
+        return [loop for loop in loops.get(scope, ()) if loop.line <= line <= loop.end_line]
+
+    def _loops_of(self, filename: str) -> dict[int, list[LoopSite]]:
+        if filename not in self._loops:
+            by_scope: dict[int, list[LoopSite]] = {}
+            for loop in _parse(filename):
+                by_scope.setdefault(loop.scope_line, []).append(loop)
+            self._loops[filename] = by_scope
+        return self._loops[filename]
+
+    def _site(self, frame: types.FrameType, loop: LoopSite) -> Site | None:
+        key = frame.f_code.co_filename, loop.line
+        site = self._sites.get(key)
+        if site is None or site.watched is not None:
+            return self._watched_site(key, frame, loop, site)
+        site.function = frame.f_code.co_qualname
+        return site
+
+    def _watched_site(
+        self, key: tuple[str, int], frame: types.FrameType, loop: LoopSite, site: Site | None
+    ) -> Site | None:
+        """A loop without a probe counts once a second event has been seen inside: then its frame is watched line by line."""
+        if site is not None and site.watched is frame:
+            return site
+        seen = (id(frame), loop.line)
+        if seen not in self._unwatched:
+            self._unwatched.add(seen)
+            return None
+        if site is None:
+            site = self._sites[key] = Site(*key, loop.end_line)
+        site.function, site.watched = frame.f_code.co_qualname, frame
+        site.enter(None)
+        site.tick()
+        _watch(frame, site)
+        return site
+
+    def forget_frames(self) -> None:
+        """Let go of what is being watched."""
+        for site in self._sites.values():
+            site.watched = None
+
+
+def _parse(filename: str) -> list[LoopSite]:
+    try:
+        tree = ast.parse(Path(filename).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []  # code that was made from a string
+    return find_loops(tree)
+
+
+def _watch(frame: types.FrameType, site: Site) -> None:
+    """Count the passes of a running frame through a loop's header, by the frame's own trace function: its code cannot be exchanged."""
+    before: Any = frame.f_trace
+
+    def on_line(running: types.FrameType, event: str, argument: Any) -> Any:
+        if event == "line" and running.f_lineno == site.line:
+            site.tick()
+        if before is not None:
+            before(running, event, argument)
+        return on_line
+
+    frame.f_trace = on_line
+    if sys.gettrace() is None:
+        sys.settrace(_trace_no_call)
+
+
+def _trace_no_call(frame: types.FrameType, event: str, argument: Any) -> None:  # noqa: ARG001 - sys.settrace's signature
+    """Frames that begin now are not traced."""
