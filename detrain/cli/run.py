@@ -19,7 +19,6 @@ class ScriptCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does, with what follows `-m MODULE` left to the module."""
-        """As click does, with what follows `-m MODULE` left to the module."""
         position = 0
         while position < len(args):
             word = args[position]

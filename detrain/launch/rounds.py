@@ -39,6 +39,7 @@ class Rounds:
             self._directory.lock()
         except OSError as error:
             raise UsageError(f"the run directory {self._directory.path} cannot be written: {error}") from None
+        self._has_second = varied is not None
         if varied is None and diff_size is not None:
             return self._second(self._request["arguments"], diff_size)
         status = self._first()
@@ -65,7 +66,10 @@ class Rounds:
             say(
                 f"training loop found: {self._info().describe()}; seen in {report['batches']} batches, {report['seconds']:.1f} s"
             )
-        self._say_loaders(verdict)
+        if verdict.loaders:
+            self._say_loaders(verdict)
+        elif not self._has_second:
+            say(f"data loader not known: {verdict.why_none}. A second round with other data finds it: --vary")
         return 0
 
     def _second(self, arguments: Sequence[str], diff_size: int | None) -> int:
@@ -94,17 +98,10 @@ class Rounds:
         return 0
 
     def _say_loaders(self, verdict: inference.Verdict) -> None:
-        if not verdict.loaders:
-            say(f"data loader not known: {verdict.why_none}. A second round with other data finds it: --vary")
         for one in verdict.loaders:
-            keeps = (
-                "its state is in checkpoints"
-                if one["is_capturable"]
-                else "its state cannot be captured, its batches are replayed"
-            )
-            say(
-                f"data loader: {one['full_name']}, asked by {one['next'][1]} at {os.path.basename(one['file_name'])}:{one['line_no']}; {keeps}"
-            )
+            keeps = "is in checkpoints" if one["is_capturable"] else "cannot be captured: its batches are replayed"
+            place = f"{os.path.basename(one['file_name'])}:{one['line_no']}"
+            say(f"data loader: {one['full_name']}, asked by {one['next'][1]} at {place}; its state {keeps}")
 
     # --- processes ---------------------------------------------------------------------------------------------------------
 
