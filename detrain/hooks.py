@@ -24,9 +24,9 @@ def record_epoch(line: int, *iterable: Any) -> Any:
 
 
 def record_batch(line: int, *iterable: Any) -> Any:
-    """At the header of the batch loop."""
+    """At the header of the batch loop; without an iterable and in a loop that loads its own data, behind what loads it."""
     frame = sys._getframe(1)
-    return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
+    return session.enter_for(frame, line, iterable[0]) if iterable else session.pass_batch(frame, line)
 
 
 def enter_loop(line: int) -> None:

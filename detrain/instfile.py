@@ -18,6 +18,7 @@ from typing import Any
 import xxhash
 
 from detrain.errors import UsageError
+from detrain.sites import find_loops
 
 VERSION = 1
 
@@ -51,6 +52,17 @@ class InstInfo:
                 found.setdefault(loop.file_name, {})[loop.line_no] = loop.part
         return found
 
+    def load_of(self, filename: str) -> tuple[int, int, str] | None:
+        """For the file of a batch loop that loads its own data: its header, the line of the call if it is there too, the helper."""
+        code = self.extra.get("code_info", {})
+        if self.extra.get("loop_type", {}).get("type") != "ON_CUSTOM" or not code.get("loop_line_no"):
+            return None
+        if code["loop_file_name"] != filename:
+            return None
+        is_here = code.get("dl_call_file_name") == filename and not code.get("wrapper_func")
+        call_line = int(code["dl_call_line_no"]) if is_here else 0
+        return int(code["loop_line_no"]), call_line, code.get("wrapper_func", "")
+
     def describe(self) -> str:
         """The first nest for a person: `train.py:12 (epoch) > train.py:15 (batch)`."""
         return "; ".join(
@@ -81,7 +93,13 @@ def write(path: Path, info: InstInfo, folder: Path) -> None:
         "dataloader": info.extra.get("dataloader", {}),
         "dataloaders": info.extra.get("dataloaders", []),
         "loop_type": info.extra.get("loop_type", {"type": "ON_DATASET"}),
-        "code_info": {**info.extra.get("code_info", {}), **_code_info(nests)},
+        "code_info": {
+            **{
+                key: _shorten(value, folder) if key.endswith("file_name") else value
+                for key, value in info.extra.get("code_info", {}).items()
+            },
+            **_code_info(nests),
+        },
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(pprint.pformat(document, sort_dicts=False, width=110) + "\n", encoding="utf-8")
@@ -116,16 +134,19 @@ def read(path: Path, folder: Path) -> InstInfo:
         nests = _nests(document)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} lacks or garbles {error}") from None
+    extra = {key: document[key] for key in ("dataloader", "dataloaders", "loop_type", "code_info") if key in document}
+    code = extra.get("code_info", {})
+    extra["code_info"] = {
+        key: _find(value, folder) if key.endswith("file_name") else value for key, value in code.items()
+    }
     return InstInfo(
         nests=[
-            [NestLoop(str(folder / loop.file_name), loop.line_no, loop.part, loop.function) for loop in nest]
+            [NestLoop(_find(loop.file_name, folder), loop.line_no, loop.part, loop.function) for loop in nest]
             for nest in nests
         ],
-        sources={str(folder / name): digest for name, digest in document.get("sources", {}).items()},
+        sources={_find(name, folder): digest for name, digest in document.get("sources", {}).items()},
         is_complete=bool(document.get("complete", False)),
-        extra={
-            key: document[key] for key in ("dataloader", "dataloaders", "loop_type", "code_info") if key in document
-        },
+        extra=extra,
     )
 
 
@@ -135,6 +156,28 @@ def digest_of(filename: str) -> str:
         return xxhash.xxh3_128_hexdigest(Path(filename).read_bytes())
     except OSError:
         return ""
+
+
+def _find(name: str, folder: Path) -> str:
+    """Where a file is that inst.info names; one written on another machine may name a folder that is not here."""
+    path = folder / name
+    return str(path if path.exists() or not (folder / path.name).exists() else folder / path.name)
+
+
+def check_lines(path: Path, info: InstInfo) -> None:
+    """Raises `UsageError` if a line that is said to hold a loop holds none."""
+    for name, lines in info.parts().items():
+        try:
+            tree = ast.parse(Path(name).read_bytes())
+        except (OSError, SyntaxError, ValueError) as error:
+            raise UsageError(f"{path} names {name}, which cannot be read: {error}") from None
+        there = [site.line for site in find_loops(tree)]
+        for line, part in lines.items():
+            if line not in there:
+                raise UsageError(
+                    f"{path} names {name}:{line} as the {part} loop, but no loop begins on that line; loops of that file begin on "
+                    f"lines {', '.join(map(str, there)) or 'none'}. Mend the file, or remove it to have the loops looked for"
+                )
 
 
 def loader_keys(

@@ -111,5 +111,5 @@ def _watch(frame: types.FrameType, site: Site) -> None:
         sys.settrace(_trace_no_call)
 
 
-def _trace_no_call(frame: types.FrameType, event: str, argument: Any) -> None:  # noqa: ARG001 - sys.settrace's signature
+def _trace_no_call(frame: types.FrameType, event: str, argument: Any) -> None:
     """Frames that begin now are not traced."""

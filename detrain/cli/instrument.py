@@ -30,6 +30,7 @@ def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
     `record_loop`, as during a first attempt.
     """  # fmt: skip
     from detrain.rewrite import transform
+    from detrain.rewrite.loads import Load
     from detrain.sites import find_loops
 
     source = script.read_text(encoding="utf-8")
@@ -38,9 +39,15 @@ def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
     except SyntaxError as error:
         raise UsageError(f"{script} is not Python: {error}") from None
     path = Path(ckpt_dir or os.path.join(".detrain", script.stem)) / "inst.info"
-    parts = instfile.read(path, script.resolve().parent).parts().get(str(script.resolve()), {}) if path.exists() else {}
+    info = instfile.InstInfo()
+    if path.exists():
+        info = instfile.read(path, script.resolve().parent)
+        instfile.check_lines(path, info)
+    parts, load = info.parts().get(str(script.resolve()), {}), info.load_of(str(script.resolve()))
     instrumented = transform.instrument(
-        source, parts or {site.line: "" for site in find_loops(tree) if not site.is_in_class}
+        source,
+        parts or {site.line: "" for site in find_loops(tree) if not site.is_in_class},
+        Load(*load) if load is not None else None,
     )
     if as_diff:
         lines = difflib.unified_diff(

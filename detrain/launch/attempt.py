@@ -67,7 +67,11 @@ class Attempt:
             settings, self.directory, policy.Policy(every, time.monotonic()), info, self.frameworks, self.resume
         )
         self.instrumenter = Instrumenter(
-            info.parts(), self.directory.path / "cache", self._on_code, only_known=info.is_complete
+            info.parts(),
+            self.directory.path / "cache",
+            self._on_code,
+            only_known=info.is_complete,
+            load_of=info.load_of,
         )
 
     # --- the run directory -------------------------------------------------------------------------------------------------
@@ -150,6 +154,7 @@ class Attempt:
         if changed and not self.resume.is_pending:
             say(f"the source has changed ({', '.join(changed)}); the training loop is looked for again")
             return instfile.InstInfo()
+        instfile.check_lines(path, info)
         return info
 
     # --- the script --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import detrain
 from detrain import adapters
 from detrain.launch import frameworks, script
 from detrain.rewrite.importer import UserFinder, digest_of
+from detrain.session.loading import is_capturable
 from detrain.session.session import Frameworks
 from detrain.state import known_source
 from detrain.tracer.observer import Observer, Report, World, as_json
@@ -45,7 +46,7 @@ class Tracing:
                 has_optimizer=self.frameworks.has_optimizer,
                 watch_in_place=self._watch_in_place,
                 loader_of=self._loader_of,
-                is_capturable=_is_capturable,
+                is_capturable=is_capturable,
                 on_done=self._leave,
             ),
         )
@@ -116,14 +117,3 @@ class Tracing:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def _is_capturable(value: Any) -> bool:
-    """True if a checkpoint can hold all that is reachable from an object."""
-    import detrain.state.load_handlers  # noqa: F401 - registers the handlers
-    from detrain.state.walk import Walk
-
-    walk = Walk()
-    walk.root("loader", value)
-    walk.run()
-    return not any(node.get("loud") for node in walk.tree.nodes)

@@ -38,11 +38,13 @@ class Instrumenter:
         on_code: Callable[[str, types.CodeType], None],
         *,
         only_known: bool = False,
+        load_of: Callable[[str], tuple[int, int, str] | None] = lambda _: None,
     ) -> None:
         self._parts = parts
         self._cache = cache
         self._on_code = on_code
         self._only_known = only_known
+        self._load_of = load_of
         self.loops: dict[str, dict[int, int]] = {}
         self.digests: dict[str, str] = {}
 
@@ -66,11 +68,14 @@ class Instrumenter:
         return code
 
     def _cached(self, content: bytes, filename: str, parts: dict[int, str]) -> types.CodeType:
-        key = repr((detrain.__version__, sys.version, sys.flags.optimize, filename, sorted(parts.items()))).encode()
+        load = self._load_of(filename)
+        facts = (detrain.__version__, sys.version, sys.flags.optimize, filename, sorted(parts.items()), load)
+        key = repr(facts).encode()
         path = self._cache / f"{xxhash.xxh3_128_hexdigest(key + content)}.code" if self._cache else None
         if path is not None and path.exists():
             return marshal.loads(path.read_bytes())  # type: ignore[no-any-return]
         from detrain.rewrite import transform
+        from detrain.rewrite.loads import Load
 
         source = importlib.util.decode_source(content)
         # What the parser warns of (escapes in strings) was given when the file was parsed above. Else leave the filters alone:
@@ -78,7 +83,8 @@ class Instrumenter:
         with warnings.catch_warnings() if b"\\" in content else contextlib.nullcontext():
             if b"\\" in content:
                 warnings.simplefilter("ignore", SyntaxWarning)
-            tree = transform.parse_with_original_positions(source, transform.instrument(source, parts))
+            where = Load(*load) if load is not None else None
+            tree = transform.parse_with_original_positions(source, transform.instrument(source, parts, where))
         code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)
         if path is not None:
             _write(path, marshal.dumps(code))

@@ -8,6 +8,8 @@ A `for` loop's iterable and a `while` loop's condition go through a hook, in pla
     while step < limit:                    enter_loop(3)
                                            while record_batch(3) and (step < limit):
 
+A batch loop that loads its own data has `record_loop` in its header, and `record_batch(4)` behind the statement that loads.
+
 The hook stands in the header and not in the body, because only there can an iteration be skipped without making its element,
 whatever the loop's targets look like; `else`, `break` and `continue` keep their meaning, and no line moves but by the one before
 a `while`. The number is the header's line in the original source. `record_loop` marks a loop whose part in the training is not
@@ -18,9 +20,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from typing import Any
 
 import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
 
+from detrain.rewrite.loads import Load, Place, place_of
 from detrain.sites import find_loops
 
 #: Part of a loop in the nest to the hook in its header.
@@ -29,10 +34,54 @@ ENTER = "enter_loop"
 HOOK_NAMES = frozenset({*HOOKS.values(), ENTER})
 
 
-def instrument(source: str, parts: Mapping[int, str]) -> str:
-    """The source with hooks at the loops whose header lines are the keys of `parts`; the values are their parts (see `HOOKS`)."""
-    lines = [site.line for site in find_loops(ast.parse(source))]
-    return cst.parse_module(source).visit(_AddHooks(lines, parts)).code
+def instrument(source: str, parts: Mapping[int, str], load: Load | None = None) -> str:
+    """The source with hooks at the loops whose header lines are the keys of `parts`; the values are their parts (see `HOOKS`).
+
+    `load` tells of a batch loop that loads its own data.
+    """
+    tree = ast.parse(source)
+    lines = [site.line for site in find_loops(tree)]
+    place = place_of(tree, load) if load is not None else None
+    if load is None or place is None:
+        return cst.parse_module(source).visit(_AddHooks(lines, parts)).code
+    inner = {**parts, load.loop_line: "outer"}
+    # Copies share no node: only so can a node's line be looked up.
+    wrapper = MetadataWrapper(cst.parse_module(source))
+    marked = wrapper.module.visit(_AddLoaded(wrapper.resolve(PositionProvider), place, load.loop_line))
+    return marked.visit(_AddHooks(lines, inner)).code
+
+
+class _AddLoaded(cst.CSTTransformer):
+    """Puts `record_batch(line)` at a place."""
+
+    def __init__(self, positions: Mapping[cst.CSTNode, Any], place: Place, loop_line: int) -> None:
+        super().__init__()
+        self._positions, self._place = positions, place
+        self._hook = cst.SimpleStatementLine([cst.Expr(_call(HOOKS["batch"], loop_line))])
+
+    def _is_here(self, node: cst.CSTNode) -> bool:
+        return bool(self._positions[node].start.line == self._place.line)
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        if self._place.is_body or not self._is_here(original_node):
+            return updated_node
+        return cst.FlattenSentinel([updated_node, self._hook])
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        updated: Any = super().on_leave(original_node, updated_node)
+        is_compound = isinstance(original_node, cst.BaseCompoundStatement)
+        if not (is_compound and self._place.is_body and self._is_here(original_node)):
+            return updated
+        return updated.with_changes(body=_begin_with(updated.body, self._hook))
+
+
+def _begin_with(body: cst.BaseSuite, statement: cst.SimpleStatementLine) -> cst.BaseSuite:
+    if isinstance(body, cst.IndentedBlock):
+        return body.with_changes(body=[statement, *body.body])
+    assert isinstance(body, cst.SimpleStatementSuite)
+    return body.with_changes(body=[statement.body[0], *body.body])
 
 
 class _AddHooks(cst.CSTTransformer):
@@ -136,13 +185,24 @@ class _Lockstep:
     def _match_lists(self, new: list[ast.AST], old: list[ast.AST]) -> None:
         position = 0
         for old_item in old:
+            if self._is_loaded(new[position]) and not self._is_loaded(old_item):
+                self._place_hook(new[position], old_item)  # at the beginning of a body
+                position += 1
             if isinstance(old_item, ast.While) and self._is_enter(new[position]):
                 self._place_hook(new[position], old_item)
                 position += 1
             if isinstance(old_item, ast.AST):
                 self.match(new[position], old_item)
             position += 1
+            if isinstance(old_item, ast.stmt) and position < len(new) and self._is_loaded(new[position]):
+                self._place_hook(new[position], old_item)
+                position += 1
         assert position == len(new), "instrumented source has statements of its own"
+
+    @staticmethod
+    def _is_loaded(node: Any) -> bool:
+        is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        return is_call and getattr(node.value.func, "id", "") == HOOKS["batch"]
 
     @staticmethod
     def _is_hook(new: ast.expr, old: ast.expr) -> bool:

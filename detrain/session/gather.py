@@ -15,6 +15,7 @@ from typing import Any
 
 from detrain.errors import RestoreError
 from detrain.session import progress
+from detrain.session.loading import Loading
 from detrain.session.loops import Loop
 from detrain.state import frames
 from detrain.state.known_source import user_modules
@@ -89,13 +90,16 @@ def _is_dunder(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
 
-def capture(around: Surroundings, generators: dict[str, Any], census: Census | None) -> Walk:
+def capture(around: Surroundings, generators: dict[str, Any], census: Census | None, loading: Loading) -> Walk:
     """Walk from the roots; arrays in the result are views of live memory."""
-    walk = Walk(census)
+    walk = Walk(census, loading.left)
     for name, value in live_roots(around, generators).items():
         walk.root(name, value)
     walk.run()
+    loading.mark(walk)
     for thread in _threads_of_the_script():
+        if loading.owns(thread):
+            continue
         walk.note(f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop")
     for number, loop in enumerate(around.loops):
         _plan_replay(walk.tree, walk.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
@@ -151,8 +155,9 @@ def _replay(tree: Tree, around: Surroundings) -> None:
 
 
 def restore(
-    tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, put_back_files: Callable[[], None]
-) -> list[str]:
+    tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, loading: Loading,
+    put_back_files: Callable[[], None],
+) -> list[str]:  # fmt: skip
     """Bring the live program to the state of a tree; returns the leaves that may not be as they were, with the reasons.
 
     `put_back_files` is called when the script's open files have been flushed and before anything is restored into them.
@@ -167,7 +172,8 @@ def restore(
             f"the checkpoint holds generators of random numbers that this attempt does not have: {', '.join(sorted(missing))}"
         )
     _replay(tree, around)
-    walk = Walk()
+    loading.replay(tree, live)
+    walk = Walk(leave=loading.left)
     for name, value in live.items():
         walk.root(name, value)
     walk.run()

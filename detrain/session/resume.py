@@ -78,7 +78,7 @@ class Resume:
         from detrain.state.walk import Census
 
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
-        walk = gather.capture(around, session.frameworks.generators(), None)
+        walk = gather.capture(around, session.frameworks.generators(), None, session.loading)
         self._origins, self.census = Origins(walk), Census(walk)
 
     def _arrive(self, session: Session, loop: Loop, frame: types.FrameType, target: Checkpoint) -> None:
@@ -103,7 +103,10 @@ class Resume:
             if len(self._targets) == 1:
                 session.files.put_back(meta["files"])
 
-        self._check_leaves(gather.restore(tree, around, session.frameworks.generators(), self._origins, put_back_files))
+        doubtful = gather.restore(
+            tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files
+        )
+        self._check_leaves(doubtful)
         if meta["entropy"] and session.frameworks.entropy is not None:
             session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
         loop.mark(target.name)

@@ -34,7 +34,7 @@ class Saver:
         """Checkpoint the present state. A failure to write is said; the training goes on and tries again when next due."""
         session = self._session
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
-        walk = gather.capture(around, session.frameworks.generators(), self.census)
+        walk = gather.capture(around, session.frameworks.generators(), self.census, session.loading)
         if self.census is None:
             # The first look at this run's objects; later captures tell by it which object went where.
             self.census = Census(walk)

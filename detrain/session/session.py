@@ -15,6 +15,7 @@ from typing import Any
 from detrain import instfile
 from detrain.nest import NestFinder, is_settled
 from detrain.session.files import OutputFiles
+from detrain.session.loading import Loading, generator_states
 from detrain.session.loops import Loop, Site, address, innermost_active
 from detrain.session.messages import say, warn
 from detrain.session.policy import Policy
@@ -91,6 +92,7 @@ class Session:
         self.settings, self.directory, self.policy = settings, directory, policy
         self.info, self.frameworks, self.resume = info, frameworks, resume
         self.files = OutputFiles(directory.path)
+        self.loading = Loading(info.extra, lambda: generator_states(frameworks.generators()))
         self.top: Loop | None = None
         self.is_off = False
         #: Epoch-loop iterations begun in this run, batches begun, batches begun in this epoch.
@@ -156,6 +158,14 @@ class Session:
             loop.tick()
         return True
 
+    def pass_batch(self, frame: types.FrameType, line: int) -> bool:
+        """The batch loop's condition is about to be evaluated; or what it loads by itself has been loaded. Always True."""
+        if self.info.load_of(frame.f_code.co_filename) is None:
+            return self.tick_while(frame, line)
+        if not self.is_off and threading.get_ident() == self._thread:
+            self.loading.batch_loaded(f"{os.path.basename(frame.f_code.co_filename)}:{line}")
+        return True
+
     def _enter(self, frame: types.FrameType, line: int) -> Loop | None:
         if self.is_off or threading.get_ident() != self._thread:
             return None
@@ -205,6 +215,7 @@ class Session:
         if not self._is_training:
             self._is_training = True
             self.policy.begin(time.monotonic())
+            self.loading.begin()
             self.on_training()
         if self.resume.is_pending:
             self.resume.at_header(self, loop, loop.find_frame())

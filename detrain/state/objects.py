@@ -33,6 +33,9 @@ from detrain.state.restore import MISSING, Restore, Unrestored
 from detrain.state.tree import Node
 from detrain.state.walk import Walk, instance_dict, keep
 
+#: Why an object is left as it is that works together with a thread of its own.
+OWNS_THREAD = "owns a thread"
+
 
 class ObjectHandler(Handler):
     """An instance of a class written in Python: its `__dict__` and `__slots__` are all of it."""
@@ -43,7 +46,7 @@ class ObjectHandler(Handler):
         attrs = instance_dict(obj)
         if attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
             # What such an object holds belongs to its thread as well; changing it under the thread is no restore.
-            keep(node, "owns a thread", is_loud=False)
+            keep(node, OWNS_THREAD, is_loud=False)
 
     def build(self, node: Node, restore: Restore) -> Any:
         return object.__new__(restore.find_type(node))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,10 @@ from detrain.state.tree import ATOMS, Array, Node, Ref, Tree, encode_atom, encod
 class Walk:
     """One capture. `tree` is the result; `numbers` maps `id(obj)` to the node of every object that was met."""
 
-    def __init__(self, census: Census | None = None) -> None:
+    def __init__(self, census: Census | None = None, leave: Mapping[int, str] = MappingProxyType({})) -> None:
+        """`leave` maps the `id` of objects that are not to be looked into to the reason."""
         self.tree = Tree()
+        self._leave = leave
         self.numbers: dict[int, int] = {}
         self.objects: list[Any] = []  # by node number; holds them, so that no id is used twice during the walk
         self.paths: list[str] = []  # by node number
@@ -106,6 +110,10 @@ class Walk:
         handler = registry.handler_for(cls)
         node["k"] = handler.kind
         node["t"] = registry.type_name(cls)
+        if id(obj) in self._leave:
+            node["k"] = "kept"
+            keep(node, self._leave[id(obj)], is_loud=False)
+            return
         if self._census is not None:
             self._census.mark(obj, node, self)
         try:

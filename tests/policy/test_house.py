@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "adapters": {"state"},
     "store": {"state"},
     "state": set(),
-    "instfile": set(),
+    "instfile": {"sites"},
     "nest": set(),
     "sites": set(),
 }
