@@ -1,7 +1,7 @@
 """Probes: calls that the tracer puts into the bytecode of the user's functions, at the loops; library code has none.
 
-A `for` loop's probe stands behind FOR_ITER, a `while` loop's before its test, or before its body if the test is a constant; a second
-one tells that the loop is entered, and what a `for` loop is about to iterate over. Per iteration, a probe calls
+A `for` loop's probe stands behind FOR_ITER, a `while` loop's at the beginning of its body; a second one tells that the loop is entered,
+and what a `for` loop is about to iterate over. Per iteration, a probe calls
 `itertools.count.__next__`, a C function: about 35 ns on 3.11 to 3.13, where a Python function takes 55 to 80 ns and a LINE event of
 `sys.monitoring` (3.12+) that cannot be disabled, because iterations are counted, 60 to 110 ns (benchmarks/trace.py measures this).
 """
@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from bytecode import Bytecode, Instr, Label
+from bytecode import Bytecode, Instr
 from bytecode.instr import InstrLocation
 
 from detrain.sites import find_statements
@@ -87,7 +87,7 @@ class Probes:
 #: Lines that no file has, for the constants that mark where a `while` loop is entered and where its body begins: they become NOPs.
 _ENTRY_LINE, _BODY_LINE = 1_000_000, 2_000_000
 
-#: What stands at a position: "enter", "test" or "body" of a `while`, "target" of a `for`.
+#: What stands at a position: "enter" or "body" of a `while`, "target" of a `for`.
 _Marks = dict[_Position, tuple[str, Site, Any]]
 
 
@@ -97,19 +97,15 @@ def _positions_of(statement: ast.For | ast.While) -> Iterator[tuple[_Position, s
         yield (statement.target.lineno, statement.target.col_offset), "target"
         return
     yield (_ENTRY_LINE + statement.lineno, 0), "enter"
-    if isinstance(statement.test, ast.Constant):
-        yield (_BODY_LINE + statement.lineno, 0), "body"
-    else:
-        yield (statement.test.lineno, statement.test.col_offset), "test"
+    yield (_BODY_LINE + statement.lineno, 0), "body"
 
 
 class _Markers(ast.NodeTransformer):
-    """Puts a constant before each `while`, and as the first of its body where its test is a constant and leaves no instruction."""
+    """Puts a constant before each `while`, and at the beginning of its body."""
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
         self.generic_visit(node)
-        if isinstance(node.test, ast.Constant):
-            node.body.insert(0, self._marker(_BODY_LINE + node.lineno))
+        node.body.insert(0, self._marker(_BODY_LINE + node.lineno))
         return [self._marker(_ENTRY_LINE + node.lineno), node]
 
     @staticmethod
@@ -131,22 +127,14 @@ def _insert(code: types.CodeType, marks: _Marks) -> types.CodeType:
 
 
 def _with_probes(instructions: list[Any], marks: _Marks) -> Iterator[Any]:
-    testing: Any = None  # the `while` whose test is being passed
     for number, one in enumerate(instructions):
         if not isinstance(one, Instr):
-            if isinstance(one, Label):
-                testing = None if not _is_inside(instructions, number, testing) else testing
             yield one
             continue
         mark, site, statement = _mark_of(one, marks)
-        if one.name == "NOP" and mark in ("enter", "body"):
+        if mark in ("enter", "body"):
             yield from _call(site.enter_while if mark == "enter" else site.tick, _location(statement))
             continue
-        if mark == "test" and testing is not statement:
-            testing = statement
-            yield from _call(site.tick, one.location)
-        elif testing is not None and not _is_in_test(one, testing):
-            testing = None
         loop = _loop_of(instructions, number, marks) if one.name in ("GET_ITER", "FOR_ITER") else None
         if loop is not None and one.name == "GET_ITER":
             yield from _call(loop.enter, one.location, has_argument=True)
@@ -160,24 +148,6 @@ def _mark_of(one: Any, marks: _Marks) -> tuple[str, Any, Any]:
     position: Any = (location.lineno, location.col_offset) if location is not None else None
     nothing: tuple[str, Any, Any] = ("", None, None)
     return marks.get(position, nothing)
-
-
-def _is_in_test(one: Any, statement: ast.While) -> bool:
-    """True if an instruction belongs to the test of a `while`."""
-    test, location = statement.test, one.location
-    if location is None or location.lineno is None:
-        return False
-    place = (location.lineno, location.col_offset or 0)
-    return (test.lineno, test.col_offset) <= place < (test.end_lineno, test.end_col_offset)
-
-
-def _is_inside(instructions: list[Any], number: int, testing: Any) -> bool:
-    """True if a label stands in the middle of a test (`a and b` jumps there), not before another copy of it."""
-    following = next((one for one in itertools.islice(instructions, number, None) if isinstance(one, Instr)), None)
-    if testing is None or following is None or not _is_in_test(following, testing):
-        return False
-    location: Any = following.location
-    return bool((location.lineno, location.col_offset) != (testing.test.lineno, testing.test.col_offset))
 
 
 def _loop_of(instructions: list[Any], number: int, marks: _Marks) -> Site | None:

@@ -1,0 +1,167 @@
+"""What `detrain trace` says when there is nothing to find, or when it is given something else."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import call
+
+SCRIPT = """\
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--n", type=int, default=64)
+parser.add_argument("--mode", default="train")
+args = parser.parse_args()
+print("mode", args.mode)
+
+
+class Rows:
+    def __init__(self, n):
+        self.rows = torch.randn(n, 4)
+        self.notes = [0] * (n // 2)
+
+    def grab(self, batch):
+        return self.rows[torch.arange(4) + batch]
+
+
+rows = Rows(args.n)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for batch in range(20):
+        loss = model(rows.grab(batch)).pow(2).mean()
+        opt.zero_grad()
+        if args.mode == "fail":
+            raise RuntimeError("no such luck")
+        if args.mode == "exit":
+            raise SystemExit(7)
+        if args.mode != "look":
+            loss.backward()
+            opt.step()
+"""
+
+
+@pytest.fixture
+def trace(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return lambda *words, **env: call("trace", "--ckpt-dir", "R", *words, folder=tmp_path, **env)
+
+
+def test_script_that_updates_nothing_is_told_what_was_seen(trace, tmp_path):
+    said = trace("train.py", "--mode", "look")
+    assert said.status == 1
+    assert "no weight update was seen inside a loop: the script was watched for" in said.err
+    assert "0 computations of gradients, 0 updates" in said.err
+    assert "train.py:22 (60 iterations)" in said.err
+    assert not (tmp_path / "R" / "inst.info").exists()
+
+
+def test_script_that_fails_shows_its_traceback_and_its_status(trace):
+    said = trace("train.py", "--mode", "fail")
+    assert said.status == 1
+    assert 'train.py", line 26, in <module>' in said.err
+    assert "RuntimeError: no such luck" in said.err
+    assert "detrain/" not in said.err.partition("detrain: error")[0]
+    assert "the script failed in round 1" in said.err
+
+
+def test_script_that_exits_gives_its_status(trace):
+    assert trace("train.py", "--mode", "exit").status == 7
+
+
+def test_output_of_the_script_goes_to_a_log(trace, tmp_path):
+    said = trace("train.py")
+    assert said.status == 0
+    assert said.out == ""
+    assert (tmp_path / "R" / "trace-1.log").read_text() == "mode train\n"
+
+
+def test_second_round_with_the_same_data_says_that_nothing_changed(trace):
+    said = trace("--vary", "--n 64", "train.py", "--n", "64")
+    assert said.status == 1
+    assert "nothing that is reachable from the loops has changed its size" in said.err
+
+
+def test_difference_that_matches_nothing_lists_what_did_change(trace):
+    said = trace("--vary", "--n 96", "--diff-size", "5", "train.py", "--n", "64")
+    assert said.status == 1
+    assert "nothing differs by 5; what differs:" in said.err
+    assert "train.rows.rows +32" in said.err
+    assert "train.rows.notes +16" in said.err
+
+
+def test_second_round_without_a_first_is_refused(trace):
+    said = trace("--diff-size", "32", "train.py", "--n", "96")
+    assert said.status == 2
+    assert "holds no round one" in said.err
+
+
+def test_rounds_one_by_one_as_the_prototype_had_them(tmp_path):
+    run = Path(__file__).parents[2] / "run"
+    if shutil.which("detrain") is None:
+        pytest.skip("./run takes the active environment, and none with detrain is active")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    env = {**os.environ, "CKPT_DIR": "R", "ENABLE_TRACE": "1"}
+    first = subprocess.run([run, "train.py"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert first.returncode == 0, first.stderr
+    assert "training loop found: train.py:21 (epoch) > train.py:22 (batch)" in first.stderr
+    again = subprocess.run(
+        [run, "train.py", "--n", "96"], cwd=tmp_path, env={**env, "DIFF_SIZE": "32"}, capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    assert "data loader: train.Rows, asked by Rows.grab at train.py:23; its state is in checkpoints" in again.stderr
+
+
+INFO = {
+    "code_info": {
+        "loop_file_name": "train.py",
+        "loop_line_no": "22",
+        "epoch_file_name": "train.py",
+        "epoch_line_no": "21",
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{'code_info': open('x')}", "is not a Python literal"),
+        ("[1, 2]", "holds a list, not a dict"),
+        ("{'dataloader': {}}", "lacks or garbles 'code_info'"),
+        (repr({"code_info": {"loop_file_name": "train.py"}}), "lacks or garbles 'loop_line_no'"),
+        (repr({"code_info": {**INFO["code_info"], "loop_line_no": "23"}}), "no loop begins on that line; loops of that file begin on"),
+        (repr({"code_info": {**INFO["code_info"], "loop_file_name": "gone.py"}}), "which cannot be read"),
+        (repr({"version": 99, **INFO}), "has version 99; this detrain reads up to 1"),
+    ],
+)  # fmt: skip
+def test_inst_info_that_cannot_be_used_is_refused(tmp_path, text, expected):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "R").mkdir()
+    (tmp_path / "R" / "inst.info").write_text(text)
+    said = call("run", "--ckpt-dir", "R", "train.py", folder=tmp_path)
+    assert said.status == 2, said.err
+    assert expected in said.err
+    assert said.out == ""
+
+
+def test_inst_info_written_by_hand_is_honoured(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "R").mkdir()
+    # The user says that the outer loop alone is the batch loop.
+    (tmp_path / "R" / "inst.info").write_text(repr({"code_info": {"loop_file_name": "train.py", "loop_line_no": "21"}}))
+    said = call("run", "--ckpt-dir", "R", "--every", "1batches", "train.py", folder=tmp_path)
+    assert said.status == 0, said.err
+    names = sorted(path.name for path in (tmp_path / "R").glob("checkpoint_*"))
+    assert names == ["checkpoint_0_1.h5", "checkpoint_0_2.h5", "checkpoint_0_3.h5"]
+
+
+def test_inst_info_is_made_anew_when_the_script_has_changed(trace, tmp_path):
+    assert trace("train.py").status == 0
+    (tmp_path / "train.py").write_text("# one more line\n" + SCRIPT)
+    said = call("run", "--ckpt-dir", "R", "train.py", folder=tmp_path)
+    assert said.status == 0, said.err
+    assert "the source has changed" in said.err
+    assert "training loop found: train.py:22 (epoch) > train.py:23 (batch)" in said.err
