@@ -28,7 +28,8 @@ class Called:
     inside: Hashable = None  # the key of the call of which it is a part
     times: dict[int, int] = field(default_factory=dict)  # iteration to calls
     gives: bool = False  # it has returned something
-    has_gradient: bool = False  # gradients were computed inside, or before it in the iteration
+    has_gradient: bool = False  # gradients were computed inside
+    is_late: bool = False  # gradients had been computed before it in the same iteration
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -147,9 +148,7 @@ class Calls:
             )  # fmt: skip
         # A `for` loop's iterator is asked before the iteration begins that it gives its element to.
         iteration = self._batch.ticks
-        called.has_gradient = called.has_gradient or (
-            self._gradient_at == iteration and caller.f_lineno != self._batch.line
-        )
+        called.is_late = called.is_late or (self._gradient_at == iteration and caller.f_lineno != self._batch.line)
         called.times[iteration] = called.times.get(iteration, 0) + 1
         if self.iterations >= NUM_ITERATIONS:
             self._on_iteration(caller)

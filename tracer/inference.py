@@ -1,7 +1,8 @@
 """From what two rounds have seen to the data loader. Pure: plain data in, plain data out.
 
 What is larger or smaller in the second round, by `diff_size` if that was given, is the data set. The loader is what holds it, is
-asked in every iteration before gradients are computed, and gives something.
+asked once in every iteration before gradients are computed, and gives something; if nothing is like that (batches fetched ahead,
+several in an iteration whose gradients are accumulated), then what is asked equally often in every iteration.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Verdict:
 
 def from_one_round(candidates: Sequence[Candidate]) -> Verdict:
     """Loaders of frameworks are known for what they are."""
-    known = [one for one in candidates if one["is_known"] and _is_asked_once(one)]
+    known = _asked([one for one in candidates if one["is_known"]])
     if known:
         return Verdict(_without_parts(known, candidates))
     return Verdict(why_none="no well-known loader feeds the update")
@@ -43,9 +44,7 @@ def from_two_rounds(first: Mapping[str, Any], second: Mapping[str, Any], diff_si
         min((depth for by, depth in found.values() if diff_size is None or abs(by) == abs(diff_size)), default=None)
         for found in of_candidates
     ]
-    holding = [
-        one for (one, _), distance in zip(pairs, distances, strict=True) if distance is not None and _is_asked_once(one)
-    ]
+    holding = _asked([one for (one, _), distance in zip(pairs, distances, strict=True) if distance is not None])
     if not holding:
         return Verdict(why_none=f"nothing that the batch loop asks in every iteration holds what differs: {list_changes(changed)}")
     return Verdict(_without_parts(holding, first["candidates"]))
@@ -72,9 +71,10 @@ def _counterpart(one: Candidate, others: Sequence[Candidate]) -> Candidate | Non
     return next((other for other in others if all(other[key] == one[key] for key in keys)), None)
 
 
-def _is_asked_once(one: Candidate) -> bool:
-    """In every iteration that was watched as a whole; a first batch may have been fetched before its loop began."""
-    return all(count == 1 for count in one["times"])
+def _asked(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that are asked in every iteration that was watched as a whole."""
+    once = [one for one in candidates if set(one["times"]) == {1} and not one["is_late"]]
+    return once or [one for one in candidates if len(set(one["times"])) == 1 and one["times"][0] > 0]
 
 
 def _without_parts(chosen: Sequence[Candidate], every: Sequence[Candidate]) -> list[Candidate]:

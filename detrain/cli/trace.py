@@ -46,47 +46,48 @@ def trace(
 
 
 def vary_arguments(arguments: list[str], varied: list[str]) -> list[str]:
-    """The arguments of round two: options in `varied` replace those of the same name, anything else of `varied` is added behind.
+    """The arguments of round two: options in `varied` replace those of the same name, other options are added behind.
 
-    Where `varied` begins with no option, it replaces as many positional arguments, from the first on.
+    Words before the first option replace as many positional arguments, from the first on.
     """
     result = list(arguments)
-    for name, value in _split(varied):
-        if name:
-            place = next((n for n, word in enumerate(result) if word == name or word.startswith(f"{name}=")), None)
-            if place is None:
-                result += [name, *value]
-            elif result[place] != name:
-                result[place : place + 1] = [f"{name}={' '.join(value)}"]
-            else:
-                end = place + 1
-                while end < len(result) and not _is_option(result[end]):
-                    end += 1
-                result[place + 1 : end] = value if value else []
-        else:
-            positions = [
-                n for n, word in enumerate(result) if not _is_option(word) and (n == 0 or not _is_option(result[n - 1]))
-            ]
-            for number, word in enumerate(value):
-                if number < len(positions):
-                    result[positions[number]] = word
-                else:
-                    result.append(word)
+    for words in _groups(varied):
+        name = words[0].partition("=")[0]
+        if not _is_option(name):
+            _replace_positional(result, words)
+            continue
+        begin = next((n for n, word in enumerate(result) if word.partition("=")[0] == name), None)
+        if begin is None:
+            result += words
+            continue
+        end = begin + 1
+        while "=" not in result[begin] and end < len(result) and not _is_option(result[end]):
+            end += 1
+        result[begin:end] = words
     return result
 
 
-def _split(words: list[str]) -> list[tuple[str, list[str]]]:
-    """Options with their values; words before the first option under an empty name."""
-    found: list[tuple[str, list[str]]] = []
+def _groups(words: list[str]) -> list[list[str]]:
+    """Each option with its values; words before the first option together."""
+    found: list[list[str]] = []
     for word in words:
-        if _is_option(word):
-            name, sign, value = word.partition("=")
-            found.append((name, [value] if sign else []))
-        elif found:
-            found[-1][1].append(word)
+        if _is_option(word) or not found:
+            found.append([word])
         else:
-            found.append(("", [word]))
+            found[-1].append(word)
     return found
+
+
+def _replace_positional(arguments: list[str], words: list[str]) -> None:
+    places = [
+        number for number, word in enumerate(arguments)
+        if not _is_option(word) and (number == 0 or "=" in arguments[number - 1] or not _is_option(arguments[number - 1]))
+    ]  # fmt: skip
+    for number, word in enumerate(words):
+        if number < len(places):
+            arguments[places[number]] = word
+        else:
+            arguments.append(word)
 
 
 def _is_option(word: str) -> bool:

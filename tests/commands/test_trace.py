@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from detrain.cli.trace import vary_arguments
+
 from .conftest import call
 
 SCRIPT = """\
@@ -165,3 +167,22 @@ def test_inst_info_is_made_anew_when_the_script_has_changed(trace, tmp_path):
     assert said.status == 0, said.err
     assert "the source has changed" in said.err
     assert "training loop found: train.py:22 (epoch) > train.py:23 (batch)" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "varied", "expected"),
+    [
+        ("--n 64", "--n 96", "--n 96"),
+        ("--n=64 --quick", "--n=96", "--n=96 --quick"),
+        ("--n 64 --lr 0.1", "--lr 0.5 --n 96", "--n 96 --lr 0.5"),
+        ("--lr 0.1", "--n 96", "--lr 0.1 --n 96"),
+        ("--lr 0.1", "--n=96", "--lr 0.1 --n=96"),
+        ("--sizes 1 2 3 --quick", "--sizes 4 5", "--sizes 4 5 --quick"),
+        ("--x -5", "--x -7", "--x -7"),
+        ("piano --lr 0.1", "piano1", "piano1 --lr 0.1"),
+        ("--lr 0.1 piano out", "piano1", "--lr 0.1 piano1 out"),
+        ("", "piano1", "piano1"),
+    ],
+)
+def test_arguments_of_round_two(arguments, varied, expected):
+    assert vary_arguments(arguments.split(), varied.split()) == expected.split()

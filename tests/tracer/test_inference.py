@@ -7,7 +7,7 @@ def candidate(name, rows, **changed):
     """Something asked once in each of two iterations, holding `rows` rows."""
     one = {
         "full_name": name, "next": (name, "feed"), "file_name": "train.py", "line_no": 9, "kind": "method",
-        "is_iterated": False, "times": [1, 1], "order": 0, "inside": None, "is_known": False, "is_capturable": True,
+        "is_iterated": False, "is_late": False, "times": [1, 1], "order": 0, "inside": None, "is_known": False, "is_capturable": True,
         "sizes": {".rows": ("builtins.list", rows, 1)},
     }  # fmt: skip
     return {**one, **changed}
@@ -37,6 +37,12 @@ def test_what_is_not_asked_in_every_iteration_is_no_loader():
     first = report(candidate("data.Valid", 64, times=[0, 1]), candidate("data.Train", 64, order=1))
     second = report(candidate("data.Valid", 96, times=[0, 1]), candidate("data.Train", 96, order=1))
     assert names(from_two_rounds(first, second, None)) == ["data.Train"]
+
+
+def test_batches_fetched_ahead_are_found_too():
+    first = report(candidate("train.get_batch", 64, times=[4, 4], is_late=True))
+    second = report(candidate("train.get_batch", 96, times=[4, 4], is_late=True))
+    assert names(from_two_rounds(first, second, None)) == ["train.get_batch"]
 
 
 def test_of_calls_within_calls_the_outer_is_the_loader():
