@@ -66,11 +66,14 @@ class Stack:
     def _watched_site(
         self, key: tuple[str, int], frame: types.FrameType, loop: LoopSite, site: Site | None
     ) -> Site | None:
-        """A loop without a probe counts once a second event has been seen inside: then its frame is watched line by line."""
+        """A loop without a probe counts once a second event has been seen inside: then its frame is watched line by line.
+
+        Of a loop that counts already, a new frame is watched at once.
+        """
         if site is not None and site.watched is frame:
             return site
         seen = (id(frame), loop.line)
-        if seen not in self._unwatched:
+        if site is None and seen not in self._unwatched:
             self._unwatched.add(seen)
             return None
         if site is None:

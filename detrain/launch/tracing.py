@@ -51,6 +51,10 @@ class Tracing:
             ),
         )
 
+    def is_named(self, filename: str) -> bool:  # noqa: ARG002 - the import hook's question
+        """False: libraries get no probes."""
+        return False
+
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """The code of a user's file, with probes."""
         tree: Any = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)

@@ -48,6 +48,10 @@ class Instrumenter:
         self.loops: dict[str, dict[int, int]] = {}
         self.digests: dict[str, str] = {}
 
+    def is_named(self, filename: str) -> bool:
+        """True if inst.info names a loop of the file; that may be a library's."""
+        return filename in self._parts
+
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Code of a source file. A file that Python itself cannot compile raises what Python raises."""
         tree: Any = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
@@ -57,7 +61,9 @@ class Instrumenter:
         known = self._parts.get(filename, {})
         # A class body looks its names up in whatever its metaclass gives; no training loop stands in one.
         eligible = [site for site in sites if not site.is_in_class]
-        parts = {site.line: known.get(site.line, "") for site in eligible if site.line in known or not self._only_known}
+        # Of a library's file only the loops that are in the nest carry hooks.
+        only_known = self._only_known or not is_user_file(filename)
+        parts = {site.line: known.get(site.line, "") for site in eligible if site.line in known or not only_known}
         self.loops[filename] = {site.line: site.end_line for site in sites if site.line in parts}
         self.digests[filename] = digest_of(content)
         if not parts:
@@ -124,6 +130,9 @@ UserLoader.__module__ = SourceFileLoader.__module__
 class Compiler(Protocol):
     """Makes code of a source file."""
 
+    def is_named(self, filename: str) -> bool:
+        """True for a library's file that is to be compiled like the user's: its loops are in the nest."""
+
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Raises what Python raises for a file that it cannot compile."""
 
@@ -147,7 +156,7 @@ class UserFinder:
             spec is None
             or type(spec.loader) is not SourceFileLoader
             or spec.origin is None
-            or not is_user_file(spec.origin)
+            or not (is_user_file(spec.origin) or self._instrumenter.is_named(spec.origin))
         ):
             return None
         loader = UserLoader(fullname, spec.origin)

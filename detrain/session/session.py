@@ -353,4 +353,7 @@ class Session:
             return "the script loaded no framework that trains"
         if not self._finder.updates_seen and not self._finder.gradients_seen:
             return "no optimizer stepped and no gradient was computed"
-        return "weights were updated, but not inside a loop of the script's own files"
+        return (
+            "weights were updated, but not inside a loop of the script's own files. If the loop is a library's, `detrain trace` finds it "
+            "for the runs that follow"
+        )
