@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
 import click
 
 import detrain
-from detrain.cli import instrument, look, run, trace
 from detrain.errors import DetrainError, UsageError
 
+#: Command to the module that holds it; loaded when it is asked for, so that `run` waits for none of the others.
+MODULES = {
+    "run": "run",
+    "trace": "trace",
+    "instrument": "instrument",
+    "ls": "look",
+    "inspect": "look",
+    "diff": "look",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    """Finds commands by `MODULES`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """In the order of a run's life."""
+        return list(MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """The command of a name."""
+        if cmd_name not in MODULES:
+            return None
+        command = getattr(importlib.import_module(f"detrain.cli.{MODULES[cmd_name]}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(detrain.__version__, prog_name="detrain")
 def cli() -> None:
     """Training runs that can be killed at any moment and come out bit for bit the same."""
-
-
-for command in (run.run, trace.trace, look.ls, look.inspect, look.diff, instrument.instrument):
-    cli.add_command(command)
 
 
 def main() -> int:

@@ -12,13 +12,15 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detrain.errors import RestoreError
 from detrain.session import progress
 from detrain.session.messages import warn
-from detrain.state.tree import Node, Tree, decode_value, encode_value, is_value
-from detrain.state.walk import Walk
+
+if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
+    from detrain.state.tree import Node, Tree
+    from detrain.state.walk import Walk
 
 #: One run of equal calls: arguments, keyword arguments, what came out ("" or an exception's name), how often.
 Run = list[Any]
@@ -86,6 +88,8 @@ class Loading:
         return call
 
     def _note(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: str) -> None:
+        from detrain.state.tree import encode_value, is_value
+
         runs = self._logs.setdefault(id(owner), (owner, []))[1]
         named = tuple(sorted(kwargs.items()))
         if not is_value(args) or not is_value(named):
@@ -149,6 +153,8 @@ class Loading:
         saved = [(tree.path(number), node) for number, node in enumerate(tree.nodes) if "calls" in node]
         if not saved:
             return
+        from detrain.state.walk import Walk
+
         walk = Walk(leave=self.left)
         for name, value in live.items():
             walk.root(name, value)
@@ -160,6 +166,8 @@ class Loading:
             self._call_again(objects[path], path, node)
 
     def _call_again(self, owner: Any, path: str, node: Node) -> None:
+        from detrain.state.tree import decode_value
+
         method = next(attribute.rpartition(".")[2] for _, attribute in self._replayed)
         calls = [run[:3] for run in node["calls"] for _ in range(run[3])]
         done = [run[:3] for run in self._logs.get(id(owner), (owner, []))[1] for _ in range(run[3])]
@@ -182,6 +190,7 @@ def is_capturable(value: Any) -> bool:
     """True if a checkpoint can hold all that is reachable from an object, and no thread works on it beside the loop."""
     import detrain.state.load_handlers  # noqa: F401 - registers the handlers
     from detrain.state.objects import OWNS_THREAD
+    from detrain.state.walk import Walk
 
     walk = Walk()
     walk.root("loader", value)
