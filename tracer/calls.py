@@ -36,10 +36,18 @@ class Called:
 class Calls:
     """Watches calls made by the user's functions and by the functions that hold the nest."""
 
-    def __init__(self, batch: Site, is_near: Callable[[str], bool], on_iteration: Callable[[types.FrameType], None]) -> None:
+    def __init__(
+        self,
+        batch: Site,
+        is_near: Callable[[str], bool],
+        on_value: Callable[[Any, Hashable], None],
+        on_enough: Callable[[types.FrameType], None],
+    ) -> None:
+        """`on_value` is told what each call gives, `on_enough` that enough iterations have been watched; it does not return."""
         self._batch = batch
         self._is_near = is_near
-        self._on_iteration = on_iteration
+        self._on_value = on_value
+        self._on_enough = on_enough
         self._near: dict[types.CodeType, bool] = {}
         self._active: dict[types.FrameType, tuple[Hashable, Called]] = {}
         self._gradient_at = -1
@@ -77,6 +85,7 @@ class Calls:
             entry = self._active.pop(frame, None)
             if entry is not None and argument is not None:
                 entry[1].gives = True
+                self._on_value(argument, entry[0])
         elif event == "c_call" and self._is_from_near(frame):
             owner = argument.__self__
             if owner is not None and not isinstance(owner, (types.ModuleType, type)):
@@ -151,7 +160,7 @@ class Calls:
         called.is_late = called.is_late or (self._gradient_at == iteration and caller.f_lineno != self._batch.line)
         called.times[iteration] = called.times.get(iteration, 0) + 1
         if self.iterations >= NUM_ITERATIONS:
-            self._on_iteration(caller)
+            self._on_enough(caller)
         return called
 
 

@@ -1,7 +1,7 @@
 """From what two rounds have seen to the data loader. Pure: plain data in, plain data out.
 
 What is larger or smaller in the second round, by `diff_size` if that was given, is the data set. The loader is what holds it, is
-asked once in every iteration before gradients are computed, and gives something; if nothing is like that (batches fetched ahead,
+asked once in every iteration before gradients are computed, and gives something that flows into them; if nothing is like that (batches fetched ahead,
 several in an iteration whose gradients are accumulated), then what is asked equally often in every iteration.
 """
 
@@ -74,7 +74,9 @@ def _counterpart(one: Candidate, others: Sequence[Candidate]) -> Candidate | Non
 def _asked(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Those that are asked in every iteration that was watched as a whole."""
     once = [one for one in candidates if set(one["times"]) == {1} and not one["is_late"]]
-    return once or [one for one in candidates if len(set(one["times"])) == 1 and one["times"][0] > 0]
+    asked = once or [one for one in candidates if len(set(one["times"])) == 1 and one["times"][0] > 0]
+    # What is known not to flow into gradients is a validation's, unless nothing is known to.
+    return [one for one in asked if one["feeds"] is not False or not any(other["feeds"] for other in asked)]
 
 
 def _without_parts(chosen: Sequence[Candidate], every: Sequence[Candidate]) -> list[Candidate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import types
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detrain.tracer.calls import Called, Calls
@@ -26,17 +26,19 @@ def selves_of(frames: Sequence[types.FrameType], nest: Sequence[Site]) -> list[A
     return found
 
 
-def describe(calls: Calls, batch: Site, world: World, trainers: Sequence[Any]) -> list[dict[str, Any]]:
+def describe(
+    calls: Calls, batch: Site, world: World, feeds: Callable[[Hashable], bool | None], trainers: Sequence[Any]
+) -> list[dict[str, Any]]:
     """Each candidate as plain data, those first that come first in an iteration."""
     found = []
     for key, called in calls.found.items():
         if called.has_gradient or not called.gives or any(called.owner is one for one in trainers):
             continue
-        found.append(_one(key, called, calls, batch, world))
-    known = {id(one["_owner"]) for one in found}
-    for iterated in _iterated(batch.iterator):
-        if id(iterated) not in known and not isinstance(iterated, (range, types.GeneratorType)):
-            found.insert(0, _of_container(iterated, batch, calls, world))
+        found.append({**_one(key, called, calls, batch, world), "feeds": feeds(key)})
+    header = (batch.filename, batch.line)
+    if not any(one["is_iterated"] and (one["file_name"], one["line_no"]) == header for one in found):
+        containers = [one for one in _iterated(batch.iterator) if not isinstance(one, (range, types.GeneratorType))]
+        found = [*(_of_container(one, batch, calls, world) for one in containers), *found]
     for one in found:
         del one["_owner"]
     return found
@@ -150,6 +152,7 @@ def _of_container(value: Any, batch: Site, calls: Calls, world: World) -> dict[s
         "wrapper": None,
         "times": [1] * max(calls.iterations, 1),
         "is_late": False,
+        "feeds": None,
         "order": None,
         "inside": None,
         "is_known": loader is not None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -46,6 +46,7 @@ class World:
     name_of: Callable[[str], str]  # of a module: the script's is not `__main__`
     has_optimizer: Callable[[], bool]
     watch_in_place: Callable[[], None]  # begin to report updates made by hand
+    watch_flow: Callable[[], list[Any]]  # begin to follow what is loaded; each has label(value, key), labelled and arrived
     loader_of: Callable[[Any], Any]  # a framework's loader (its class), if an object is one or iterates over one
     is_capturable: Callable[[Any], bool]
     on_done: Callable[[Report], None]  # does not return
@@ -61,6 +62,7 @@ class Observer:
         self._finder = NestFinder(self._must_see_update)
         self._began_s = time.monotonic()
         self._calls: Calls | None = None
+        self._flows: list[Any] = []
         self._nests: list[Sequence[Site]] = []
         self._is_watching_in_place = False
         self.report = Report()
@@ -119,8 +121,18 @@ class Observer:
         def is_near(filename: str) -> bool:
             return self._world.is_user_file(filename) or filename in files
 
-        self._calls = Calls(self._nests[0][-1], is_near, self.finish)
+        self._flows = self._world.watch_flow()
+        self._calls = Calls(self._nests[0][-1], is_near, self._label, self.finish)
         self._calls.start()
+
+    def _label(self, value: Any, key: Hashable) -> None:
+        for flow in self._flows:
+            flow.label(value, key)
+
+    def _feeds(self, key: Hashable) -> bool | None:
+        """Whether what a call gives flows into gradients; None if it gives nothing that can be followed."""
+        followed = [flow for flow in self._flows if key in flow.labelled]
+        return any(key in flow.arrived for flow in followed) if followed else None
 
     def finish(self, frame: types.FrameType | None) -> None:
         """Enough has been seen, or the script has ended (then without a frame)."""
@@ -136,7 +148,9 @@ class Observer:
             batch = self._nests[0][-1]
             report.is_settled, report.batches = True, batch.ticks
             around = self._stack.frames(frame)
-            report.candidates = loaders.describe(calls, batch, self._world, loaders.selves_of(around, self._nests[0]))
+            report.candidates = loaders.describe(
+                calls, batch, self._world, self._feeds, loaders.selves_of(around, self._nests[0])
+            )
             report.sizes = measure(self._roots(around))
         self._world.on_done(report)
 

@@ -7,7 +7,8 @@ Every adapter is a module with the same functions, loaded when the script has lo
 - `flags()` / `set_flags(flags)`: process-wide switches that belong to the state (default dtype, grad mode);
 - `facts()`: versions, thread counts and instruction sets that the bits depend on;
 - `watch_updates(on_update, on_gradient)`: report weight updates and gradient computations while the loops are looked for;
-- `watch_in_place(on_update)` and `loader_of(value)`, for the tracer: report updates made by hand; the class of a well-known loader.
+- for the tracer: `watch_in_place(on_update)` reports updates made by hand, `loader_of(value)` gives the class of a well-known loader,
+  `Flow()` tells what flows into gradients.
 """
 
 from __future__ import annotations

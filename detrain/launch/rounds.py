@@ -66,9 +66,10 @@ class Rounds:
             say(
                 f"training loop found: {self._info().describe()}; seen in {report['batches']} batches, {report['seconds']:.1f} s"
             )
-        if verdict.loaders:
-            self._say_loaders(verdict)
-        elif not self._has_second:
+        if self._has_second:
+            return 0
+        self._say_loaders(verdict)
+        if not verdict.loaders:
             say(f"data loader not known: {verdict.why_none}. A second round with other data finds it: --vary")
         return 0
 

@@ -45,6 +45,7 @@ class Tracing:
                 name_of=lambda name: self._script_name if name == "__main__" else name,
                 has_optimizer=self.frameworks.has_optimizer,
                 watch_in_place=self._watch_in_place,
+                watch_flow=self._watch_flow,
                 loader_of=self._loader_of,
                 is_capturable=is_capturable,
                 on_done=self._leave,
@@ -94,6 +95,12 @@ class Tracing:
         for adapter in self.frameworks.loaded.values():
             if hasattr(adapter, "watch_in_place"):
                 adapter.watch_in_place(self._on_update)
+
+    def _watch_flow(self) -> list[Any]:
+        flows = [adapter.Flow() for adapter in self.frameworks.loaded.values() if hasattr(adapter, "Flow")]
+        for flow in flows:
+            flow.start()
+        return flows
 
     def _loader_of(self, value: Any) -> Any:
         for adapter in self.frameworks.loaded.values():

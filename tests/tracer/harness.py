@@ -309,7 +309,11 @@ class Comparison:
             if not any(_is_named(one, loader) for one in named):
                 self._say(f"{loader.full_name} feeds the update but is not in `dataloaders`")
         for one in named:
-            if not self.program.may_be_more and not any(_is_named(one, loader) for loader in self.program.loaders):
+            like = [loader for loader in self.program.loaders if _is_named(one, loader)]
+            told = [_loader_differences(one, types, loader, is_main=False) for loader in like]
+            if like and one != main and all(told):
+                self._say(f"of those in `dataloaders`: {told[0][0]}")
+            if not like and not self.program.may_be_more:
                 self._say(f"{one.get('full_name')} stands in `dataloaders` but does not feed the update")
 
 
@@ -317,8 +321,10 @@ def _is_named(found: dict[str, Any], loader: Loader) -> bool:
     return fnmatchcase(str(found.get("full_name", "")), loader.full_name)
 
 
-def _loader_differences(found: dict[str, Any], types: Sequence[str | None], right: Loader) -> list[str]:
-    """In what one entry, and the loop's type, are not what a program expects of its loader."""
+def _loader_differences(
+    found: dict[str, Any], types: Sequence[str | None], right: Loader, is_main: bool = True
+) -> list[str]:
+    """In what one entry, and for the first the loop's type, are not what a program expects of its loader."""
     said = []
     full_name = str(found.get("full_name", ""))
     if not _is_named(found, right):
@@ -331,7 +337,7 @@ def _loader_differences(found: dict[str, Any], types: Sequence[str | None], righ
             said.append(f"{key} of the loader is {found.get(key)!r}, not a pair")
         elif wanted is not None and not all(map(fnmatchcase, map(str, pair), wanted)):
             said.append(f"{key} of the loader is {_dotted(pair)}, not {_dotted(wanted)}")
-    if right.loop_type is not None and right.loop_type not in types:
+    if is_main and right.loop_type is not None and right.loop_type not in types:
         said.append(f"the type of the loop is {types[0]}, not {right.loop_type}")
     if right.persistent is not None and found.get("persistent") is not right.persistent:
         said.append(f"the loader's state is said to be persistent: {found.get('persistent')}, not {right.persistent}")

@@ -119,6 +119,11 @@ CHANGES = {
     "no loader": (("dataloader",), {}, "no data loader was found"),
     "another type": (("loop_type", "type"), "ON_DATASET", "the type of the loop is ON_DATASET, not ON_CUSTOM"),
     "no list of loaders": (("dataloaders",), [], "data.Data feeds the update but is not in `dataloaders`"),
+    "another method of a second entry": (
+        ("dataloaders",),
+        [*DOCUMENT["dataloaders"], {**DOCUMENT["dataloader"], "next": ("data", "Data.__len__")}],
+        "of those in `dataloaders`: next of the loader is data:Data.__len__",
+    ),
     "a loader too many": (
         ("dataloaders",),
         [*DOCUMENT["dataloaders"], {"full_name": "data.Held"}],

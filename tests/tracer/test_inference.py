@@ -7,7 +7,7 @@ def candidate(name, rows, **changed):
     """Something asked once in each of two iterations, holding `rows` rows."""
     one = {
         "full_name": name, "next": (name, "feed"), "file_name": "train.py", "line_no": 9, "kind": "method",
-        "is_iterated": False, "is_late": False, "times": [1, 1], "order": 0, "inside": None, "is_known": False, "is_capturable": True,
+        "is_iterated": False, "is_late": False, "feeds": None, "times": [1, 1], "order": 0, "inside": None, "is_known": False, "is_capturable": True,
         "sizes": {".rows": ("builtins.list", rows, 1)},
     }  # fmt: skip
     return {**one, **changed}
@@ -43,6 +43,13 @@ def test_batches_fetched_ahead_are_found_too():
     first = report(candidate("train.get_batch", 64, times=[4, 4], is_late=True))
     second = report(candidate("train.get_batch", 96, times=[4, 4], is_late=True))
     assert names(from_two_rounds(first, second, None)) == ["train.get_batch"]
+
+
+def test_what_does_not_flow_into_gradients_is_no_loader_of_the_training():
+    def both(rows):
+        return report(candidate("data.Valid", rows, feeds=False), candidate("data.Train", rows, order=1, feeds=True))
+
+    assert names(from_two_rounds(both(64), both(96), None)) == ["data.Train"]
 
 
 def test_of_calls_within_calls_the_outer_is_the_loader():

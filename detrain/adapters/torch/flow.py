@@ -1,0 +1,80 @@
+"""Which of the things that a script loads flow into what gradients are computed from. For the tracer, for a few iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: So deep lie tensors in what a loader gives: a tuple of dicts of lists.
+_DEPTH = 4
+
+
+class Flow(TorchDispatchMode):  # type: ignore[misc]
+    """Marks tensors, and what is computed from them, with the keys of where they come from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: dict[int, frozenset[Hashable]] = {}  # by the address of a storage
+        self._held: list[torch.Tensor] = []  # so that no address is used twice
+        self.labelled: set[Hashable] = set()
+        #: Keys of what has flowed into a backward pass.
+        self.arrived: set[Hashable] = set()
+        self._plain = torch.autograd._engine_run_backward
+
+    def start(self) -> None:
+        """Begin to watch."""
+
+        def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            self.arrived.update(self._keys_of(outputs))
+            return self._plain(outputs, *args, **kwargs)
+
+        torch.autograd._engine_run_backward = run_backward
+        self.__enter__()
+
+    def label(self, value: Any, key: Hashable) -> None:
+        """Something has been loaded."""
+        for tensor in _tensors(value):
+            self.labelled.add(key)
+            self._mark(tensor, frozenset([key]))
+
+    def _mark(self, tensor: torch.Tensor, keys: frozenset[Hashable]) -> None:
+        address = tensor.untyped_storage().data_ptr()
+        self._keys[address] = self._keys.get(address, frozenset()) | keys
+        self._held.append(tensor)
+
+    def _keys_of(self, value: Any) -> frozenset[Hashable]:
+        found = [self._keys.get(one.untyped_storage().data_ptr()) for one in _tensors(value)]
+        return frozenset().union(*(keys for keys in found if keys))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        keys = self._keys_of((args, tuple((kwargs or {}).values())))
+        if keys:
+            for tensor in _tensors(result):
+                self._mark(tensor, keys)
+        return result
+
+
+def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided:
+            yield value
+    elif hasattr(value, "__array_interface__"):
+        yield from _of_array(value)
+    elif depth and isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(one, depth - 1)
+    elif depth and isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors(one, depth - 1)
+
+
+def _of_array(value: Any) -> Iterator[torch.Tensor]:
+    """A tensor on an array's own memory, as `torch.from_numpy` makes it."""
+    try:
+        yield torch.from_numpy(value)
+    except (TypeError, ValueError):
+        return  # a dtype that torch does not have
