@@ -72,6 +72,7 @@ class Attempt:
             self._on_code,
             only_known=info.is_complete,
             load_of=info.load_of,
+            aside=self.frameworks.aside,
         )
 
     # --- the run directory -------------------------------------------------------------------------------------------------
@@ -200,6 +201,9 @@ class Attempt:
         os.register_at_fork(after_in_child=session.stop)
         session.on_training = Signals(session).listen
         session.files.watch()
+        if self.frameworks.entropy is not None:
+            # What the launch has taken is none of the script's, and may be more in this attempt than in another.
+            preload.set_entropy_state((0, 0))
 
     def _on_module(self, name: str) -> None:
         from detrain.state import known_source

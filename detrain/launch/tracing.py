@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import detrain
 from detrain import adapters
-from detrain.launch import frameworks, script
+from detrain.launch import frameworks, preload, script
 from detrain.rewrite.importer import UserFinder, digest_of
 from detrain.session.loading import is_capturable
 from detrain.session.session import Frameworks
@@ -69,6 +69,8 @@ class Tracing:
         sys.meta_path.insert(0, UserFinder(self, known_source.user_modules.add))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, self))
         os.register_at_fork(after_in_child=lambda: sys.setprofile(None))
+        if preload.is_loaded():
+            preload.set_entropy_state((0, 0))
         try:
             if self.request["module"]:
                 script.run_module(self.request["module"], self.request["arguments"])

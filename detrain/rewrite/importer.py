@@ -39,12 +39,15 @@ class Instrumenter:
         *,
         only_known: bool = False,
         load_of: Callable[[str], tuple[int, int, str] | None] = lambda _: None,
+        aside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
+        """`aside` is held while a file is compiled: what that draws must not be missing where the cache has the code."""
         self._parts = parts
         self._cache = cache
         self._on_code = on_code
         self._only_known = only_known
         self._load_of = load_of
+        self._aside = aside
         self.loops: dict[str, dict[int, int]] = {}
         self.digests: dict[str, str] = {}
 
@@ -69,7 +72,8 @@ class Instrumenter:
         if not parts:
             code: types.CodeType = compile(content, filename, "exec", dont_inherit=True)
         else:
-            code = self._cached(content, filename, parts)
+            with self._aside():
+                code = self._cached(content, filename, parts)
         self._on_code(filename, code)
         return code
 

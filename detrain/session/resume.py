@@ -50,7 +50,8 @@ class Resume:
     def at_header(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
         """An iteration is about to begin while the run fast-forwards; the next checkpoint may be in its loop."""
         if self._origins is None and loop.iteration == 0:
-            self._take_census(session, loop, frame)
+            with session.frameworks.aside():
+                self._take_census(session, loop, frame)
         self._batches_run += loop.site.part == "batch"
         target = self._targets[0]
         if loop.iteration != 0 or not self._leads_to(loop, target.meta["position"]):

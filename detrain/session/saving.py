@@ -30,8 +30,11 @@ class Saver:
         self._said: set[str] = set()
         self.census: Census | None = session.resume.census
 
-    def save(self, loop: Loop, frame: types.FrameType) -> None:
-        """Checkpoint the present state. A failure to write is said; the training goes on and tries again when next due."""
+    def save(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
+        """Checkpoint the present state, at this position of the stream of entropy.
+
+        A failure to write is said; the training goes on and tries again when next due.
+        """
         session = self._session
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         walk = gather.capture(around, session.frameworks.generators(), self.census, session.loading)
@@ -39,7 +42,7 @@ class Saver:
             # The first look at this run's objects; later captures tell by it which object went where.
             self.census = Census(walk)
         self._say_what_is_missing(gather.loud_leaves(walk.tree))
-        meta = self._meta(loop, around)
+        meta = self._meta(loop, around, entropy)
         path = session.directory.checkpoint_path(meta["epoch"], meta["batch"])
         if path.name in meta["chain"] or any(path.name in found.needs for found in self._checkpoints):
             return  # a loop outside has been checkpointed at this very place, and others build on it
@@ -70,9 +73,8 @@ class Saver:
         )
         return own
 
-    def _meta(self, loop: Loop, around: gather.Surroundings) -> dict[str, Any]:
+    def _meta(self, loop: Loop, around: gather.Surroundings, entropy: tuple[int, int] | None) -> dict[str, Any]:
         session = self._session
-        entropy = session.frameworks.entropy
         is_batch = loop.site.part == "batch"
         return {
             "sequence": self._sequence + 1,
@@ -89,7 +91,7 @@ class Saver:
             "cost_s": session.policy.cost_s,
             "facts": session.frameworks.facts(),
             "flags": session.frameworks.flags(),
-            "entropy": list(entropy.entropy_state() or []) if entropy is not None else [],
+            "entropy": list(entropy or []),
             "folder": os.getcwd(),
             "files": session.files.capture(),
             "arguments": session.settings.record.get("arguments", []),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,19 @@ class Frameworks:
 
     loaded: dict[str, Any] = field(default_factory=dict)
     entropy: Any = None  # has entropy_state() and set_entropy_state(state)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[tuple[int, int] | None]:
+        """While detrain works for itself: what that takes from the stream of entropy is put back. Gives the stream's position.
+
+        Libraries that are loaded for the first time draw from it, and are loaded in one attempt and not in the next.
+        """
+        state: tuple[int, int] | None = self.entropy.entropy_state() if self.entropy is not None else None
+        try:
+            yield state
+        finally:
+            if state is not None:
+                self.entropy.set_entropy_state(state)
 
     def generators(self) -> dict[str, Any]:
         """Every process-wide generator of random numbers, by name."""
@@ -262,16 +276,21 @@ class Session:
         return loop.site.part != "batch" or bool(self._parts) or is_settled(loop, loop.parent)
 
     def _save(self, loop: Loop) -> None:
+        frame = loop.find_frame()
+        with self.frameworks.aside() as entropy:
+            self._save_now(loop, frame, entropy)
+        self.on_saved()
+
+    def _save_now(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
         if self._saver is None:
             from detrain.session.saving import Saver
 
             self._saver = Saver(self)
         started_s = time.monotonic()
-        self._saver.save(loop, loop.find_frame())
+        self._saver.save(loop, frame, entropy)
         now_s = time.monotonic()
         is_outer = loop.site.part == "outer"
         self.policy.saved(self.epochs, self.batches, now_s, now_s - started_s, is_outer=is_outer)
-        self.on_saved()
 
     def way_to(self, loop: Loop) -> list[str]:
         """Checkpoints through which a resumed attempt comes to a loop's header, in order; not the one of the header itself."""

@@ -2,8 +2,25 @@
 
 import pytest
 
-from .harness import Moment, differences, uninterrupted
+from .harness import Moment, Place, differences, uninterrupted
 from .programs import PROGRAMS, Program
+from .programs.prelude import PRELUDE
+
+#: Draws before and after a file is loaded, in and between batches, and makes its model from what the system gives.
+UNSEEDED = """\
+import secrets
+
+first = secrets.token_hex(4)
+import later
+
+torch.seed()
+drawn = [first, later.drawn, secrets.token_hex(4), np.random.default_rng().integers(1000), random.Random().random()]
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for batch in range(9):
+    x, y = torch.randn(4, 6), torch.randint(2, (4,))
+    log(0, batch, (step(model, optimizer, x, y), *drawn, secrets.token_hex(4)))
+"""
 
 
 def _differs(reference, life):
@@ -32,6 +49,23 @@ def test_bits_are_the_same_for_any_number_of_persistent_workers(workers, referen
     program = PROGRAMS["loader_workers_2_persistent"]
     other = Program(f"{workers} persistent", program.script.replace("num_workers=2", f"num_workers={workers}"))
     assert not _differs(reference(program), reference(other))
+
+
+def test_set_up_code_draws_the_same_entropy_in_every_attempt(tmp_path):
+    # Attempts differ in what detrain itself must do: compile the files anew or not, look for the loops or know them.
+    script = PRELUDE + UNSEEDED
+    place = Place(
+        tmp_path,
+        Program("unseeded", script, {"later.py": "import os\n\nfor _ in range(2):\n    drawn = os.urandom(4).hex()\n"}),
+    )
+    lines = []
+    for every in ["never", "1batches", "never", "1batches"]:
+        for path in place.run_directory.glob("checkpoint_*"):
+            path.unlink()
+        attempt = place.attempt(every, Moment(batches=4))
+        assert not attempt.resumed
+        lines.append(attempt.batches[:4])
+    assert lines == [lines[0]] * 4
 
 
 def test_workers_draw_different_numbers_in_each_batch_and_epoch(reference):
