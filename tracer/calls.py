@@ -43,7 +43,7 @@ class Calls:
         on_value: Callable[[Any, Hashable], None],
         on_enough: Callable[[types.FrameType], None],
     ) -> None:
-        """`on_value` is told what each call gives, `on_enough` that enough iterations have been watched; it does not return."""
+        """`on_value` is told what each call gives, `on_enough` that enough iterations have been watched."""
         self._batch = batch
         self._is_near = is_near
         self._on_value = on_value
@@ -53,6 +53,7 @@ class Calls:
         self._gradient_at = -1
         self._before: Any = None
         self.first_iteration = batch.ticks
+        self.last_iteration: int | None = None
         self.found: dict[Hashable, Called] = {}
 
     def start(self) -> None:
@@ -62,11 +63,20 @@ class Calls:
 
     def stop(self) -> None:
         """Watch no more."""
-        sys.setprofile(self._before)
-        self._active.clear()
+        if self.last_iteration is None:
+            self.last_iteration = self._batch.ticks
+            sys.setprofile(self._before)
+            self._active.clear()
+
+    @property
+    def is_done(self) -> bool:
+        """True once it has been stopped."""
+        return self.last_iteration is not None
 
     def on_gradient(self) -> None:
         """Gradients are being computed, inside every call that is active."""
+        if self.is_done:
+            return
         self._gradient_at = self._batch.ticks
         for _, called in self._active.values():
             called.has_gradient = True
@@ -74,7 +84,8 @@ class Calls:
     @property
     def iterations(self) -> int:
         """Complete iterations that have been watched."""
-        return max(self._batch.ticks - self.first_iteration - 1, 0)
+        last = self._batch.ticks if self.last_iteration is None else self.last_iteration
+        return max(last - self.first_iteration - 1, 0)
 
     def _on_event(self, frame: types.FrameType, event: str, argument: Any) -> None:
         if event == "call":
@@ -108,8 +119,8 @@ class Calls:
 
     def _called(self, frame: types.FrameType, caller: types.FrameType) -> None:
         code = frame.f_code
-        if code.co_name.startswith("<") and code.co_name != "<lambda>":
-            return  # a comprehension
+        if _is_comprehension(code):
+            return
         module = frame.f_globals.get("__name__", "?")
         arguments = {name: frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]}
         first = next(iter(arguments.values()), None)
@@ -121,6 +132,8 @@ class Calls:
         else:
             kind, owner = "function", None
         called = self._note(caller, code, kind, module, code.co_qualname, owner)
+        if self.is_done:
+            return
         if kind == "function":
             called.arguments = {**self._globals_of(frame), **arguments}
         self._active[frame] = (self._key(caller, code), called)
@@ -147,8 +160,10 @@ class Calls:
     ) -> Called:
         key = self._key(caller, callee)
         called = self.found.get(key)
-        code = caller.f_code
         if called is None:
+            while _is_comprehension(caller.f_code) and caller.f_back is not None:
+                caller = caller.f_back
+            code = caller.f_code
             called = self.found[key] = Called(
                 kind, module, qualname, code.co_filename, caller.f_lineno or 0, owner,
                 (caller.f_globals.get("__name__", "?"), code.co_qualname),
@@ -162,6 +177,11 @@ class Calls:
         if self.iterations >= NUM_ITERATIONS:
             self._on_enough(caller)
         return called
+
+
+def _is_comprehension(code: types.CodeType) -> bool:
+    """True for code that is part of another function's expression."""
+    return code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 #: Iterations that are watched from their beginning to their end.

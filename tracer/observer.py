@@ -76,7 +76,6 @@ class Observer:
         """Gradients are being computed."""
         if self._calls is not None:
             self._calls.on_gradient()
-            return
         nest = self._finder.on_gradient(self._stack.path(frame))
         if nest is not None:
             self._found(nest, frame)
@@ -86,16 +85,14 @@ class Observer:
 
     def on_update(self, frame: types.FrameType) -> None:
         """Weights have been updated."""
-        if self._calls is not None:
-            return
-        path = self._stack.path(frame)
-        nest = self._finder.on_update(path)
+        nest = self._finder.on_update(self._stack.path(frame))
         if nest is not None:
             self._found(nest, frame)
-        elif self.report.update is None and self._nests:
-            self._note_update(frame)
-        if self._nests and all(is_settled(one[-1], one[-2] if len(one) > 1 else None) for one in self._nests):
-            self._watch_calls()
+        if self._calls is not None and self._calls.is_done and self._is_settled():
+            self.finish(frame)
+
+    def _is_settled(self) -> bool:
+        return all(is_settled(nest[-1], nest[-2] if len(nest) > 1 else None) for nest in self._nests)
 
     # --- what is concluded -------------------------------------------------------------------------------------------------
 
@@ -105,6 +102,7 @@ class Observer:
         ]
         self._nests.append(list(nest))
         self._note_update(frame)
+        self._watch_calls()
 
     def _note_update(self, frame: types.FrameType) -> None:
         """The innermost line of the user's, or of a file that holds a loop of the nest."""
@@ -116,14 +114,27 @@ class Observer:
                 return
 
     def _watch_calls(self) -> None:
+        """Watch what the batch loop calls, from now on; of several nests, the first one's."""
+        self._stop_watching()
         files = {site.filename for nest in self._nests for site in nest}
 
         def is_near(filename: str) -> bool:
             return self._world.is_user_file(filename) or filename in files
 
         self._flows = self._world.watch_flow()
-        self._calls = Calls(self._nests[0][-1], is_near, self._label, self.finish)
+        self._calls = Calls(self._nests[0][-1], is_near, self._label, self._enough)
         self._calls.start()
+
+    def _stop_watching(self) -> None:
+        if self._calls is not None:
+            self._calls.stop()
+        for flow in self._flows:
+            flow.stop()
+
+    def _enough(self, frame: types.FrameType) -> None:
+        self._stop_watching()
+        if self._is_settled():
+            self.finish(frame)
 
     def _label(self, value: Any, key: Hashable) -> None:
         for flow in self._flows:
@@ -137,8 +148,7 @@ class Observer:
     def finish(self, frame: types.FrameType | None) -> None:
         """Enough has been seen, or the script has ended (then without a frame)."""
         report, calls = self.report, self._calls
-        if calls is not None:
-            calls.stop()
+        self._stop_watching()
         report.seconds = time.monotonic() - self._began_s
         report.updates_seen, report.gradients_seen = self._finder.updates_seen, self._finder.gradients_seen
         busiest = sorted(self._sites.values(), key=lambda site: -site.ticks)[:3]
@@ -146,7 +156,7 @@ class Observer:
         report.nests = [[_describe(site) for site in nest] for nest in self._nests]
         if calls is not None and self._nests:
             batch = self._nests[0][-1]
-            report.is_settled, report.batches = True, batch.ticks
+            report.is_settled, report.batches = self._is_settled(), batch.ticks
             around = self._stack.frames(frame)
             report.candidates = loaders.describe(
                 calls, batch, self._world, self._feeds, loaders.selves_of(around, self._nests[0])

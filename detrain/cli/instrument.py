@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import difflib
-import os
 import sys
 from pathlib import Path
 
 import click
 
 from detrain import instfile
+from detrain.cli.run import default_directory
 from detrain.errors import UsageError
 
 
@@ -38,7 +38,7 @@ def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise UsageError(f"{script} is not Python: {error}") from None
-    path = Path(ckpt_dir or os.path.join(".detrain", script.stem)) / "inst.info"
+    path = Path(ckpt_dir or default_directory(script.stem)) / "inst.info"
     info = instfile.InstInfo()
     if path.exists():
         info = instfile.read(path, script.resolve().parent)

@@ -96,10 +96,15 @@ def request_of(module: str | None, words: tuple[str, ...], options: dict[str, An
     name = Path(script).resolve().stem if module is None else module
     if name == "__main__":
         name = Path(script).resolve().parent.name
-    directory = options.pop("ckpt_dir") or os.path.join(".detrain", name)
+    directory = options.pop("ckpt_dir") or default_directory(name)
     return {
         "script": script, "module": module or "", "arguments": arguments, "name": name, "ckpt_dir": directory, **options,
     }  # fmt: skip
+
+
+def default_directory(name: str) -> str:
+    """The run directory of a script of this name; MODEL_NAME tells the runs of one script apart, as in the prototype."""
+    return os.path.join(".detrain", os.environ.get("MODEL_NAME") or name)
 
 
 def _check_module(module: str) -> None:

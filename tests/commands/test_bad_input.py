@@ -242,3 +242,9 @@ def test_fresh_is_the_way_out_of_a_record_that_cannot_be_read(tmp_path):
     fresh = subprocess.run([*words, "--fresh", "script.py"], cwd=tmp_path, capture_output=True, text=True)
     assert (fresh.returncode, fresh.stdout) == (0, "ran\n"), fresh.stderr
     assert (tmp_path / "d.old1" / "run.json").read_text() == "{"
+
+
+def test_model_name_tells_runs_of_one_script_apart(detrain, tmp_path):
+    (tmp_path / "train.py").write_text("print('no loop')\n")
+    assert detrain("run", "train.py", MODEL_NAME="small").status == 0
+    assert [path.name for path in (tmp_path / ".detrain").iterdir()] == ["small"]

@@ -186,3 +186,11 @@ def test_inst_info_is_made_anew_when_the_script_has_changed(trace, tmp_path):
 )
 def test_arguments_of_round_two(arguments, varied, expected):
     assert vary_arguments(arguments.split(), varied.split()) == expected.split()
+
+
+def test_training_that_ends_before_it_is_settled_is_described_all_the_same(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT.replace("range(3)", "range(1)").replace("range(20)", "range(5)"))
+    said = call("trace", "--ckpt-dir", "R", "--vary", "--n 96", "train.py", folder=tmp_path)
+    assert said.status == 0, said.err
+    assert "training loop found: train.py:21 (epoch) > train.py:22 (batch)" in said.err
+    assert "data loader: train.Rows, asked by Rows.grab" in said.err

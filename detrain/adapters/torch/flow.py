@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 #: So deep lie tensors in what a loader gives: a tuple of dicts of lists.
 _DEPTH = 4
@@ -23,6 +23,7 @@ class Flow(TorchDispatchMode):  # type: ignore[misc]
         #: Keys of what has flowed into a backward pass.
         self.arrived: set[Hashable] = set()
         self._plain = torch.autograd._engine_run_backward
+        self._mine: Any = None
 
     def start(self) -> None:
         """Begin to watch."""
@@ -31,8 +32,17 @@ class Flow(TorchDispatchMode):  # type: ignore[misc]
             self.arrived.update(self._keys_of(outputs))
             return self._plain(outputs, *args, **kwargs)
 
-        torch.autograd._engine_run_backward = run_backward
+        self._mine = torch.autograd._engine_run_backward = run_backward
         self.__enter__()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if torch.autograd._engine_run_backward is self._mine:
+            torch.autograd._engine_run_backward = self._plain
+        if _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)
+        self._keys.clear()
+        self._held.clear()
 
     def label(self, value: Any, key: Hashable) -> None:
         """Something has been loaded."""
