@@ -141,6 +141,13 @@ def ratios(values: Sequence[float], base: Sequence[float]) -> list[float]:
     return [value / other for value, other in zip(values, base, strict=True)]
 
 
+def _torch() -> str:
+    try:
+        return f"torch {metadata.version('torch')}"
+    except metadata.PackageNotFoundError:
+        return "no torch"
+
+
 def machine(threads: int) -> str:
     """One line on what this was measured on."""
     model = platform.processor() or platform.machine()
@@ -152,7 +159,7 @@ def machine(threads: int) -> str:
     load = os.getloadavg()[0]
     return (
         f"{model}, {len(os.sched_getaffinity(0))} cores ({threads} thread{'s' * (threads != 1)} for torch), "
-        f"load {load:.1f} at the start, Python {platform.python_version()}, torch {metadata.version('torch')}"
+        f"load {load:.1f} at the start, Python {platform.python_version()}, {_torch()}"
     )
 
 

@@ -1,9 +1,14 @@
 """Probes: calls that the tracer puts into the bytecode of the user's functions, at the loops; library code has none.
 
 A `for` loop's probe stands behind FOR_ITER, a `while` loop's at the beginning of its body; a second one tells that the loop is entered,
-and what a `for` loop is about to iterate over. Per iteration, a probe calls
-`itertools.count.__next__`, a C function: about 35 ns on 3.11 to 3.13, where a Python function takes 55 to 80 ns and a LINE event of
-`sys.monitoring` (3.12+) that cannot be disabled, because iterations are counted, 60 to 110 ns (benchmarks/trace.py measures this).
+and what a `for` loop is about to iterate over. Nanoseconds that each mechanism adds to an iteration, by `benchmarks/trace.py --only
+probes` on an AMD EPYC, fastest runs, which is why probes are used on every version:
+
+    Python                                                          3.11   3.12   3.13
+    a probe that calls `itertools.count.__next__`, a C function       20     26     22
+    a probe that calls a Python function that counts                  24     28     24
+    LINE events of `sys.monitoring` (not DISABLEd: they count)         -    116     99
+    `sys.settrace`                                                   111    163    109
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from typing import Any
 from bytecode import Bytecode, Instr
 from bytecode.instr import InstrLocation
 
-from detrain.sites import find_statements
+from detrain.sites import LoopSite, find_statements
 
 _Position = tuple[int, int]  # line and column
 
@@ -71,13 +76,18 @@ class Probes:
     def __init__(self) -> None:
         self.sites: dict[tuple[str, int], Site] = {}
 
+    def site_of(self, filename: str, found: LoopSite) -> Site:
+        """The site that counts a loop."""
+        site = self.sites[filename, found.line] = Site(filename, found.line, found.end_line)
+        return site
+
     def compile(self, tree: ast.Module, filename: str) -> types.CodeType:
         """The code of a file with a probe at every loop; the tree is changed."""
         marks: _Marks = {}
         for found, statement in find_statements(tree):
             if found.is_in_class:
                 continue  # a class body looks its names up in whatever its metaclass gives; no training loop stands in one
-            site = self.sites[filename, found.line] = Site(filename, found.line, found.end_line)
+            site = self.site_of(filename, found)
             marks.update((position, (mark, site, statement)) for position, mark in _positions_of(statement))
         tree = ast.fix_missing_locations(_Markers().visit(tree))
         code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)

@@ -66,7 +66,7 @@ class Expected:
 def expected_of(program: Program) -> Expected:
     """Read the markers of all files of a program."""
     found, ranked = Expected(), []
-    for file, text in {**program.sources, **program.library}.items():
+    for file, text in {**program.files, **program.library}.items():
         functions = _functions(text) if file.endswith(".py") else {}
         for number, row in enumerate(text.splitlines(), 1):
             for name, rank in _markers(row):
@@ -116,7 +116,7 @@ class Place:
     def __init__(self, root: Path, program: Program) -> None:
         self.root, self.program = root, program
         self.work, self.run_directory, self.base = root / "work", root / "run", root / "base"
-        for folder, files in ((self.work, program.sources), (self.packages, program.library)):
+        for folder, files in ((self.work, program.files), (self.packages, program.library)):
             folder.mkdir(parents=True, exist_ok=True)
             for name, text in files.items():
                 path = folder / name

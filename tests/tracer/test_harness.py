@@ -226,6 +226,6 @@ def test_markers_of_loops_stand_at_headers_of_loops(name):
     program = PROGRAMS[name]
     expected = expected_of(program)
     for loop in expected.nest:
-        text = {**program.sources, **program.library}[loop.line.file]
+        text = {**program.files, **program.library}[loop.line.file]
         headers = [node.lineno for node in ast.walk(ast.parse(text)) if isinstance(node, ast.For | ast.While)]
         assert loop.line.number in headers, f"{loop} is no loop"

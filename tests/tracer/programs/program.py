@@ -7,6 +7,7 @@ that each of these lines is right.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 ON_DATASET, ON_CUSTOM = "ON_DATASET", "ON_CUSTOM"
 
@@ -71,18 +72,13 @@ class Program:
     is_training: bool = True
     library: dict[str, str] = field(default_factory=dict)  # files among the installed packages
 
-    @property
-    def sources(self) -> dict[str, str]:
-        """File name to text, of the user's files."""
-        return self.files
 
-
-def program(name: str, text: str | dict[str, str], **details: object) -> Program:
+def program(name: str, text: str | dict[str, str], **details: Any) -> Program:
     """A program whose script begins with the prelude."""
     files = {"train.py": text} if isinstance(text, str) else dict(text)
-    script = str(details.get("script", "train.py"))
+    script = details.get("script", "train.py")
     files[script] = PRELUDE + files[script]
-    return Program(name, files, **details)  # type: ignore[arg-type]
+    return Program(name, files, **details)
 
 
 #: Round two for a script that takes its size from `--n`.
