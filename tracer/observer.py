@@ -101,8 +101,9 @@ class Observer:
             old for old in self._nests if not any(site.is_demoted for site in old) and set(old) != set(nest)
         ]
         self._nests.append(list(nest))
-        self._note_update(frame)
-        self._watch_calls()
+        if len(self._nests) == 1:  # of several, the first one is described
+            self._note_update(frame)
+            self._watch_calls()
 
     def _note_update(self, frame: types.FrameType) -> None:
         """The innermost line of the user's, or of a file that holds a loop of the nest."""

@@ -194,3 +194,28 @@ def test_training_that_ends_before_it_is_settled_is_described_all_the_same(tmp_p
     assert said.status == 0, said.err
     assert "training loop found: train.py:21 (epoch) > train.py:22 (batch)" in said.err
     assert "data loader: train.Rows, asked by Rows.grab" in said.err
+
+
+def test_two_loops_that_train_are_both_named_with_how_to_choose(tmp_path):
+    lines = (
+        SCRIPT.partition("for epoch")[0]
+        + """\
+for epoch in range(3):
+    for batch in range(4):
+        opt.zero_grad()
+        model(rows.grab(batch)).pow(2).mean().backward()
+        opt.step()
+    for batch in range(4):
+        opt.zero_grad()
+        model(rows.grab(batch)).abs().mean().backward()
+        opt.step()
+"""
+    )
+    (tmp_path / "train.py").write_text(lines)
+    said = call("trace", "--ckpt-dir", "R", "train.py", folder=tmp_path)
+    assert said.status == 0, said.err
+    assert "2 training loops are candidates" in said.err
+    assert "train.py:21 (epoch) > train.py:22 (batch); train.py:21 (epoch) > train.py:26 (batch)" in said.err
+    assert "To keep one, take the others out of `nests`" in said.err
+    info = (tmp_path / "R" / "inst.info").read_text()
+    assert "'update_call_line_no': '25'" in info
