@@ -116,7 +116,7 @@ def _code_info(nests: list[list[dict[str, Any]]]) -> dict[str, str]:
 
 
 def _shorten(name: str, folder: Path) -> str:
-    path = Path(name)
+    path = Path(os.path.normpath(name))
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else name
 
 

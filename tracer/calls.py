@@ -17,7 +17,7 @@ _GENERATOR = 0x20  # inspect.CO_GENERATOR
 class Called:
     """Something that user code calls or iterates, at one place."""
 
-    kind: str  # "next" of an iterator, "generator", "method", "function"
+    kind: str  # "next" of an iterator, "generator", "method", "function", "c" for a method written in C
     module: str
     qualname: str
     filename: str
@@ -29,6 +29,7 @@ class Called:
     times: dict[int, int] = field(default_factory=dict)  # iteration to calls
     gives: bool = False  # it has returned something
     has_gradient: bool = False  # gradients were computed inside
+    passes_on: bool = False  # what it gives is what something inside has given
     is_late: bool = False  # gradients had been computed before it in the same iteration
     arguments: dict[str, Any] = field(default_factory=dict)
 
@@ -51,6 +52,7 @@ class Calls:
         self._near: dict[types.CodeType, bool] = {}
         self._active: dict[types.FrameType, tuple[Hashable, Called]] = {}
         self._gradient_at = -1
+        self._last_given: dict[Hashable, Any] = {}  # by the call inside which it was given
         self._before: Any = None
         self.first_iteration = batch.ticks
         self.last_iteration: int | None = None
@@ -67,6 +69,7 @@ class Calls:
             self.last_iteration = self._batch.ticks
             sys.setprofile(self._before)
             self._active.clear()
+            self._last_given.clear()
 
     @property
     def is_done(self) -> bool:
@@ -95,13 +98,21 @@ class Calls:
         elif event == "return":
             entry = self._active.pop(frame, None)
             if entry is not None and argument is not None:
-                entry[1].gives = True
-                self._on_value(argument, entry[0])
+                self._returned(*entry, argument)
         elif event == "c_call" and self._is_from_near(frame):
             owner = argument.__self__
             if owner is not None and not isinstance(owner, (types.ModuleType, type)):
                 module, name = type(owner).__module__, f"{type(owner).__qualname__}.{argument.__name__}"
-                self._note(frame, ("c", name), "method", module, name, owner).gives = True
+                self._note(frame, ("c", name), "c", module, name, owner).gives = True
+
+    def _returned(self, key: Hashable, called: Called, value: Any) -> None:
+        if not isinstance(value, (int, float, str)):
+            called.gives = True
+        self._on_value(value, key)
+        inner = self._last_given.pop(key, None)
+        called.passes_on = called.kind in ("next", "generator") and inner is value
+        if called.inside is not None:
+            self._last_given[called.inside] = value
 
     def _is_from_near(self, caller: types.FrameType) -> bool:
         code = caller.f_code
@@ -145,11 +156,12 @@ class Calls:
         names = [name for name in code.co_names if name in frame.f_globals]
         found = {name: frame.f_globals[name] for name in names}
         found.update((name, frame.f_locals[name]) for name in code.co_freevars if name in frame.f_locals)
-        return {
-            name: value
-            for name, value in found.items()
-            if not isinstance(value, (types.ModuleType, types.FunctionType, type, types.BuiltinFunctionType))
-        }
+        owner = frame.f_globals.get(code.co_qualname.partition(".")[0])  # of a static method
+        classes = {name: value for name, value in {**found, "": owner}.items() if isinstance(value, type)}
+        for name, cls in classes.items():
+            found.update((f"{name}.{key}", value) for key, value in vars(cls).items() if not callable(value))
+        unwanted = (types.ModuleType, types.FunctionType, type, types.BuiltinFunctionType)
+        return {name: value for name, value in found.items() if not isinstance(value, unwanted)}
 
     @staticmethod
     def _key(caller: types.FrameType, callee: Hashable) -> Hashable:

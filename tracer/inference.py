@@ -94,8 +94,20 @@ def _without_parts(chosen: Sequence[Candidate], every: Sequence[Candidate]) -> l
         return False
 
     kept = [one for one in chosen if not is_part(one)]
-    methods = [one for one in kept if not _is_mere_function(one)]
-    return sorted(methods or kept, key=lambda one: not one["is_iterated"])
+    within = {outer for one in kept if not _is_mere_function(one) for outer in _around(one, every)}
+    kept = [one for one in kept if not _is_mere_function(one) or one["order"] not in within]
+    written_in_python = [one for one in kept if one["kind"] != "c"]
+    return sorted(written_in_python or kept, key=lambda one: not one["is_iterated"])
+
+
+def _around(one: Candidate, every: Sequence[Candidate]) -> list[Any]:
+    """The calls of which one is a part, innermost first."""
+    found = []
+    inside = one["inside"]
+    while inside is not None:
+        found.append(inside)
+        inside = next((other["inside"] for other in every if other["order"] == inside), None)
+    return found
 
 
 def _is_mere_function(one: Candidate) -> bool:

@@ -32,7 +32,9 @@ def describe(
     """Each candidate as plain data, those first that come first in an iteration."""
     found = []
     for key, called in calls.found.items():
-        if called.has_gradient or not called.gives or any(called.owner is one for one in trainers):
+        if called.has_gradient or not called.gives or called.passes_on or any(called.owner is one for one in trainers):
+            continue
+        if world.is_trained(called.owner):
             continue
         found.append({**_one(key, called, calls, batch, world), "feeds": feeds(key)})
     header = (batch.filename, batch.line)
@@ -56,19 +58,23 @@ def _one(key: Hashable, called: Called, calls: Calls, batch: Site, world: World)
     module = world.name_of(called.module)
     names = _names(called, module, batch, world)
     full_iterations = range(calls.first_iteration + 1, calls.first_iteration + 1 + max(calls.iterations, 1))
-    wrapper = None if called.is_in_loop else (world.name_of(called.caller[0]), called.caller[1])
+    # What a progress bar asks is asked where the progress bar is.
+    asked = called
+    while asked.inside in calls.found and calls.found[asked.inside].passes_on:
+        asked = calls.found[asked.inside]
+    wrapper = None if asked.is_in_loop else (world.name_of(asked.caller[0]), asked.caller[1])
     return {
         **names,
         "kind": called.kind,
         "is_iterated": called.kind in ("next", "generator"),
-        "file_name": called.filename,
-        "line_no": called.line,
+        "file_name": asked.filename,
+        "line_no": asked.line,
         "wrapper": wrapper,
         "times": [called.times.get(number, 0) for number in full_iterations],
         "is_late": called.is_late,
         "order": _order_of(key, calls),
         "inside": _order_of(called.inside, calls),
-        "is_known": world.loader_of(owner) is not None,
+        "is_known": world.loader_of(called.owner) is not None,
         "is_capturable": world.is_capturable(holder),
         "sizes": measure({"": holder}),
         "_owner": owner,
@@ -83,10 +89,12 @@ def _names(called: Called, module: str, batch: Site, world: World) -> dict[str, 
         return _entry(loader.__module__, loader.__qualname__, (loader.__module__, f"{loader.__qualname__}.__iter__"), (
             called.module if called.kind == "next" else iterator.__module__, called.qualname))  # fmt: skip
     attribute = (module, called.qualname)
+    owner = called.qualname.rpartition("<locals>.")[2].rpartition(".")[0]
+    if called.kind == "function" and owner:  # a static method
+        return _entry(module, owner, ("", ""), attribute)
     if called.kind == "function" or isinstance(called.owner, types.FrameType):
         return {"full_name": f"{module}.{called.qualname}", "module": module, "init": attribute, "iter": ("", ""), "next": attribute}
     if called.kind == "generator":
-        owner = called.qualname.rpartition(".")[0]
         return _entry(module, owner, attribute, attribute)
     kind = type(called.owner)
     maker = _maker(called, batch) if called.kind == "next" else None

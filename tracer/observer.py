@@ -47,6 +47,7 @@ class World:
     has_optimizer: Callable[[], bool]
     watch_in_place: Callable[[], None]  # begin to report updates made by hand
     watch_flow: Callable[[], list[Any]]  # begin to follow what is loaded; each has label(value, key), labelled and arrived
+    is_trained: Callable[[Any], bool]  # a model or an optimizer
     loader_of: Callable[[Any], Any]  # a framework's loader (its class), if an object is one or iterates over one
     is_capturable: Callable[[Any], bool]
     on_done: Callable[[Report], None]  # does not return
@@ -76,10 +77,10 @@ class Observer:
         """Gradients are being computed."""
         if self._calls is not None:
             self._calls.on_gradient()
-        nest = self._finder.on_gradient(self._stack.path(frame))
+        nest = self._finder.on_gradient(self._stack.path(frame, may_watch=True))
         if nest is not None:
             self._found(nest, frame)
-        elif self._finder.gradients_seen > 1 and not self._finder.updates_seen and not self._is_watching_in_place:
+        if self._finder.gradients_seen > 1 and not self._is_watching_in_place:
             self._is_watching_in_place = True
             self._world.watch_in_place()
 
@@ -107,23 +108,20 @@ class Observer:
 
     def _note_update(self, frame: types.FrameType) -> None:
         """The innermost line of the user's, or of a file that holds a loop of the nest."""
-        files = {site.filename for nest in self._nests for site in nest}
         for one in self._stack.frames(frame):
-            name = one.f_code.co_filename
-            if self._world.is_user_file(name) or name in files:
-                self.report.update = name, one.f_lineno or 0
+            if self._is_near(one.f_code.co_filename):
+                self.report.update = one.f_code.co_filename, one.f_lineno or 0
                 return
+
+    def _is_near(self, filename: str) -> bool:
+        """True for the user's files and for those that hold a loop of a nest."""
+        return self._world.is_user_file(filename) or any(site.filename == filename for nest in self._nests for site in nest)
 
     def _watch_calls(self) -> None:
         """Watch what the batch loop calls, from now on; of several nests, the first one's."""
         self._stop_watching()
-        files = {site.filename for nest in self._nests for site in nest}
-
-        def is_near(filename: str) -> bool:
-            return self._world.is_user_file(filename) or filename in files
-
         self._flows = self._world.watch_flow()
-        self._calls = Calls(self._nests[0][-1], is_near, self._label, self._enough)
+        self._calls = Calls(self._nests[0][-1], self._is_near, self._label, self._enough)
         self._calls.start()
 
     def _stop_watching(self) -> None:
@@ -134,8 +132,16 @@ class Observer:
 
     def _enough(self, frame: types.FrameType) -> None:
         self._stop_watching()
+        self._describe_calls(self._stack.frames(frame))
         if self._is_settled():
             self.finish(frame)
+
+    def _describe_calls(self, around: Sequence[types.FrameType]) -> None:
+        """While the frames are there: a generator that has ended holds nothing."""
+        assert self._calls is not None
+        nest = self._nests[0]
+        trainers = loaders.selves_of(around, nest)
+        self.report.candidates = loaders.describe(self._calls, nest[-1], self._world, self._feeds, trainers)
 
     def _label(self, value: Any, key: Hashable) -> None:
         for flow in self._flows:
@@ -159,9 +165,8 @@ class Observer:
             batch = self._nests[0][-1]
             report.is_settled, report.batches = self._is_settled(), batch.ticks
             around = self._stack.frames(frame)
-            report.candidates = loaders.describe(
-                calls, batch, self._world, self._feeds, loaders.selves_of(around, self._nests[0])
-            )
+            if not report.candidates:
+                self._describe_calls(around)
             report.sizes = measure(self._roots(around))
         self._world.on_done(report)
 
@@ -170,7 +175,7 @@ class Observer:
         for name, module in self._world.modules().items():
             roots.update({f"{name}.{key}": value for key, value in vars(module).items() if not key.startswith("__")})
         for one in frames:
-            if self._world.is_user_file(one.f_code.co_filename) and one.f_code.co_name != "<module>":
+            if self._is_near(one.f_code.co_filename) and one.f_code.co_name != "<module>":
                 name = f"{self._world.name_of(one.f_globals.get('__name__', '?'))}.{one.f_code.co_qualname}"
                 roots.update({f"{name}.{key}": value for key, value in one.f_locals.items()})
         return roots

@@ -31,8 +31,10 @@ _Position = tuple[int, int]  # line and column
 class Site:
     """One loop, with how often it has gone round. Serves as its own running entry: which frame runs it is of no interest here."""
 
-    def __init__(self, filename: str, line: int, end_line: int, function: str = "") -> None:
-        self.filename, self.line, self.end_line, self.function = filename, line, end_line, function
+    def __init__(self, filename: str, line: int, end_line: int, *, is_probed: bool = True) -> None:
+        self.filename, self.line, self.end_line = filename, line, end_line
+        self.is_probed = is_probed
+        self.function = ""
         self.part = ""
         self.is_demoted = False
         self.gradient_at = -1
@@ -41,7 +43,7 @@ class Site:
         self._before_entry = 0
         #: What the `for` loop that was entered last iterates over.
         self.iterator: Any = None
-        #: The running frame whose lines are watched, of a loop in a library: that has no probe.
+        #: The running frame whose lines are watched, of a loop that has no probe: a library's.
         self.watched: types.FrameType | None = None
 
     def enter_while(self) -> None:

@@ -76,18 +76,26 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
     elif isinstance(value, types.GeneratorType):
         yield from ((f".{name}", one) for name, one in (value.gi_frame.f_locals if value.gi_frame else {}).items())
-    elif isinstance(vars_of(value), dict):
-        yield from ((f".{name}", one) for name, one in list(vars_of(value).items()))
+    else:
+        yield from ((f".{name}", one) for name, one in attributes_of(value))
     if is_c_iterator(value):
         yield from ((f".<{number}>", one) for number, one in enumerate(gc.get_referents(value)))
 
 
-def vars_of(value: Any) -> Any:
-    """An instance's attributes, without asking a property for `__dict__`."""
+def attributes_of(value: Any) -> list[tuple[str, Any]]:
+    """An instance's attributes and slots, without going through a property."""
+    found: list[tuple[str, Any]] = []
     try:
-        return object.__getattribute__(value, "__dict__")
+        found.extend(object.__getattribute__(value, "__dict__").items())
     except AttributeError:
-        return None
+        pass
+    slots = [(n, one) for cls in type(value).__mro__ for n, one in vars(cls).items() if isinstance(one, types.MemberDescriptorType)]
+    for name, slot in slots if not is_c_iterator(value) else ():
+        try:
+            found.append((name, slot.__get__(value)))
+        except AttributeError:
+            continue  # not set
+    return found
 
 
 def is_c_iterator(value: Any) -> bool:

@@ -14,13 +14,12 @@ from detrain.tracer.probes import Site
 
 
 class Stack:
-    """Finds the sites around an event. Files without probes, a library's, get sites when an event is seen inside their loops."""
+    """Finds the sites around an event. Files without probes, a library's, get sites when gradients are computed inside their loops."""
 
     def __init__(self, sites: dict[tuple[str, int], Site], is_own: Callable[[str], bool]) -> None:
         self._sites = sites
         self._is_own = is_own
         self._loops: dict[str, dict[int, list[LoopSite]]] = {}
-        self._unwatched: set[tuple[int, int]] = set()  # frame and line of loops seen once, without a probe
 
     def frames(self, frame: types.FrameType | None) -> list[types.FrameType]:
         """The script's and the libraries' frames, innermost first."""
@@ -31,11 +30,15 @@ class Stack:
             frame = frame.f_back
         return found
 
-    def path(self, frame: types.FrameType) -> list[Site]:
-        """The running loops around `frame`, outermost first."""
+    def path(self, frame: types.FrameType, *, may_watch: bool = False) -> list[Site]:
+        """The running loops around `frame`, outermost first.
+
+        Loops of libraries count once they have been seen with `may_watch`: what computes gradients may train, what steps an
+        optimizer may be that optimizer's own loop.
+        """
         found: list[Site] = []
         for one in self.frames(frame):
-            here = [self._site(one, loop) for loop in self.loops_around(one)]
+            here = [self._site(one, loop, may_watch) for loop in self.loops_around(one)]
             found = [*(site for site in here if site is not None), *found]
         return found
 
@@ -55,39 +58,20 @@ class Stack:
             self._loops[filename] = by_scope
         return self._loops[filename]
 
-    def _site(self, frame: types.FrameType, loop: LoopSite) -> Site | None:
+    def _site(self, frame: types.FrameType, loop: LoopSite, may_watch: bool) -> Site | None:
         key = frame.f_code.co_filename, loop.line
         site = self._sites.get(key)
-        if site is None or site.watched is not None:
-            return self._watched_site(key, frame, loop, site)
+        if site is None:
+            if not may_watch:
+                return None
+            site = self._sites[key] = Site(*key, loop.end_line, is_probed=False)
+        if not site.is_probed and site.watched is not frame:
+            site.watched = frame
+            site.enter(None)
+            site.tick()
+            _watch(frame, site)
         site.function = frame.f_code.co_qualname
         return site
-
-    def _watched_site(
-        self, key: tuple[str, int], frame: types.FrameType, loop: LoopSite, site: Site | None
-    ) -> Site | None:
-        """A loop without a probe counts once a second event has been seen inside: then its frame is watched line by line.
-
-        Of a loop that counts already, a new frame is watched at once.
-        """
-        if site is not None and site.watched is frame:
-            return site
-        seen = (id(frame), loop.line)
-        if site is None and seen not in self._unwatched:
-            self._unwatched.add(seen)
-            return None
-        if site is None:
-            site = self._sites[key] = Site(*key, loop.end_line)
-        site.function, site.watched = frame.f_code.co_qualname, frame
-        site.enter(None)
-        site.tick()
-        _watch(frame, site)
-        return site
-
-    def forget_frames(self) -> None:
-        """Let go of what is being watched."""
-        for site in self._sites.values():
-            site.watched = None
 
 
 def _parse(filename: str) -> list[LoopSite]:

@@ -8,7 +8,7 @@ Every adapter is a module with the same functions, loaded when the script has lo
 - `facts()`: versions, thread counts and instruction sets that the bits depend on;
 - `watch_updates(on_update, on_gradient)`: report weight updates and gradient computations while the loops are looked for;
 - for the tracer: `watch_in_place(on_update)` reports updates made by hand, `loader_of(value)` gives the class of a well-known loader,
-  `Flow()` tells what flows into gradients.
+  `is_trained(value)` knows models and optimizers, `Flow()` tells what flows into gradients.
 """
 
 from __future__ import annotations

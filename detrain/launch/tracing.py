@@ -23,6 +23,14 @@ from detrain.tracer.observer import Observer, Report, World, as_json
 from detrain.tracer.probes import Probes
 
 _OWN = os.path.dirname(os.path.realpath(detrain.__file__)) + os.sep
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+
+
+def _is_below(filename: str) -> bool:
+    """True for what runs the script and is no part of it: detrain, and the standard library (asyncio's loop, say)."""
+    if filename.startswith((_OWN, "<frozen")):
+        return True
+    return filename.startswith(_STANDARD) and f"{os.sep}site-packages{os.sep}" not in filename
 
 
 class Tracing:
@@ -40,13 +48,14 @@ class Tracing:
             self.probes,
             World(
                 is_user_file=lambda name: name in self.digests,
-                is_own_file=lambda name: name.startswith((_OWN, "<frozen")),
+                is_own_file=lambda name: _is_below(name),
                 modules=self._modules,
                 name_of=lambda name: self._script_name if name == "__main__" else name,
                 has_optimizer=self.frameworks.has_optimizer,
                 watch_in_place=self._watch_in_place,
                 watch_flow=self._watch_flow,
                 loader_of=self._loader_of,
+                is_trained=self._is_trained,
                 is_capturable=is_capturable,
                 on_done=self._leave,
             ),
@@ -109,6 +118,10 @@ class Tracing:
             if hasattr(adapter, "loader_of") and (found := adapter.loader_of(value)) is not None:
                 return found
         return None
+
+    def _is_trained(self, value: Any) -> bool:
+        loaded = self.frameworks.loaded.values()
+        return any(adapter.is_trained(value) for adapter in loaded if hasattr(adapter, "is_trained"))
 
     def _modules(self) -> dict[str, types.ModuleType]:
         names = ["__main__", *sorted(known_source.user_modules - {"__main__"})]

@@ -11,7 +11,7 @@ import torch
 from detrain.adapters import Settings
 from detrain.adapters.torch import loading, tensors
 from detrain.adapters.torch.flow import Flow
-from detrain.adapters.torch.watching import has_optimizer, loader_of, watch_in_place, watch_updates
+from detrain.adapters.torch.watching import has_optimizer, is_trained, loader_of, watch_in_place, watch_updates
 from detrain.state import objects, tree
 from detrain.state.registry import register
 
@@ -28,8 +28,8 @@ objects.register_value(
 )
 register(objects.KeptHandler(), torch.cuda.Stream, torch.cuda.Event)
 __all__ = [
-    "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "loader_of", "prepare", "set_flags", "watch_in_place",
-    "watch_updates",
+    "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "loader_of", "prepare",
+    "set_flags", "watch_in_place", "watch_updates",
 ]  # fmt: skip
 
 tree.transparent_attributes.update({"_parameters", "_buffers", "_modules"})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
@@ -45,16 +46,19 @@ def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[], None]
 def watch_in_place(on_update: Callable[[], None]) -> None:
     """Report also what changes a trained leaf in place, from the next computation of gradients on: a hand-written SGD.
 
-    For the tracer alone: every operation passes through Python from then on.
+    For the tracer alone: every operation passes through Python from then on. What an optimizer's step does is left to `Watch`.
     """
     mode = _InPlace(on_update)
     plain = torch.autograd._engine_run_backward
 
     def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        mode.trained.update(_storage(leaf) for leaf in _leaves(outputs))
+        for leaf in _leaves(outputs):
+            mode.trained[_storage(leaf)] = weakref.ref(leaf)
         return plain(outputs, *args, **kwargs)
 
     torch.autograd._engine_run_backward = run_backward
+    register_optimizer_step_pre_hook(lambda *_: mode.enter_step())
+    register_optimizer_step_post_hook(lambda *_: mode.leave_step())
     mode.__enter__()
 
 
@@ -64,18 +68,32 @@ class _InPlace(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, on_update: Callable[[], None]) -> None:
         super().__init__()
         self._on_update = on_update
-        self.trained: set[int] = set()  # addresses of the storages of leaves that gradients were computed for
+        #: Leaves that gradients were computed for, by the addresses of their storages.
+        self.trained: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._num_steps = 0  # of optimizers, that are running
+
+    def enter_step(self) -> None:
+        """An optimizer's step begins."""
+        self._num_steps += 1
+
+    def leave_step(self) -> None:
+        """An optimizer's step has ended."""
+        self._num_steps = max(self._num_steps - 1, 0)  # the first one may have begun before anybody counted
+
+    def _is_trained(self, value: Any) -> bool:
+        leaf = self.trained.get(_storage(value)) if isinstance(value, torch.Tensor) else None
+        return leaf is not None and leaf() is not None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if self.trained and func._schema.is_mutable:
+        if self.trained and not self._num_steps and func._schema.is_mutable:
             written = [
                 one
                 for value, declared in zip(args, func._schema.arguments, strict=False)
                 if declared.alias_info is not None and declared.alias_info.is_write
                 for one in (value if isinstance(value, (list, tuple)) else [value])
             ]
-            if any(isinstance(one, torch.Tensor) and _storage(one) in self.trained for one in written):
+            if any(map(self._is_trained, written)):
                 self._on_update()
         return result
 
@@ -98,6 +116,14 @@ def _leaves(outputs: Any) -> Iterator[torch.Tensor]:
             if following is not None and following not in seen:
                 seen.add(following)
                 pending.append(following)
+
+
+def is_trained(value: Any) -> bool:
+    """True for a module with parameters to train, an optimizer, a scheduler: whatever they hold, they load nothing."""
+    kind = type(value)
+    if issubclass(kind, torch.nn.Module):
+        return any(one.requires_grad for one in value.parameters())
+    return issubclass(kind, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler))
 
 
 def loader_of(value: Any) -> type | None:
