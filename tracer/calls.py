@@ -135,7 +135,7 @@ class Calls:
         module = frame.f_globals.get("__name__", "?")
         arguments = {name: frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]}
         first = next(iter(arguments.values()), None)
-        is_method = "." in code.co_qualname.rpartition("<locals>.")[2] and first is not None
+        is_method = _is_method_of(first, code)
         if code.co_flags & _GENERATOR:
             kind, owner = "generator", first if is_method else frame
         elif is_method:
@@ -189,6 +189,13 @@ class Calls:
         if self.iterations >= NUM_ITERATIONS:
             self._on_enough(caller)
         return called
+
+
+def _is_method_of(first: Any, code: types.CodeType) -> bool:
+    """True if the first argument is an instance of the class in whose body the code was written, or that class."""
+    owner = code.co_qualname.rpartition(".")[0]
+    classes = first.__mro__ if isinstance(first, type) else type(first).__mro__
+    return any(cls.__qualname__ == owner for cls in classes)
 
 
 def _is_comprehension(code: types.CodeType) -> bool:

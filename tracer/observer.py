@@ -66,6 +66,7 @@ class Observer:
         self._flows: list[Any] = []
         self._nests: list[Sequence[Site]] = []
         self._is_watching_in_place = False
+        self._is_describing = False
         self.report = Report()
 
     def _must_see_update(self) -> bool:
@@ -75,6 +76,8 @@ class Observer:
 
     def on_gradient(self, frame: types.FrameType) -> None:
         """Gradients are being computed."""
+        if self._is_describing:
+            return
         if self._calls is not None:
             self._calls.on_gradient()
         nest = self._finder.on_gradient(self._stack.path(frame, may_watch=True))
@@ -86,6 +89,8 @@ class Observer:
 
     def on_update(self, frame: types.FrameType) -> None:
         """Weights have been updated."""
+        if self._is_describing:
+            return
         nest = self._finder.on_update(self._stack.path(frame))
         if nest is not None:
             self._found(nest, frame)
@@ -141,7 +146,9 @@ class Observer:
         assert self._calls is not None
         nest = self._nests[0]
         trainers = loaders.selves_of(around, nest)
+        self._is_describing = True  # looking at tensors is no training
         self.report.candidates = loaders.describe(self._calls, nest[-1], self._world, self._feeds, trainers)
+        self._is_describing = False
 
     def _label(self, value: Any, key: Hashable) -> None:
         for flow in self._flows:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from detrain.sites import LoopSite, find_loops
+from detrain.sites import LoopSite, find_statements
 from detrain.tracer.probes import Site
+from detrain.tracer.sizes import attributes_of
 
 
 class Stack:
@@ -20,6 +21,7 @@ class Stack:
         self._sites = sites
         self._is_own = is_own
         self._loops: dict[str, dict[int, list[LoopSite]]] = {}
+        self._headers: dict[tuple[str, int], ast.expr | None] = {}
 
     def frames(self, frame: types.FrameType | None) -> list[types.FrameType]:
         """The script's and the libraries' frames, innermost first."""
@@ -53,8 +55,9 @@ class Stack:
     def _loops_of(self, filename: str) -> dict[int, list[LoopSite]]:
         if filename not in self._loops:
             by_scope: dict[int, list[LoopSite]] = {}
-            for loop in _parse(filename):
+            for loop, statement in _parse(filename):
                 by_scope.setdefault(loop.scope_line, []).append(loop)
+                self._headers[filename, loop.line] = getattr(statement, "iter", None)
             self._loops[filename] = by_scope
         return self._loops[filename]
 
@@ -67,19 +70,31 @@ class Stack:
             site = self._sites[key] = Site(*key, loop.end_line, is_probed=False)
         if not site.is_probed and site.watched is not frame:
             site.watched = frame
-            site.enter(None)
+            site.enter(_header_value(frame, self._headers.get(key)))
             site.tick()
             _watch(frame, site)
         site.function = frame.f_code.co_qualname
         return site
 
 
-def _parse(filename: str) -> list[LoopSite]:
+def _header_value(frame: types.FrameType, node: ast.expr | None) -> Any:
+    """What a library's `for` loop iterates over, as far as its header is made of names: `loader`, `enumerate(self.loader)`."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        return dict(attributes_of(_header_value(frame, node.value))).get(node.attr)
+    if isinstance(node, ast.Call):
+        values = [_header_value(frame, one) for one in node.args]
+        return next((one for one in values if one is not None), None)
+    return None
+
+
+def _parse(filename: str) -> list[tuple[LoopSite, ast.For | ast.While]]:
     try:
         tree = ast.parse(Path(filename).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return []  # code that was made from a string
-    return find_loops(tree)
+    return find_statements(tree)
 
 
 def _watch(frame: types.FrameType, site: Site) -> None:

@@ -85,16 +85,20 @@ class _InPlace(TorchDispatchMode):  # type: ignore[misc]
         return leaf is not None and leaf() is not None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if self.trained and not self._num_steps and func._schema.is_mutable:
-            written = [
-                one
+        is_update = (
+            self.trained
+            and not self._num_steps
+            and func._schema.is_mutable
+            and any(
+                self._is_trained(one)
                 for value, declared in zip(args, func._schema.arguments, strict=False)
                 if declared.alias_info is not None and declared.alias_info.is_write
                 for one in (value if isinstance(value, (list, tuple)) else [value])
-            ]
-            if any(map(self._is_trained, written)):
-                self._on_update()
+            )
+        )
+        result = func(*args, **(kwargs or {}))
+        if is_update:
+            self._on_update()
         return result
 
 
