@@ -70,7 +70,7 @@ class Attempt:
             info.parts(),
             self.directory.path / "cache",
             self._on_code,
-            only_known=info.is_complete,
+            only_known=self._only_known(info),
             load_of=info.load_of,
             aside=self.frameworks.aside,
         )
@@ -114,6 +114,7 @@ class Attempt:
             )
         record["attempts"] = before["attempts"] + 1
         record["began"] = before["began"]
+        record["only_known"] = before["only_known"]
         self.directory.write_record(record)
         return record
 
@@ -130,6 +131,7 @@ class Attempt:
             "attempts": 1,
             "processors": os.cpu_count(),
             "is_address_space_fixed": self.request["is_address_space_fixed"],
+            "only_known": None,
         }
 
     def _plan_resume(self) -> Resume:
@@ -157,6 +159,16 @@ class Attempt:
             return instfile.InstInfo()
         instfile.check_lines(path, info)
         return info
+
+    def _only_known(self, info: instfile.InstInfo) -> bool:
+        """True if only the loops of the nest carry hooks; the same in all attempts of a run.
+
+        Where a generator stands in its code is counted in instructions, and hooks are instructions.
+        """
+        if self.record["only_known"] is None:
+            self.record["only_known"] = info.is_complete
+            self.directory.write_record(self.record)
+        return self.record["only_known"] and info.is_complete
 
     # --- the script --------------------------------------------------------------------------------------------------------
 

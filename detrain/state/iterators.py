@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from detrain.errors import RestoreError
 from detrain.state import frames
@@ -224,6 +225,7 @@ class GeneratorHandler(Handler):
             node["finished"] = True
             return
         node["at"] = obj.gi_frame.f_lasti
+        node["shape"] = xxhash.xxh3_64_hexdigest(code.co_code)
         function = next(
             (part for part in gc.get_referents(obj) if type(part) is types.FunctionType and part.__code__ is code), None
         )
@@ -301,6 +303,11 @@ class GeneratorHandler(Handler):
         restore.afterwards(lambda: frames.write_locals(frame, values))
 
     def _advance(self, obj: Any, node: Node, restore: Restore) -> None:
+        if xxhash.xxh3_64_hexdigest(obj.gi_code.co_code) != node.get("shape"):
+            raise RestoreError(
+                f"{restore.path_of(node)}: the code of the generator {node['code'][2]} is not what it was, so its place in it "
+                "means nothing; has inst.info been changed?"
+            )
         for _ in range(self.max_steps):
             if obj.gi_frame is not None and obj.gi_frame.f_lasti == node["at"]:
                 return

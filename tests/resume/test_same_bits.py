@@ -2,7 +2,7 @@
 
 import pytest
 
-from .harness import Moment, Place, differences, uninterrupted
+from .harness import Life, Moment, Place, differences, uninterrupted
 from .programs import PROGRAMS, Program
 from .programs.prelude import PRELUDE
 
@@ -114,3 +114,18 @@ def test_a_kill_at_any_stage_loses_nothing(moments, workers, killed):
         )
     life = killed(Program(f"stages with {workers} workers", script), moments)
     assert life.num_kills == len(moments)
+
+
+@pytest.mark.parametrize("name", ["generator_endless", "generator_of_a_shuffle_buffer", "loader_enumerate"])
+def test_attempt_after_a_kill_at_the_very_end_gives_the_same_bits(name, tmp_path, reference):
+    # All loops are known by then, and inst.info says so.
+    program = PROGRAMS[name]
+    place = Place(tmp_path, program)
+    first = place.attempt("3batches")
+    assert first.status == 0
+    (place.run_directory / "finished").unlink()
+    latest = sorted(place.run_directory.glob("checkpoint_*.h5"), key=lambda path: path.stat().st_mtime)
+    latest[-1].unlink()  # the one behind the loop
+    again = place.attempt("3batches")
+    assert again.resumed
+    assert not differences(reference(program), Life([first, again], place.read_files()))
