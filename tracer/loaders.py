@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from detrain.tracer.calls import Called, Calls
 from detrain.tracer.probes import Site
-from detrain.tracer.sizes import is_c_iterator, measure
+from detrain.tracer.sizes import attributes_of, is_c_iterator, measure
 
 if TYPE_CHECKING:
     from detrain.tracer.observer import World
@@ -39,7 +39,7 @@ def describe(
         found.append({**_one(key, called, calls, batch, world), "feeds": feeds(key)})
     header = (batch.filename, batch.line)
     if not any(one["is_iterated"] and (one["file_name"], one["line_no"]) == header for one in found):
-        containers = [one for one in _iterated(batch.iterator) if not isinstance(one, (range, types.GeneratorType))]
+        containers = [one for one in _iterated(batch.iterator, _passing(calls)) if not isinstance(one, (range, types.GeneratorType))]
         found = [*(_of_container(one, batch, calls, world) for one in containers), *found]
     for one in found:
         del one["_owner"]
@@ -56,7 +56,7 @@ def _one(key: Hashable, called: Called, calls: Calls, batch: Site, world: World)
     else:
         holder = owner
     module = world.name_of(called.module)
-    names = _names(called, module, batch, world)
+    names = _names(called, module, batch, world, _passing(calls))
     full_iterations = range(calls.first_iteration + 1, calls.first_iteration + 1 + max(calls.iterations, 1))
     # What a progress bar asks is asked where the progress bar is.
     asked = called
@@ -81,7 +81,7 @@ def _one(key: Hashable, called: Called, calls: Calls, batch: Site, world: World)
     }
 
 
-def _names(called: Called, module: str, batch: Site, world: World) -> dict[str, Any]:
+def _names(called: Called, module: str, batch: Site, world: World, passing: Sequence[Any]) -> dict[str, Any]:
     """`full_name`, `module`, `init`, `iter` and `next` as inst.info wants them."""
     loader = world.loader_of(called.owner)
     if loader is not None:
@@ -97,11 +97,16 @@ def _names(called: Called, module: str, batch: Site, world: World) -> dict[str, 
     if called.kind == "generator":
         return _entry(module, owner, attribute, attribute)
     kind = type(called.owner)
-    maker = _maker(called, batch) if called.kind == "next" else None
+    maker = _maker(called, batch, passing) if called.kind == "next" else None
     cls = type(maker) if maker is not None else kind
     name, owner = world.name_of(cls.__module__), cls.__qualname__
     iterate = (name, f"{owner}.__iter__") if called.kind == "next" else ("", "")
     return _entry(name, owner, iterate, attribute)
+
+
+def _passing(calls: Calls) -> list[Any]:
+    """Objects that give what something inside them gives: progress bars."""
+    return [called.owner for called in calls.found.values() if called.passes_on]
 
 
 def _entry(module: str, owner: str, iterate: tuple[str, str], following: tuple[str, str]) -> dict[str, Any]:
@@ -111,20 +116,20 @@ def _entry(module: str, owner: str, iterate: tuple[str, str], following: tuple[s
     }  # fmt: skip
 
 
-def _maker(called: Called, batch: Site) -> Any:
+def _maker(called: Called, batch: Site, passing: Sequence[Any]) -> Any:
     """The object in the loop's header whose iterator this is, where the two are not the same."""
     if called.line != batch.line or called.filename != batch.filename:
         return None
-    for one in _iterated(batch.iterator):
+    for one in _iterated(batch.iterator, passing):
         if one is called.owner:
             return None
-        if not is_c_iterator(one) and hasattr(type(one), "__iter__") and type(one).__module__ != "tqdm.std":
+        if hasattr(type(one), "__iter__"):
             return one
     return None
 
 
-def _iterated(value: Any) -> Iterator[Any]:
-    """What a loop iterates over, through enumerate, zip and the like."""
+def _iterated(value: Any, passing: Sequence[Any]) -> Iterator[Any]:
+    """What a loop iterates over, through enumerate, zip and the like, and through what passes elements on."""
     pending, seen = [value], 0
     while pending and seen < 32:
         one = pending.pop(0)
@@ -133,7 +138,9 @@ def _iterated(value: Any) -> Iterator[Any]:
             continue
         if is_c_iterator(one):
             pending.extend(part for part in _referents(one) if hasattr(type(part), "__iter__"))
-        elif not isinstance(one, (str, bytes, int)):
+        elif any(one is other for other in passing):
+            pending.extend(part for _, part in attributes_of(one) if hasattr(type(part), "__iter__"))
+        elif not isinstance(one, (str, bytes, int, dict)) or one is value:
             yield one
 
 

@@ -155,10 +155,20 @@ class Attempt:
         info = instfile.read(path, Path(self.record["script"]).parent)
         changed = [name for name, digest in info.sources.items() if _digest(name) != digest]
         if changed and not self.resume.is_pending:
-            say(f"the source has changed ({', '.join(changed)}); the training loop is looked for again")
+            say(
+                f"the source has changed ({', '.join(changed)}); the training loop is looked for again{self._lost(info)}"
+            )
             return instfile.InstInfo()
         instfile.check_lines(path, info)
         return info
+
+    @staticmethod
+    def _lost(info: instfile.InstInfo) -> str:
+        """What a look for the loops does not find again."""
+        loader = info.extra.get("dataloader", {})
+        if not loader or loader.get("persistent", True):
+            return ""
+        return f". The data loader {loader['full_name']}, whose batches would be replayed, is not: trace the script again for that"
 
     def _only_known(self, info: instfile.InstInfo) -> bool:
         """True if only the loops of the nest carry hooks; the same in all attempts of a run.
