@@ -59,9 +59,10 @@ def prepare(name: str, frameworks: Frameworks, settings: adapters.Settings, watc
     """Load the adapter of a framework that has been loaded, make the framework deterministic, and watch it."""
     if name in frameworks.loaded:
         return
-    adapter = importlib.import_module(adapters.NAMES[name])
-    frameworks.loaded[name] = adapter
-    adapter.prepare(settings)
+    with frameworks.aside():
+        adapter = importlib.import_module(adapters.NAMES[name])
+        frameworks.loaded[name] = adapter
+        adapter.prepare(settings)
     watcher.watch(adapter)
 
 

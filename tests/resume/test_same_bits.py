@@ -68,6 +68,27 @@ def test_set_up_code_draws_the_same_entropy_in_every_attempt(tmp_path):
     assert lines == [lines[0]] * 4
 
 
+#: Starts its workers anew in each epoch, and draws after that.
+DRAWING = """\
+import secrets, tempfile, uuid
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=8, num_workers=1)
+for epoch in range(4):
+    name = uuid.uuid4().hex
+    for batch, (x, y) in enumerate(loader):
+        with tempfile.TemporaryFile():
+            drawn = secrets.token_hex(4)
+        log(epoch, batch, (step(model, optimizer, x, y), name, drawn))
+"""
+
+
+def test_what_libraries_draw_once_in_a_process_does_not_move_what_a_resumed_script_draws(killed):
+    life = killed(Program("drawing", PRELUDE + DRAWING), [Moment(batches=13), Moment(batches=2)], "epoch")
+    assert life.resumes[0].startswith("epoch 2, batch 0")
+
+
 def test_workers_draw_different_numbers_in_each_batch_and_epoch(reference):
     lines = [line.split()[3] for line in reference(PROGRAMS["loader_workers_2"]).attempts[0].batches]
     assert len(set(lines)) == len(lines)

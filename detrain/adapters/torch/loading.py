@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing.connection
+import multiprocessing.synchronize
 import os
 import random
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -143,6 +145,7 @@ def patch() -> None:
     _patch_next_data()
     _patch_reset()
     _patch_challenge()
+    _settle_names()
     if _hand_out_nothing not in on_blind_steps:
         on_blind_steps.append(_hand_out_nothing)
 
@@ -198,6 +201,18 @@ def _patch_reset() -> None:
         _reset(self, loader, first_iter)
 
     WorkerIterator._reset = _reset_counted
+
+
+def _settle_names() -> None:
+    """Let the generators of names for semaphores and temporary files seed themselves now.
+
+    They do it when first asked, once in a process: in the first epoch of a run, and again in whatever epoch it is resumed. What that
+    takes from the stream of entropy must not lie among what the script draws.
+    """
+    semaphores: Any = multiprocessing.synchronize.SemLock
+    files: Any = tempfile
+    for names in (semaphores._rand, files._get_candidate_names()):
+        assert names.rng is not None  # asking makes it
 
 
 def _patch_challenge() -> None:
