@@ -23,10 +23,12 @@ def record_epoch(line: int, *iterable: Any) -> Any:
     return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
 
 
-def record_batch(line: int, *iterable: Any) -> Any:
-    """At the header of the batch loop; without an iterable and in a loop that loads its own data, behind what loads it."""
+def record_batch(line: int, *iterable: Any, loaded: bool = False) -> Any:
+    """At the header of the batch loop; `loaded`: behind what a batch loop has loaded by itself."""
     frame = sys._getframe(1)
-    return session.enter_for(frame, line, iterable[0]) if iterable else session.pass_batch(frame, line)
+    if loaded:
+        return session.batch_loaded(frame, line)
+    return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
 
 
 def enter_loop(line: int) -> None:

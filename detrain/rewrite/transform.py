@@ -8,7 +8,7 @@ A `for` loop's iterable and a `while` loop's condition go through a hook, in pla
     while step < limit:                    enter_loop(3)
                                            while record_batch(3) and (step < limit):
 
-A batch loop that loads its own data has `record_loop` in its header, and `record_batch(4)` behind the statement that loads.
+A batch loop that loads its own data has `record_loop` in its header, and `record_batch(4, loaded=True)` behind what loads.
 
 The hook stands in the header and not in the body, because only there can an iteration be skipped without making its element,
 whatever the loop's targets look like; `else`, `break` and `continue` keep their meaning, and no line moves but by the one before
@@ -52,12 +52,15 @@ def instrument(source: str, parts: Mapping[int, str], load: Load | None = None) 
 
 
 class _AddLoaded(cst.CSTTransformer):
-    """Puts `record_batch(line)` at a place."""
+    """Puts `record_batch(line, loaded=True)` at a place."""
 
     def __init__(self, positions: Mapping[cst.CSTNode, Any], place: Place, loop_line: int) -> None:
         super().__init__()
         self._positions, self._place = positions, place
-        self._hook = cst.SimpleStatementLine([cst.Expr(_call(HOOKS["batch"], loop_line))])
+        call = _call(HOOKS["batch"], loop_line)
+        tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+        loaded = cst.Arg(cst.Name("True"), keyword=cst.Name("loaded"), equal=tight)
+        self._hook = cst.SimpleStatementLine([cst.Expr(call.with_changes(args=[*call.args, loaded]))])
 
     def _is_here(self, node: cst.CSTNode) -> bool:
         return bool(self._positions[node].start.line == self._place.line)
@@ -225,7 +228,7 @@ class _Lockstep:
         assert isinstance(call, ast.Call)
         assert isinstance(call.func, ast.Name)
         call.func.id = builtin_name(call.func.id)
-        for node in (hook, call, call.func, call.args[0]):
+        for node in (hook, call, call.func, call.args[0], *call.keywords, *(one.value for one in call.keywords)):
             if isinstance(old, ast.While):
                 _copy_start(node, old)
             else:

@@ -11,6 +11,7 @@ import gc
 import random
 import sys
 import threading
+import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,10 @@ class Loading:
     def __init__(self, extra: Mapping[str, Any], states: Callable[[], Any]) -> None:
         is_custom = extra.get("loop_type", {}).get("type") == "ON_CUSTOM"
         loaders = extra.get("dataloaders") or [extra.get("dataloader", {})]
-        self._methods = [one["next"] for one in loaders if is_custom and one.get("next", ("", ""))[1]]
-        self._replayed = {tuple(one["next"]) for one in loaders if is_custom and one and not one["persistent"]}
+        replayed = [tuple(one["next"]) for one in loaders if is_custom and one and not one["persistent"]]
+        self._methods = [one for one in replayed if "." in one[1]]
         self._states = states  # of the process-wide generators of random numbers
-        self._classes: list[type] = []
+        self._classes: dict[type, str] = {}  # to the name of the method that is called
         self._logs: dict[int, tuple[Any, list[Run]]] = {}  # by id; holds the object, so that no id is used twice
         self._obstacles: dict[int, str] = {}
         self._judged: set[int] = set()
@@ -49,26 +50,21 @@ class Loading:
             module: Any = sys.modules.get(module_name) or sys.modules["__main__"]
             owner_name, _, name = attribute.rpartition(".")
             owner: Any = functools.reduce(lambda one, part: getattr(one, part, None), owner_name.split("."), module)
-            if not isinstance(owner, type) or not callable(owner.__dict__.get(name)):
+            if not isinstance(owner, type) or not isinstance(owner.__dict__.get(name), types.FunctionType):
                 warn(
                     "loader-not-found",
                     f"inst.info names {module_name}.{attribute} as what gives the batches; there is no such method",
                 )
                 continue
-            is_replayed = (module_name, attribute) in self._replayed
-            if is_replayed:
-                self._classes.append(owner)
-                for one in gc.get_objects():
-                    if type(one) is owner:
-                        self._logs[id(one)] = (one, [])
-            setattr(owner, name, self._counted(owner.__dict__[name], is_replayed))
+            self._classes[owner] = name
+            # By type, not isinstance: that asks proxies for their __class__, which runs code of theirs.
+            self._logs.update((id(one), (one, [])) for one in gc.get_objects() if issubclass(type(one), owner))
+            setattr(owner, name, self._counted(owner.__dict__[name]))
 
-    def _counted(self, plain: Callable[..., Any], is_replayed: bool) -> Callable[..., Any]:
+    def _counted(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)
         def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
             self._is_asked = True
-            if not is_replayed:
-                return plain(owner, *args, **kwargs)
             before = self._states()
             outcome = "BaseException"
             try:
@@ -168,7 +164,7 @@ class Loading:
     def _call_again(self, owner: Any, path: str, node: Node) -> None:
         from detrain.state.tree import decode_value
 
-        method = next(attribute.rpartition(".")[2] for _, attribute in self._replayed)
+        method = next(name for cls, name in self._classes.items() if isinstance(owner, cls))
         calls = [run[:3] for run in node["calls"] for _ in range(run[3])]
         done = [run[:3] for run in self._logs.get(id(owner), (owner, []))[1] for _ in range(run[3])]
         if done != calls[: len(done)]:

@@ -172,13 +172,10 @@ class Session:
             loop.tick()
         return True
 
-    def pass_batch(self, frame: types.FrameType, line: int) -> bool:
-        """The batch loop's condition is about to be evaluated; or what it loads by itself has been loaded. Always True."""
-        if self.info.load_of(frame.f_code.co_filename) is None:
-            return self.tick_while(frame, line)
+    def batch_loaded(self, frame: types.FrameType, line: int) -> None:
+        """The batch loop at this line has loaded what it loads by itself."""
         if not self.is_off and threading.get_ident() == self._thread:
             self.loading.batch_loaded(f"{os.path.basename(frame.f_code.co_filename)}:{line}")
-        return True
 
     def _enter(self, frame: types.FrameType, line: int) -> Loop | None:
         if self.is_off or threading.get_ident() != self._thread:

@@ -19,7 +19,7 @@ SHAPES = {
         """\
         for b in record_loop(1, (range(9))):
             x, y = data.slurp(4)  # <dl>
-            record_batch(1)
+            record_batch(1, loaded=True)
             train(x, y)
         """,
     ),
@@ -36,7 +36,7 @@ SHAPES = {
         for b in record_loop(1, (range(9))):
             try:
                 x, y = data.slurp(4)  # <dl>
-                record_batch(1)
+                record_batch(1, loaded=True)
             except ValueError:
                 continue
             train(x, y)
@@ -57,7 +57,7 @@ SHAPES = {
                 4,
                 length=7,  # <dl>
             )
-            record_batch(1)
+            record_batch(1, loaded=True)
             train(x, y)
         """,
     ),
@@ -69,7 +69,7 @@ SHAPES = {
         """\
         enter_loop(1)
         while record_loop(1) and ((x := data.slurp(4)) is not None):  # <dl>
-            record_batch(1)
+            record_batch(1, loaded=True)
             train(x)
         """,
     ),
@@ -82,7 +82,7 @@ SHAPES = {
         """\
         for b in record_loop(1, (range(9))):
             if (x := data.slurp(4)) is not None:  # <dl>
-                record_batch(1)
+                record_batch(1, loaded=True)
                 train(x)
         """,
     ),
@@ -95,7 +95,7 @@ SHAPES = {
         """\
         for b in record_loop(1, (range(9))):
             with data.slurp(4) as x:  # <dl>
-                record_batch(1)
+                record_batch(1, loaded=True)
                 train(x)
         """,
     ),
@@ -116,7 +116,7 @@ SHAPES = {
 
         for b in record_loop(5, (range(9))):  # <helper load>
             x, y = load(4), b
-            record_batch(5)
+            record_batch(5, loaded=True)
             train(x, y)
         """,
     ),
@@ -131,7 +131,7 @@ SHAPES = {
         enter_loop(1)
         while record_loop(1) and (True):  # <helper Trainer.step>
             loss = trainer.step()
-            record_batch(1)
+            record_batch(1, loaded=True)
             if loss < 1:
                 break
         """,
