@@ -45,11 +45,11 @@ class InstInfo:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def parts(self) -> dict[str, dict[int, str]]:
-        """File name to (header line to part)."""
+        """Normalised file name to (header line to part)."""
         found: dict[str, dict[int, str]] = {}
         for nest in self.nests:
             for loop in nest:
-                found.setdefault(loop.file_name, {})[loop.line_no] = loop.part
+                found.setdefault(os.path.normpath(loop.file_name), {})[loop.line_no] = loop.part
         return found
 
     def load_of(self, filename: str) -> tuple[int, int, str] | None:
@@ -57,9 +57,10 @@ class InstInfo:
         code = self.extra.get("code_info", {})
         if self.extra.get("loop_type", {}).get("type") != "ON_CUSTOM" or not code.get("loop_line_no"):
             return None
-        if code["loop_file_name"] != filename:
+        here = os.path.normpath(filename)
+        if os.path.normpath(code["loop_file_name"]) != here:
             return None
-        is_here = code.get("dl_call_file_name") == filename and not code.get("wrapper_func")
+        is_here = os.path.normpath(code.get("dl_call_file_name", "")) == here and not code.get("wrapper_func")
         call_line = int(code["dl_call_line_no"]) if is_here else 0
         return int(code["loop_line_no"]), call_line, code.get("wrapper_func", "")
 
@@ -124,10 +125,19 @@ def read(path: Path, folder: Path) -> InstInfo:
     """Read an inst.info, ours or the prototype's. Raises `UsageError` saying what is wrong with it."""
     try:
         document = ast.literal_eval(path.read_text(encoding="utf-8"))
-    except (ValueError, SyntaxError) as error:
+    except (ValueError, SyntaxError, TypeError) as error:
         raise UsageError(f"{path} is not a Python literal: {error}") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} holds a {type(document).__name__}, not a dict")
+    for key, kind in (
+        ("version", int),
+        ("code_info", dict),
+        ("dataloader", dict),
+        ("loop_type", dict),
+        ("sources", dict),
+    ):
+        if not isinstance(document.get(key, kind()), kind):
+            raise UsageError(f"{path}: {key} is a {type(document[key]).__name__}, not a {kind.__name__}")
     if document.get("version", 0) > VERSION:
         raise UsageError(f"{path} has version {document['version']}; this detrain reads up to {VERSION}")
     try:
@@ -148,6 +158,22 @@ def read(path: Path, folder: Path) -> InstInfo:
         is_complete=bool(document.get("complete", False)),
         extra=extra,
     )
+
+
+def hand_on(source: Path, target: Path) -> None:
+    """Give a run that starts over what was traced or written by hand; what a run had found by itself, it finds again."""
+    try:
+        text = source.read_text(encoding="utf-8")
+        document = ast.literal_eval(text)
+    except (OSError, ValueError, SyntaxError, TypeError):
+        return
+    is_own = (
+        isinstance(document, dict)
+        and "version" in document
+        and "update_call_line_no" not in document.get("code_info", {})
+    )
+    if not is_own:
+        target.write_text(text, encoding="utf-8")
 
 
 def digest_of(filename: str) -> str:

@@ -20,6 +20,7 @@ class Site(Protocol):
 
     part: str
     is_demoted: bool
+    is_fixed: bool  # the part was known beforehand, and stays
 
 
 class Entry(Protocol):
@@ -94,7 +95,7 @@ class NestFinder:
         """True if the batch loop found so far is a short loop inside this one; then it is demoted."""
         short = [
             site for site in self._inside[loop.site]
-            if site.part == "batch" and self._longest[site] <= SHORT_LOOP
+            if site.part == "batch" and not site.is_fixed and self._longest[site] <= SHORT_LOOP
         ]  # fmt: skip
         for site in short:
             site.part, site.is_demoted = "", True

@@ -36,7 +36,7 @@ class Site:
         self.is_probed = is_probed
         self.function = ""
         self.part = ""
-        self.is_demoted = False
+        self.is_demoted = self.is_fixed = False
         self.gradient_at = -1
         self._counter = itertools.count(1)
         self.tick = self._counter.__next__

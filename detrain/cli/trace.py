@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from detrain.cli.run import ScriptCommand, request_of
+from detrain.errors import UsageError
 
 
 @click.command(cls=ScriptCommand, context_settings={"allow_interspersed_args": False})
@@ -35,7 +36,7 @@ def trace(
     arguments of a second `detrain trace --diff-size N`. Output of the script goes to trace-1.log and trace-2.log in the run directory.
     """  # fmt: skip
     request = request_of(module, words, {**options, "nondeterministic": False})
-    varied = None if vary is None else vary_arguments(request["arguments"], shlex.split(vary))
+    varied = None if vary is None else vary_arguments(request["arguments"], _words(vary))
 
     def start() -> int:
         from detrain.launch.rounds import Rounds
@@ -43,6 +44,13 @@ def trace(
         return Rounds(request).trace(varied, diff_size)
 
     return start
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--vary {text}: {error}") from None
 
 
 def vary_arguments(arguments: list[str], varied: list[str]) -> list[str]:
@@ -60,6 +68,8 @@ def vary_arguments(arguments: list[str], varied: list[str]) -> list[str]:
         if begin is None:
             result += words
             continue
+        if len(words) == 1 and "=" not in words[0]:
+            continue  # a flag that is there already; what follows it may be anything
         end = begin + 1
         while "=" not in result[begin] and end < len(result) and not _is_option(result[end]):
             end += 1

@@ -15,7 +15,7 @@ from detrain import adapters, hooks, instfile
 from detrain.errors import DetrainError, ResumeRefused, UsageError
 from detrain.launch import environment, frameworks, preload, script
 from detrain.launch.signals import Signals
-from detrain.rewrite.importer import Instrumenter, UserFinder, digest_of
+from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import policy
 from detrain.session.messages import say, warn
 from detrain.session.resume import Resume, plan
@@ -95,6 +95,7 @@ class Attempt:
             aside = self.directory.move_aside()
             self.directory.lock()
             if aside is not None:
+                instfile.hand_on(aside / "inst.info", self.directory.path / "inst.info")
                 say(f"starting over; the earlier run is kept in {aside} ({why})")
             before = None
         record = self._new_record()
@@ -114,7 +115,7 @@ class Attempt:
             )
         record["attempts"] = before["attempts"] + 1
         record["began"] = before["began"]
-        record["only_known"] = before["only_known"]
+        record["only_known"] = before.get("only_known", False)
         self.directory.write_record(record)
         return record
 
@@ -139,7 +140,9 @@ class Attempt:
         for message in messages:
             warn("checkpoint-passed-over", message)
         if targets and not self.request["trust_changes"]:
-            changed = sorted(name for name, digest in targets[-1].meta["sources"].items() if _digest(name) != digest)
+            changed = sorted(
+                name for name, digest in targets[-1].meta["sources"].items() if instfile.digest_of(name) != digest
+            )
             if changed:
                 raise ResumeRefused(
                     f"the source has changed since {targets[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run "
@@ -153,7 +156,7 @@ class Attempt:
         if not path.exists():
             return instfile.InstInfo()
         info = instfile.read(path, Path(self.record["script"]).parent)
-        changed = [name for name, digest in info.sources.items() if _digest(name) != digest]
+        changed = [name for name, digest in info.sources.items() if instfile.digest_of(name) != digest]
         if changed and not self.resume.is_pending:
             say(
                 f"the source has changed ({', '.join(changed)}); the training loop is looked for again{self._lost(info)}"
@@ -261,10 +264,3 @@ class Attempt:
                 prepared.replace(final)
         except OSError as error:
             warn("checkpoint-failed", f"the end of the run cannot be noted in {self.directory.path}: {error}")
-
-
-def _digest(filename: str) -> str:
-    try:
-        return digest_of(Path(filename).read_bytes())
-    except OSError:
-        return ""

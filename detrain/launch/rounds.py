@@ -28,7 +28,8 @@ class Rounds:
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = dict(request)
         self._directory = RunDirectory(Path(request["ckpt_dir"]).absolute())
-        self._folder = Path(os.path.abspath(request["script"] or ".")).parent
+        self._folder = Path(os.path.abspath(request["script"]) if request["script"] else request["module"]).parent
+        self._has_second = False
 
     def trace(self, varied: Sequence[str] | None, diff_size: int | None) -> int:
         """Round one; then round two if `varied` gives its arguments, or if only a difference in size was given.
@@ -60,7 +61,7 @@ class Rounds:
         if len(report["nests"]) > 1:
             say(
                 f"{len(report['nests'])} training loops are candidates, and all are in inst.info: {self._info().describe()}. To keep one, "
-                f"take the others out of `nests` in {self._directory.path / 'inst.info'}"
+                f"take the others out of `nests`, with `complete` set to True, in {self._directory.path / 'inst.info'}"
             )
         else:
             say(
@@ -90,6 +91,8 @@ class Rounds:
                 "error: round two has found another training loop than round one; the two must differ in their data only"
             )
             return 1
+        if first["sources"] != second["sources"]:
+            raise UsageError("the source has changed between round one and round two; trace round one again")
         verdict = inference.from_two_rounds(first, second, diff_size)
         if not verdict.loaders:
             say(f"error: no data loader found: {verdict.why_none}")

@@ -42,8 +42,7 @@ class Tracing:
         self.digests: dict[str, str] = {}
         self.frameworks = Frameworks()
         self._pid = os.getpid()
-        script_path = Path(request["script"] or request["module"])
-        self._script_name = script_path.stem
+        self._script_name = request["name"]
         self.observer = Observer(
             self.probes,
             World(

@@ -53,7 +53,7 @@ class Instrumenter:
 
     def is_named(self, filename: str) -> bool:
         """True if inst.info names a loop of the file; that may be a library's."""
-        return filename in self._parts
+        return os.path.normpath(filename) in self._parts
 
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Code of a source file. A file that Python itself cannot compile raises what Python raises."""
@@ -61,7 +61,7 @@ class Instrumenter:
         from detrain.sites import find_loops
 
         sites = find_loops(tree)
-        known = self._parts.get(filename, {})
+        known = self._parts.get(os.path.normpath(filename), {})
         # A class body looks its names up in whatever its metaclass gives; no training loop stands in one.
         eligible = [site for site in sites if not site.is_in_class]
         # Of a library's file only the loops that are in the nest carry hooks.

@@ -56,7 +56,7 @@ def _headers(statement: ast.stmt) -> list[ast.AST]:
     """The expressions that a statement evaluates itself, without its body."""
     if not hasattr(statement, "body"):
         return [statement]
-    parts = [getattr(statement, name, None) for name in ("test", "iter", "subject")]
+    parts = [getattr(statement, name, None) for name in ("test", "iter")]
     return [one for one in [*parts, *getattr(statement, "items", [])] if isinstance(one, ast.AST)]
 
 

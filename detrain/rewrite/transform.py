@@ -205,7 +205,9 @@ class _Lockstep:
     @staticmethod
     def _is_loaded(node: Any) -> bool:
         is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        return is_call and getattr(node.value.func, "id", "") == HOOKS["batch"]
+        if not is_call or getattr(node.value.func, "id", "") != HOOKS["batch"]:
+            return False
+        return [one.arg for one in node.value.keywords] == ["loaded"]
 
     @staticmethod
     def _is_hook(new: ast.expr, old: ast.expr) -> bool:

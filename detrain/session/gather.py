@@ -15,10 +15,11 @@ from typing import Any
 
 from detrain.errors import RestoreError
 from detrain.session import progress
-from detrain.session.loading import Loading
+from detrain.session.loading import Loading, check
 from detrain.session.loops import Loop
 from detrain.state import frames
 from detrain.state.known_source import user_modules
+from detrain.state.objects import OWNS_THREAD
 from detrain.state.restore import MISSING, Origins, Restore
 from detrain.state.tree import Ref, Tree, is_node
 from detrain.state.walk import Census, Walk
@@ -96,13 +97,13 @@ def capture(around: Surroundings, generators: dict[str, Any], census: Census | N
     for name, value in live_roots(around, generators).items():
         walk.root(name, value)
     walk.run()
-    loading.mark(walk)
+    loading.mark(walk, around.loops[-1].iteration if around.loops else 0)
     for thread in _threads_of_the_script():
         if loading.owns(thread):
             continue
         walk.note(f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop")
     for number, loop in enumerate(around.loops):
-        _plan_replay(walk.tree, walk.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
+        _plan_replay(walk, walk.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
     return walk
 
 
@@ -121,18 +122,27 @@ def _threads_of_the_script() -> list[threading.Thread]:
     return found
 
 
-def _plan_replay(tree: Tree, ref: Ref, count: int) -> None:
+def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
     """Mark a loop's iterator for replay if something in it cannot be captured: its elements are then fetched again.
 
-    What nothing but the iterator reaches needs no capture any more.
+    What nothing but the iterator reaches needs no capture any more. An iterator with a thread that reads ahead is neither captured
+    nor replayed: nobody knows what else the thread had done by then.
     """
+    tree = walk.tree
     if not is_node(ref):
         return
     inside = {ref[1]}
     for number, node in enumerate(tree.nodes):
         if node["p"] in inside:
             inside.add(number)
-    if any(tree.nodes[number].get("loud") for number in inside):
+    threaded = [
+        number for number in inside
+        if tree.nodes[number].get("kept") == OWNS_THREAD or isinstance(walk.objects[number], threading.Thread)
+    ]  # fmt: skip
+    if threaded:
+        for number in threaded:
+            tree.nodes[number].update(kept="a thread of its own reads ahead for the loop", loud=True)
+    elif any(tree.nodes[number].get("loud") for number in inside):
         tree.nodes[ref[1]]["replay"] = count
         for number in inside:
             tree.nodes[number].pop("loud", None)
@@ -172,7 +182,7 @@ def restore(
             f"the checkpoint holds generators of random numbers that this attempt does not have: {', '.join(sorted(missing))}"
         )
     _replay(tree, around)
-    loading.replay(tree, live)
+    replayed = loading.replay(tree, live)
     walk = Walk(leave=loading.left)
     for name, value in live.items():
         walk.root(name, value)
@@ -202,6 +212,7 @@ def restore(
             raise RestoreError(
                 f"{name} (the loop at {loop.site.filename}:{loop.site.line}) is running and cannot be set to the saved position"
             )
+    check(replayed)
     return restoring.doubtful
 
 

@@ -1,48 +1,63 @@
-"""Data loaders that a script calls by itself and whose state cannot be written down: their calls are counted, and made again.
+"""Data loaders that a script calls by itself and whose state cannot be written down: their calls are counted, and replayed.
 
 inst.info names such a loader and its method (`ON_CUSTOM`, not `persistent`). From the first iteration of the nest on, each call is
 noted with its arguments; a checkpoint holds the list, and a resume makes the calls that the set-up code has not made by itself.
+What else can be seen of the loader must then be what it was.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import json
 import random
 import sys
 import threading
 import types
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import xxhash
 
 from detrain.errors import RestoreError
 from detrain.session import progress
 from detrain.session.messages import warn
 
 if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
-    from detrain.state.tree import Node, Tree
+    from detrain.state.tree import Tree
     from detrain.state.walk import Walk
 
-#: One run of equal calls: arguments, keyword arguments, what came out ("" or an exception's name), how often.
-Run = list[Any]
+
+@dataclass
+class _Log:
+    """The calls of one loader: each entry has arguments, keyword arguments, outcome ("" or an exception's name), and how often."""
+
+    owner: Callable[[], Any]  # a weak reference, where the class allows one
+    calls: list[list[Any]] = field(default_factory=list)
+    is_left: bool = False  # captures leave it alone: it cannot be written down
+    obstacle: str = ""  # why its calls cannot be replayed
+
+    def flat(self) -> list[list[Any]]:
+        """Every call by itself."""
+        return [call[:3] for call in self.calls for _ in range(call[3])]
 
 
 class Loading:
-    """The calls of one attempt."""
+    """The loaders of one attempt that are replayed."""
 
     def __init__(self, extra: Mapping[str, Any], states: Callable[[], Any]) -> None:
         is_custom = extra.get("loop_type", {}).get("type") == "ON_CUSTOM"
         loaders = extra.get("dataloaders") or [extra.get("dataloader", {})]
-        replayed = [tuple(one["next"]) for one in loaders if is_custom and one and not one["persistent"]]
-        self._methods = [one for one in replayed if "." in one[1]]
+        replayed = [tuple(one.get("next", ())) for one in loaders if is_custom and not one.get("persistent", False)]
+        self._methods = [one for one in replayed if len(one) == 2 and "." in one[1]]
         self._states = states  # of the process-wide generators of random numbers
         self._classes: dict[type, str] = {}  # to the name of the method that is called
-        self._logs: dict[int, tuple[Any, list[Run]]] = {}  # by id; holds the object, so that no id is used twice
-        self._obstacles: dict[int, str] = {}
-        self._judged: set[int] = set()
-        self._left: dict[int, str] = {}
+        self._logs: dict[int, _Log] = {}  # by id
+        self._depth = 0  # of calls inside calls
         self._is_asked = False
-        self._is_told = False
+        self._is_bypassed = False
 
     def begin(self) -> None:
         """The training begins: the classes exist now, and calls count from here on."""
@@ -58,15 +73,38 @@ class Loading:
                 continue
             self._classes[owner] = name
             # By type, not isinstance: that asks proxies for their __class__, which runs code of theirs.
-            self._logs.update((id(one), (one, [])) for one in gc.get_objects() if issubclass(type(one), owner))
+            for one in gc.get_objects():
+                if issubclass(type(one), owner):
+                    self._log_of(one)
             setattr(owner, name, self._counted(owner.__dict__[name]))
+
+    def _log_of(self, owner: Any) -> _Log:
+        log = self._logs.get(id(owner))
+        if log is None or log.owner() is not owner:
+            try:
+                reference: Callable[[], Any] = weakref.ref(owner)
+            except TypeError:
+
+                def reference() -> Any:
+                    return owner
+
+            log = self._logs[id(owner)] = _Log(reference)
+        return log
+
+    def _alive(self) -> Iterator[tuple[Any, _Log]]:
+        for log in list(self._logs.values()):
+            owner = log.owner()
+            if owner is not None:
+                yield owner, log
 
     def _counted(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)
         def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
             self._is_asked = True
-            before = self._states()
-            outcome = "BaseException"
+            if self._depth:
+                return plain(owner, *args, **kwargs)  # a part of the call around it, and replayed with that
+            before, outcome = self._states(), "BaseException"
+            self._depth += 1
             try:
                 result = plain(owner, *args, **kwargs)
                 outcome = ""
@@ -75,38 +113,37 @@ class Loading:
                 outcome = type(error).__qualname__
                 raise
             finally:
-                self._note(owner, args, kwargs, outcome)
-                if self._states() != before:
-                    self._obstacles[id(owner)] = (
-                        "its calls draw from the process-wide generators, so they cannot be made again"
-                    )
+                self._depth -= 1
+                self._note(owner, args, kwargs, outcome, is_drawing=self._states() != before)
 
         return call
 
-    def _note(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: str) -> None:
+    def _note(
+        self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: str, *, is_drawing: bool
+    ) -> None:
         from detrain.state.tree import encode_value, is_value
 
-        runs = self._logs.setdefault(id(owner), (owner, []))[1]
+        log = self._log_of(owner)
         named = tuple(sorted(kwargs.items()))
+        if is_drawing:
+            log.obstacle = "its calls draw from the process-wide generators, so they cannot be replayed"
         if not is_value(args) or not is_value(named):
-            self._obstacles[id(owner)] = (
-                "its calls take arguments that are not plain values, so they cannot be made again"
-            )
+            log.obstacle = "its calls take arguments that are not plain values, so they cannot be replayed"
             return
         call = [encode_value(args), encode_value(named), outcome]
-        if runs and runs[-1][:3] == call:
-            runs[-1][3] += 1
+        if log.calls and log.calls[-1][:3] == call:
+            log.calls[-1][3] += 1
         else:
-            runs.append([*call, 1])
+            log.calls.append([*call, 1])
 
     def batch_loaded(self, place: str) -> None:
         """A batch's loading call should have been made; says once if it was not."""
-        if not self._is_asked and not self._is_told and self._methods:
-            self._is_told = True
+        if not self._is_asked and not self._is_bypassed and self._classes:
+            self._is_bypassed = True
             names = ", ".join(".".join(one) for one in self._methods)
             warn(
                 "loader-not-asked",
-                f"inst.info says that {names} gives each batch, but at {place} it has not been called",
+                f"inst.info says that {names} gives each batch, but at {place} it has not been called. The loader cannot be replayed",
             )
         self._is_asked = False
 
@@ -114,59 +151,65 @@ class Loading:
 
     @property
     def left(self) -> dict[int, str]:
-        """By `id`: the loaders whose calls are made again, which a capture therefore leaves alone, and why."""
-        for owner, _ in self._logs.values():
-            self._judge(owner)
-        return self._left
+        """By `id`: the loaders that a capture leaves alone because their calls are replayed, and why."""
+        for owner, log in self._alive():
+            log.is_left = log.is_left or not is_capturable(owner)
+        return {id(owner): "its calls are replayed" for owner, log in self._alive() if log.is_left}
 
-    def _judge(self, owner: Any) -> None:
-        """Decide once whether a loader can be captured; if not, its calls are all that is kept of it."""
-        if id(owner) in self._judged:
-            return
-        self._judged.add(id(owner))
-        if not is_capturable(owner):
-            self._left[id(owner)] = "its calls are made again"
-
-    def mark(self, walk: Walk) -> None:
+    def mark(self, walk: Walk, num_batches: int) -> None:
         """Write the calls into the nodes of the loaders that were left alone."""
-        for identity in self._left:
-            number = walk.numbers.get(identity)
-            if number is None:
+        for owner, log in self._alive():
+            number = walk.numbers.get(id(owner))
+            if number is None or not log.is_left:
                 continue
+            why = log.obstacle
+            if self._is_bypassed or (num_batches > 0 and not log.calls):
+                why = why or "its calls were not seen, so they cannot be replayed"
             node = walk.tree.nodes[number]
-            node["calls"] = [list(run) for run in self._logs[identity][1]]
-            if identity in self._obstacles:
-                node.update(kept=self._obstacles[identity], loud=True)
+            node["calls"] = [list(call) for call in log.calls]
+            node["digest"] = digest_of(owner)
+            if why:
+                node.update(kept=why, loud=True)
 
     def owns(self, thread: threading.Thread) -> bool:
-        """True for a thread that serves a loader whose calls are made again."""
-        target = getattr(thread, "_target", None)
-        owners = [self._logs[identity][0] for identity in self._left]
-        return any(getattr(target, "__self__", None) is one or thread in vars(one).values() for one in owners)
+        """True for a thread that serves a loader whose calls are replayed."""
+        from detrain.state.walk import instance_dict, slot_values
 
-    def replay(self, tree: Tree, live: Mapping[str, Any]) -> None:
-        """Make the calls that a checkpoint's loaders had answered and that have not been made yet in this attempt."""
-        saved = [(tree.path(number), node) for number, node in enumerate(tree.nodes) if "calls" in node]
-        if not saved:
-            return
+        target = getattr(getattr(thread, "_target", None), "__self__", None)
+        for owner, log in self._alive():
+            held = [*(instance_dict(owner) or {}).values(), *(value for _, value in slot_values(owner, type(owner)))]
+            if log.is_left and (target is owner or any(value is thread for value in held)):
+                return True
+        return False
+
+    def replay(self, tree: Tree, live: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+        """Make the calls that a checkpoint's loaders had answered and that have not been made yet in this attempt.
+
+        Returns path, loader and digest of those that must be as they were once all is restored. A loader that is not there yet is
+        made in the body that follows, and is none of this checkpoint's.
+        """
         from detrain.state.walk import Walk
 
+        saved = [(tree.path(number), node) for number, node in enumerate(tree.nodes) if "calls" in node]
+        if not saved:
+            return []
         walk = Walk(leave=self.left)
         for name, value in live.items():
             walk.root(name, value)
         walk.run()
         objects = {path.removeprefix("."): obj for path, obj in zip(walk.paths, walk.objects, strict=True)}
-        for path, node in saved:
-            if not isinstance(objects.get(path), tuple(self._classes)):
-                raise RestoreError(f"{path} is the data loader whose calls are to be made again, and is not there")
-            self._call_again(objects[path], path, node)
+        there = [
+            (path, node, objects[path]) for path, node in saved if isinstance(objects.get(path), tuple(self._classes))
+        ]
+        for path, node, owner in there:
+            self._call_again(owner, path, _Log(lambda: None, node["calls"]).flat())
+        return [(path, owner, node["digest"]) for path, node, owner in there]
 
-    def _call_again(self, owner: Any, path: str, node: Node) -> None:
+    def _call_again(self, owner: Any, path: str, calls: list[list[Any]]) -> None:
         from detrain.state.tree import decode_value
 
         method = next(name for cls, name in self._classes.items() if isinstance(owner, cls))
-        calls = [run[:3] for run in node["calls"] for _ in range(run[3])]
-        done = [run[:3] for run in self._logs.get(id(owner), (owner, []))[1] for _ in range(run[3])]
+        done = self._log_of(owner).flat()
         if done != calls[: len(done)]:
             raise RestoreError(f"{path} has been called {len(done)} times already, and otherwise than before")
         for number in progress.bar(range(len(done), len(calls)), "replaying"):
@@ -180,6 +223,29 @@ class Loading:
                 raise RestoreError(
                     f"call {number} of {path} ended with {now or 'a batch'}, and with {outcome or 'a batch'} before"
                 )
+
+
+def check(replayed: list[tuple[str, Any, str]]) -> None:
+    """Raises `RestoreError` if a loader is not what it was when its calls had been made the first time."""
+    for path, owner, digest in replayed:
+        if digest_of(owner) != digest:
+            raise RestoreError(
+                f"{path} is not what it was after its calls have been replayed: something else changes it as well. Its state cannot be "
+                "captured either, so this resume cannot be exact"
+            )
+
+
+def digest_of(loader: Any) -> str:
+    """xxh3-64 of all that can be captured of a loader, in hex."""
+    from detrain.state.walk import Walk
+
+    walk = Walk()
+    walk.root("loader", loader)
+    tree = walk.run()
+    state = xxhash.xxh3_64(json.dumps(tree.nodes, sort_keys=True).encode())
+    for array in tree.arrays:
+        state.update(array.compute_digest().encode())
+    return state.hexdigest()
 
 
 def is_capturable(value: Any) -> bool:

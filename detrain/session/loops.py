@@ -31,6 +31,7 @@ class Site:
     end_line: int
     part: str = ""
     is_demoted: bool = False
+    is_fixed: bool = False  # the part is inst.info's
 
     @property
     def key(self) -> tuple[str, int]:

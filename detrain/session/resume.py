@@ -66,7 +66,8 @@ class Resume:
         if len(path) != len(position):
             return False
         for one, (filename, line, ordinal, iteration) in zip(path, position, strict=True):
-            if (one.site.filename, one.site.line, one.ordinal) != (filename, line, ordinal):
+            here = os.path.normpath(one.site.filename)
+            if (here, one.site.line, one.ordinal) != (os.path.normpath(filename), line, ordinal):
                 return False
             if one is not loop and one.iteration != iteration:
                 return False

@@ -120,10 +120,9 @@ class Session:
         self._root_children: dict[Site, int] = {}
         self._root_finished: list[str] = []
         self._thread = threading.get_ident()
-        self._epoch_began_s = time.monotonic()
+        self._epoch_began_s: float | None = None  # not before a header has been seen: set-up code is no epoch
         self._is_training = False
         self._is_looking = True
-        self._watches: list[Any] = []
         self._saver: Any = None  # detrain.session.saving.Saver; loads h5py, so made when first needed
 
     # --- what the launcher tells -------------------------------------------------------------------------------------------
@@ -138,9 +137,7 @@ class Session:
 
     def watch(self, adapter: Any) -> None:
         """A framework has been loaded: see its weight updates."""
-        watch = adapter.watch_updates(self._on_update, self._on_gradient)
-        if watch is not None:
-            self._watches.append(watch)
+        adapter.watch_updates(self._on_update, self._on_gradient)
         if self.resume.is_pending:
             self.frameworks.hold_loading(True)
 
@@ -214,9 +211,8 @@ class Session:
         site = self._sites.get((filename, line))
         if site is None:
             end_line = self._loops_of.get(filename, {}).get(line, line)
-            site = self._sites[filename, line] = Site(
-                filename, line, end_line, self._parts.get(filename, {}).get(line, "")
-            )
+            part = self._parts.get(os.path.normpath(filename), {}).get(line, "")
+            site = self._sites[filename, line] = Site(filename, line, end_line, part, is_fixed=bool(part))
         return site
 
     def at_header(self, loop: Loop) -> None:
@@ -247,7 +243,7 @@ class Session:
         if loop.iteration > 0 and self._may_save(loop) and is_due(self.epochs, now_s):
             self._save(loop)
         if part == "epoch":
-            if loop.iteration > 0:
+            if loop.iteration > 0 and self._epoch_began_s is not None:
                 self.policy.epoch_took(now_s - self._epoch_began_s)
             self._epoch_began_s = now_s
             self.epochs += 1
@@ -323,8 +319,11 @@ class Session:
 
     def _nest_found(self, loops: Sequence[Loop]) -> None:
         nest = [instfile.NestLoop(o.site.filename, o.site.line, o.site.part) for o in loops]
+        counted = {(one.file_name, one.line_no, one.part) for known in self.info.nests for one in known}
         # The iterations that run now began before anybody counted.
-        for one in loops:
+        for one, found in zip(loops, nest, strict=True):
+            if (found.file_name, found.line_no, found.part) in counted:
+                continue
             if one.site.part == "epoch":
                 self.epochs += one.iteration + 1
             elif one.site.part == "batch":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -76,6 +77,11 @@ def _itself(value: Any) -> Any:
 unwrap: dict[type, Callable[[Any], Any]] = {}
 
 _NOT_ON_STACK = (types.FunctionType, types.CodeType, types.CellType, types.FrameType, dict, str)
+
+
+def place_of(code: types.CodeType) -> list[Any]:
+    """File, first line and name of a function; of a script the file's name is as the command line had it, `./train.py`."""
+    return [os.path.normpath(code.co_filename), code.co_firstlineno, code.co_qualname]
 
 
 def is_atom(value: Any) -> bool:

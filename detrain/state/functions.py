@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from detrain.errors import RestoreError
+from detrain.state import frames
 from detrain.state.known_source import is_user_module, user_code
 from detrain.state.registry import Handler, register, resolve
 from detrain.state.restore import MISSING, CannotBuild, Restore
@@ -28,7 +29,7 @@ class FunctionHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         code = obj.__code__
         node["name"] = f"{obj.__module__}:{obj.__qualname__}"
-        node["code"] = [code.co_filename, code.co_firstlineno, code.co_qualname]
+        node["code"] = frames.place_of(code)
         if obj.__closure__:
             node["cells"] = [
                 [name, walk.child(cell, f".<{name}>")]
@@ -44,7 +45,7 @@ class FunctionHandler(Handler):
         if type(live) is not types.FunctionType:
             return False
         code = live.__code__
-        if [code.co_filename, code.co_firstlineno, code.co_qualname] != node["code"]:
+        if frames.place_of(code) != node["code"]:
             return False
         live_cells = dict(zip(code.co_freevars, live.__closure__ or (), strict=True))
         return all(

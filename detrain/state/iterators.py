@@ -217,7 +217,7 @@ class GeneratorHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         code = obj.gi_code
-        node["code"] = [code.co_filename, code.co_firstlineno, code.co_qualname]
+        node["code"] = frames.place_of(code)
         if obj.gi_running:
             node["running"] = True
             return
@@ -270,8 +270,7 @@ class GeneratorHandler(Handler):
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
             return False
-        code = live.gi_code
-        return bool([code.co_filename, code.co_firstlineno, code.co_qualname] == node["code"])
+        return bool(frames.place_of(live.gi_code) == node["code"])
 
     def build(self, node: Node, restore: Restore) -> Any:
         if "finished" in node:
@@ -312,10 +311,14 @@ class GeneratorHandler(Handler):
             if obj.gi_frame is not None and obj.gi_frame.f_lasti == node["at"]:
                 return
             try:
-                with stepping(passes_through(obj.gi_code)):
+                with stepping(hands_on(obj)):
                     next(obj)
             except StopIteration:
                 break
+            except Exception as error:
+                raise RestoreError(
+                    f"{restore.path_of(node)}: the generator {node['code'][2]} failed on the way to its saved place: {error!r}"
+                ) from error
         raise RestoreError(f"{restore.path_of(node)}: the generator {node['code'][2]} never comes to the saved place")
 
 
@@ -336,6 +339,33 @@ def stepping(is_blind: bool) -> Iterator[None]:
     finally:
         for listener in on_blind_steps:
             listener(False)
+
+
+#: Iterators that hand out nothing instead of loading while a step is blind.
+blind_types: set[type] = set()
+
+
+def hands_on(generator: types.GeneratorType[Any, Any, Any]) -> bool:
+    """True if a generator takes from such iterators only, and yields what they give before it does anything with it.
+
+    Before its first element nobody can see what it will take from.
+    """
+    sources = [one for value in frames.stack_values(generator) for one in _sources_of(value)]
+    return bool(sources) and passes_through(generator.gi_code) and all(map(_is_blind, sources))
+
+
+def _sources_of(value: Any) -> list[Any]:
+    """What an iterator written in C takes from, which has an order of its own: enumerate, zip."""
+    if type(value) in _COMPOSED_ITERATORS:
+        inner = [one for part in gc.get_referents(value) for one in (part if type(part) is tuple else (part,))]
+        return [source for one in inner if hasattr(type(one), "__next__") for source in _sources_of(one)]
+    return [value]
+
+
+def _is_blind(source: Any) -> bool:
+    if type(source) is types.GeneratorType:
+        return hands_on(source)
+    return any(cls in blind_types for cls in type(source).__mro__)
 
 
 def passes_through(code: types.CodeType) -> bool:

@@ -248,3 +248,95 @@ def test_model_name_tells_runs_of_one_script_apart(detrain, tmp_path):
     (tmp_path / "train.py").write_text("print('no loop')\n")
     assert detrain("run", "train.py", MODEL_NAME="small").status == 0
     assert [path.name for path in (tmp_path / ".detrain").iterdir()] == ["small"]
+
+
+def test_iterator_with_a_thread_that_reads_ahead_is_named_and_its_resume_refused(detrain, tmp_path):
+    # Also where the thread has read everything and ended long before the checkpoint.
+    (tmp_path / "train.py").write_text(
+        """\
+import os, queue, threading, torch
+class Ahead:
+    def __init__(self, items):
+        self.ready = queue.Queue()
+        self.thread = threading.Thread(target=lambda: [self.ready.put(one) for one in items], daemon=True)
+        self.thread.start()
+        self.thread.join()
+    def __iter__(self):
+        return self
+    def __next__(self):
+        if self.ready.empty():
+            raise StopIteration
+        return self.ready.get()
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for number, x in enumerate(Ahead([torch.randn(4, 4) for _ in range(30)])):
+    opt.zero_grad()
+    model(x).pow(2).mean().backward()
+    opt.step()
+    if number == int(os.environ.get("DIE_AT", "-1")):
+        os.kill(os.getpid(), 9)
+"""
+    )
+    first = detrain("run", "--every", "2batches", "train.py", DIE_AT="9")
+    assert first.status == -9
+    assert "a thread of its own reads ahead for the loop" in first.err
+    second = detrain("run", "--every", "2batches", "train.py")
+    assert second.status == 2
+    assert "a thread of its own reads ahead for the loop" in second.err
+
+
+def test_script_named_with_a_dot_is_resumed_under_that_name_and_without_it(detrain, tmp_path):
+    (tmp_path / "train.py").write_text(
+        """\
+import os, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+seen = []
+def record_batch(loss):
+    seen.append(loss)
+def numbers():
+    while True:
+        yield from range(20)
+for epoch in range(3):
+    for batch in numbers():
+        opt.zero_grad()
+        loss = model(torch.randn(4, 4)).pow(2).mean()
+        loss.backward()
+        opt.step()
+        record_batch(loss.item())
+        if f"{epoch}.{batch}" == os.environ.get("DIE_AT"):
+            os.kill(os.getpid(), 9)
+        if batch == 19:
+            break
+print(sum(seen))
+"""
+    )
+    whole = detrain("run", "--ckpt-dir", "A", "./train.py")
+    assert whole.status == 0, whole.err
+    assert detrain("run", "--ckpt-dir", "B", "--every", "3batches", "./train.py", DIE_AT="1.7").status == -9
+    second = detrain("run", "--ckpt-dir", "B", "--every", "3batches", "./train.py", DIE_AT="2.7")
+    assert "resumed at epoch 1, batch 6" in second.err
+    third = detrain("run", "--ckpt-dir", "B", "--every", "3batches", "train.py")
+    assert "resumed at epoch 2, batch 6" in third.err
+    assert third.out == whole.out
+
+
+def test_time_that_set_up_code_takes_is_not_taken_for_an_epochs(detrain, tmp_path):
+    # Long epochs get a checkpoint at each beginning; these are short.
+    (tmp_path / "train.py").write_text(
+        """\
+import time, torch
+time.sleep(1.5)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(40):
+    for batch in range(2):
+        opt.zero_grad()
+        model(torch.randn(4, 4)).pow(2).mean().backward()
+        opt.step()
+"""
+    )
+    said = detrain("run", "--ckpt-dir", "R", "--keep", "100", "--every", "2s", "train.py")
+    assert said.status == 0, said.err
+    assert len(list((tmp_path / "R").glob("checkpoint_*"))) < 20

@@ -219,3 +219,78 @@ for epoch in range(3):
     assert "To keep one, take the others out of `nests`" in said.err
     info = (tmp_path / "R" / "inst.info").read_text()
     assert "'update_call_line_no': '25'" in info
+
+
+CRITICS = """\
+import torch
+critic, maker = torch.nn.Linear(4, 1), torch.nn.Linear(4, 4)
+critic_opt, maker_opt = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (critic, maker))
+for step in range(8):
+    for _ in range(3):
+        critic_opt.zero_grad()
+        critic(maker(torch.randn(2, 4)).detach()).mean().backward()
+        critic_opt.step()
+    maker_opt.zero_grad()
+    critic(maker(torch.randn(2, 4))).mean().backward()
+    maker_opt.step()
+"""
+
+
+def test_nest_written_by_hand_stays_though_another_would_be_found(tmp_path):
+    (tmp_path / "train.py").write_text(CRITICS)
+    (tmp_path / "R").mkdir()
+    code = {"loop_file_name": "train.py", "loop_line_no": "5", "epoch_file_name": "train.py", "epoch_line_no": "4"}
+    (tmp_path / "R" / "inst.info").write_text(repr({"code_info": code}))
+    said = call("run", "--ckpt-dir", "R", "--every", "2batches", "train.py", folder=tmp_path)
+    assert said.status == 0, said.err
+    assert "training loop found" not in said.err
+    assert (tmp_path / "R" / "checkpoint_7_2.h5").exists()
+
+
+def test_run_that_starts_over_keeps_what_was_traced(trace, tmp_path):
+    assert trace("--vary", "--n 96", "train.py").status == 0
+    traced = (tmp_path / "R" / "inst.info").read_text()
+    said = call("run", "--ckpt-dir", "R", "--fresh", "train.py", folder=tmp_path)
+    assert said.status == 0, said.err
+    assert "training loop found" not in said.err
+    kept = (tmp_path / "R" / "inst.info").read_text()
+    assert kept.replace("'complete': True", "'complete': False") == traced
+
+
+def test_script_with_sparse_gradients_is_traced(tmp_path):
+    (tmp_path / "train.py").write_text(
+        """\
+import torch
+table = torch.nn.Embedding(16, 4, sparse=True)
+opt = torch.optim.SGD(table.parameters(), lr=0.1)
+for epoch in range(2):
+    for batch in range(20):
+        opt.zero_grad(set_to_none=False)
+        table(torch.randint(16, (4,))).pow(2).sum().backward()
+        opt.step()
+"""
+    )
+    said = call("trace", "--ckpt-dir", "R", "train.py", folder=tmp_path)
+    assert said.status == 0, said.err
+    assert "train.py:4 (epoch) > train.py:5 (batch)" in said.err
+
+
+def test_second_round_of_a_changed_script_is_refused(trace, tmp_path):
+    assert trace("train.py").status == 0
+    (tmp_path / "train.py").write_text(SCRIPT + "# one more line\n")
+    said = trace("--diff-size", "32", "train.py", "--n", "96")
+    assert said.status == 2
+    assert "the source has changed between round one and round two" in said.err
+
+
+def test_module_is_traced_and_then_run_from_what_was_found(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "train.py").write_text(SCRIPT)
+    said = call("trace", "--ckpt-dir", "R", "--vary", "--n 96", "-m", "pkg.train", folder=tmp_path)
+    assert said.status == 0, said.err
+    assert "data loader: pkg.train.Rows" in said.err
+    ran = call("run", "--ckpt-dir", "R", "-m", "pkg.train", folder=tmp_path)
+    assert ran.status == 0, ran.err
+    assert "the source has changed" not in ran.err
+    assert "training loop found" not in ran.err

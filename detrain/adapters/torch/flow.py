@@ -70,7 +70,7 @@ class Flow(TorchDispatchMode):  # type: ignore[misc]
 
 def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided:
+        if value.layout is torch.strided and value.numel():  # empty ones share the address 0
             yield value
     elif hasattr(value, "__array_interface__"):
         yield from _of_array(value)

@@ -52,8 +52,7 @@ def watch_in_place(on_update: Callable[[], None]) -> None:
     plain = torch.autograd._engine_run_backward
 
     def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        for leaf in _leaves(outputs):
-            mode.trained[_storage(leaf)] = weakref.ref(leaf)
+        mode.trained.update((_storage(leaf), weakref.ref(leaf)) for leaf in _leaves(outputs) if _storage(leaf))
         return plain(outputs, *args, **kwargs)
 
     torch.autograd._engine_run_backward = run_backward
@@ -103,7 +102,8 @@ class _InPlace(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage().data_ptr())
+    """The address of a tensor's storage; 0 for one that has none: sparse, or empty."""
+    return int(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else 0
 
 
 def _leaves(outputs: Any) -> Iterator[torch.Tensor]:

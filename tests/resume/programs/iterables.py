@@ -177,6 +177,29 @@ for batch, (x, y) in enumerate(forever(loader)):
     log(0, batch, step(model, optimizer, x, y))
 """
     + _END,
+    "generator_that_hands_on_a_transforming_one": _BEGIN
+    + """\
+class Shifted:
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        for x, y in self.loader:
+            yield x + 1, y
+
+
+def forever(loader):
+    while True:
+        for one in loader:
+            yield one
+
+
+loader = forever(Shifted(DataLoader(Points(), batch_size=4, shuffle=True)))
+for batch in range(30):
+    x, y = next(loader)
+    log(0, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+""",
     "generator_expression": _BEGIN
     + """\
 loader = DataLoader(Points(), batch_size=4, shuffle=True)
