@@ -7,6 +7,7 @@ one is built; one that sits inside a suspended generator cannot be replaced and 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import inspect
 import itertools
@@ -226,6 +227,7 @@ class GeneratorHandler(Handler):
             return
         node["at"] = obj.gi_frame.f_lasti
         node["shape"] = xxhash.xxh3_64_hexdigest(code.co_code)
+        node["passes"] = passes_through(code)
         function = next(
             (part for part in gc.get_referents(obj) if type(part) is types.FunctionType and part.__code__ is code), None
         )
@@ -311,7 +313,7 @@ class GeneratorHandler(Handler):
             if obj.gi_frame is not None and obj.gi_frame.f_lasti == node["at"]:
                 return
             try:
-                with stepping(hands_on(obj)):
+                with stepping(hands_on(node, restore)):
                     next(obj)
             except StopIteration:
                 break
@@ -341,33 +343,20 @@ def stepping(is_blind: bool) -> Iterator[None]:
             listener(False)
 
 
-#: Iterators that hand out nothing instead of loading while a step is blind.
-blind_types: set[type] = set()
+def hands_on(node: Node, restore: Restore) -> bool:
+    """True if a saved generator yields what it takes before it does anything with it, and so do the generators that it takes from."""
+    if not node.get("passes"):
+        return False
+    pending = [ref[1] for ref in node["stack"] if is_node(ref)]
+    while pending:
+        inner = restore.tree.nodes[pending.pop()]
+        if inner["k"] == GeneratorHandler.kind and not ("stack" in inner and hands_on(inner, restore)):
+            return False
+        pending += [ref[1] for ref in inner.get("parts", ()) if is_node(ref)]
+    return True
 
 
-def hands_on(generator: types.GeneratorType[Any, Any, Any]) -> bool:
-    """True if a generator takes from such iterators only, and yields what they give before it does anything with it.
-
-    Before its first element nobody can see what it will take from.
-    """
-    sources = [one for value in frames.stack_values(generator) for one in _sources_of(value)]
-    return bool(sources) and passes_through(generator.gi_code) and all(map(_is_blind, sources))
-
-
-def _sources_of(value: Any) -> list[Any]:
-    """What an iterator written in C takes from, which has an order of its own: enumerate, zip."""
-    if type(value) in _COMPOSED_ITERATORS:
-        inner = [one for part in gc.get_referents(value) for one in (part if type(part) is tuple else (part,))]
-        return [source for one in inner if hasattr(type(one), "__next__") for source in _sources_of(one)]
-    return [value]
-
-
-def _is_blind(source: Any) -> bool:
-    if type(source) is types.GeneratorType:
-        return hands_on(source)
-    return any(cls in blind_types for cls in type(source).__mro__)
-
-
+@functools.cache
 def passes_through(code: types.CodeType) -> bool:
     """True if every loop of a generator yields its element before it does anything else with it.
 

@@ -31,7 +31,7 @@ import torch
 from torch.utils.data import dataloader as torch_dataloader
 from torch.utils.data import get_worker_info
 
-from detrain.state.iterators import blind_types, on_blind_steps
+from detrain.state.iterators import on_blind_steps
 from detrain.state.registry import Handler
 from detrain.state.restore import CannotBuild, Restore
 from detrain.state.tree import Node
@@ -146,7 +146,6 @@ def patch() -> None:
     _patch_reset()
     _patch_challenge()
     _settle_names()
-    blind_types.add(BaseIterator)
     if _hand_out_nothing not in on_blind_steps:
         on_blind_steps.append(_hand_out_nothing)
 
