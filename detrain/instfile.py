@@ -176,10 +176,15 @@ def hand_on(source: Path, target: Path) -> None:
         target.write_text(text, encoding="utf-8")
 
 
+def digest(content: bytes) -> str:
+    """xxh3-128 of a source file's content, in hex."""
+    return xxhash.xxh3_128_hexdigest(content)
+
+
 def digest_of(filename: str) -> str:
-    """xxh3-128 of a file, in hex; "" if it cannot be read."""
+    """The digest of a file; "" if it cannot be read."""
     try:
-        return xxhash.xxh3_128_hexdigest(Path(filename).read_bytes())
+        return digest(Path(filename).read_bytes())
     except OSError:
         return ""
 

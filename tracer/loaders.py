@@ -85,9 +85,9 @@ def _names(called: Called, module: str, batch: Site, world: World, passing: Sequ
     """`full_name`, `module`, `init`, `iter` and `next` as inst.info wants them."""
     loader = world.loader_of(called.owner)
     if loader is not None:
-        iterator = type(called.owner) if called.kind == "next" else loader
-        return _entry(loader.__module__, loader.__qualname__, (loader.__module__, f"{loader.__qualname__}.__iter__"), (
-            called.module if called.kind == "next" else iterator.__module__, called.qualname))  # fmt: skip
+        home = loader.__module__
+        following = (called.module if called.kind == "next" else home, called.qualname)
+        return _entry(home, loader.__qualname__, (home, f"{loader.__qualname__}.__iter__"), following)
     attribute = (module, called.qualname)
     owner = called.qualname.rpartition("<locals>.")[2].rpartition(".")[0]
     if called.kind == "function" and owner:  # a static method

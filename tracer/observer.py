@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 import types
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from detrain.nest import NestFinder, is_settled
@@ -33,7 +32,6 @@ class Report:
     updates_seen: int = 0
     gradients_seen: int = 0
     loops_seen: list[tuple[str, int, int]] = field(default_factory=list)  # file, line, iterations; the busiest first
-    is_settled: bool = False
 
 
 @dataclass
@@ -41,7 +39,7 @@ class World:
     """What the observer asks of those who know files, frameworks and state."""
 
     is_user_file: Callable[[str], bool]
-    is_own_file: Callable[[str], bool]
+    is_below: Callable[[str], bool]  # a file that runs the script and is no part of it
     modules: Callable[[], dict[str, types.ModuleType]]  # the user's, by name
     name_of: Callable[[str], str]  # of a module: the script's is not `__main__`
     has_optimizer: Callable[[], bool]
@@ -58,7 +56,7 @@ class Observer:
 
     def __init__(self, probes: Probes, world: World) -> None:
         self._world = world
-        self._stack = Stack(probes.sites, world.is_own_file)
+        self._stack = Stack(probes.sites, world.is_below)
         self._sites = probes.sites
         self._finder = NestFinder(self._must_see_update)
         self._began_s = time.monotonic()
@@ -161,16 +159,15 @@ class Observer:
 
     def finish(self, frame: types.FrameType | None) -> None:
         """Enough has been seen, or the script has ended (then without a frame)."""
-        report, calls = self.report, self._calls
+        report = self.report
         self._stop_watching()
         report.seconds = time.monotonic() - self._began_s
         report.updates_seen, report.gradients_seen = self._finder.updates_seen, self._finder.gradients_seen
         busiest = sorted(self._sites.values(), key=lambda site: -site.ticks)[:3]
         report.loops_seen = [(site.filename, site.line, site.ticks) for site in busiest if site.ticks]
         report.nests = [[_describe(site) for site in nest] for nest in self._nests]
-        if calls is not None and self._nests:
-            batch = self._nests[0][-1]
-            report.is_settled, report.batches = self._is_settled(), batch.ticks
+        if self._nests:
+            report.batches = self._nests[0][-1].ticks
             around = self._stack.frames(frame)
             if not report.candidates:
                 self._describe_calls(around)
@@ -192,8 +189,3 @@ def _describe(site: Site) -> dict[str, Any]:
     return {
         "file_name": site.filename, "line_no": site.line, "part": site.part, "function": site.function,
     }  # fmt: skip
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """For the file that a round leaves."""
-    return asdict(report) | {"process": os.getpid()}

@@ -17,9 +17,9 @@ from detrain.tracer.sizes import attributes_of
 class Stack:
     """Finds the sites around an event. Files without probes, a library's, get sites when gradients are computed inside their loops."""
 
-    def __init__(self, sites: dict[tuple[str, int], Site], is_own: Callable[[str], bool]) -> None:
+    def __init__(self, sites: dict[tuple[str, int], Site], is_below: Callable[[str], bool]) -> None:
         self._sites = sites
-        self._is_own = is_own
+        self._is_below = is_below
         self._loops: dict[str, dict[int, list[LoopSite]]] = {}
         self._headers: dict[tuple[str, int], ast.expr | None] = {}
 
@@ -27,7 +27,7 @@ class Stack:
         """The script's and the libraries' frames, innermost first."""
         found = []
         while frame is not None:
-            if not self._is_own(frame.f_code.co_filename):
+            if not self._is_below(frame.f_code.co_filename):
                 found.append(frame)
             frame = frame.f_back
         return found

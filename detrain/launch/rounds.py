@@ -104,6 +104,8 @@ class Rounds:
     def _say_loaders(self, verdict: inference.Verdict) -> None:
         for one in verdict.loaders:
             keeps = "is in checkpoints" if one["is_capturable"] else "cannot be captured: its batches are replayed"
+            if not one["is_capturable"] and "." not in one["next"][1]:
+                keeps = "cannot be captured, and a function is not replayed: a resume will be refused"
             place = f"{os.path.basename(one['file_name'])}:{one['line_no']}"
             say(f"data loader: {one['full_name']}, asked by {one['next'][1]} at {place}; its state {keeps}")
 

@@ -9,17 +9,18 @@ import os
 import random
 import sys
 import types
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 import detrain
-from detrain import adapters
+from detrain import adapters, instfile
 from detrain.launch import frameworks, preload, script
-from detrain.rewrite.importer import UserFinder, digest_of
+from detrain.rewrite.importer import UserFinder
 from detrain.session.loading import is_capturable
 from detrain.session.session import Frameworks
 from detrain.state import known_source
-from detrain.tracer.observer import Observer, Report, World, as_json
+from detrain.tracer.observer import Observer, Report, World
 from detrain.tracer.probes import Probes
 
 _OWN = os.path.dirname(os.path.realpath(detrain.__file__)) + os.sep
@@ -47,7 +48,7 @@ class Tracing:
             self.probes,
             World(
                 is_user_file=lambda name: name in self.digests,
-                is_own_file=lambda name: _is_below(name),
+                is_below=_is_below,
                 modules=self._modules,
                 name_of=lambda name: self._script_name if name == "__main__" else name,
                 has_optimizer=self.frameworks.has_optimizer,
@@ -67,7 +68,7 @@ class Tracing:
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """The code of a user's file, with probes."""
         tree: Any = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-        self.digests[filename] = digest_of(content)
+        self.digests[filename] = instfile.digest(content)
         return self.probes.compile(tree, filename)
 
     def run(self) -> None:
@@ -132,7 +133,7 @@ class Tracing:
 
     def _leave(self, report: Report) -> NoReturn:
         """Write the report and end at once: what the script does at its end must not be done by half a training."""
-        document = {**as_json(report), "sources": self.digests}
+        document = {**asdict(report), "sources": self.digests}
         path = Path(self.request["report"])
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(document), encoding="utf-8")

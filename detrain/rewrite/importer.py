@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import xxhash
 
 import detrain
+from detrain import instfile
 
 #: Part of each known loop: file name to (line to part). Loops of a user's file that are not named get the part "".
 Parts = Mapping[str, Mapping[int, str]]
@@ -68,7 +69,7 @@ class Instrumenter:
         only_known = self._only_known or not is_user_file(filename)
         parts = {site.line: known.get(site.line, "") for site in eligible if site.line in known or not only_known}
         self.loops[filename] = {site.line: site.end_line for site in sites if site.line in parts}
-        self.digests[filename] = digest_of(content)
+        self.digests[filename] = instfile.digest(content)
         if not parts:
             code: types.CodeType = compile(content, filename, "exec", dont_inherit=True)
         else:
@@ -99,11 +100,6 @@ class Instrumenter:
         if path is not None:
             _write(path, marshal.dumps(code))
         return code
-
-
-def digest_of(content: bytes) -> str:
-    """xxh3-128 of a source file, in hex."""
-    return xxhash.xxh3_128_hexdigest(content)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import gc
 import json
-import random
 import sys
 import threading
 import types
@@ -235,12 +234,13 @@ def check(replayed: list[tuple[str, Any, str]]) -> None:
             )
 
 
-def digest_of(loader: Any) -> str:
-    """xxh3-64 of all that can be captured of a loader, in hex."""
+def digest_of(value: Any) -> str:
+    """xxh3-64 of all that can be captured of an object, in hex."""
+    import detrain.state.load_handlers  # noqa: F401 - registers the handlers
     from detrain.state.walk import Walk
 
     walk = Walk()
-    walk.root("loader", loader)
+    walk.root("value", value)
     tree = walk.run()
     state = xxhash.xxh3_64(json.dumps(tree.nodes, sort_keys=True).encode())
     for array in tree.arrays:
@@ -258,15 +258,3 @@ def is_capturable(value: Any) -> bool:
     walk.root("loader", value)
     walk.run()
     return not any(node.get("loud") or node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)
-
-
-def generator_states(generators: Mapping[str, Any]) -> Any:
-    """Something that differs if any of the generators has moved."""
-    found: list[Any] = []
-    for generator in generators.values():
-        if isinstance(generator, random.Random):
-            found.append(generator.getstate())
-        else:
-            state = generator.get_state() if hasattr(generator, "get_state") else generator.bit_generator.state
-            found.append(state.numpy().tobytes() if hasattr(state, "numpy") else repr(state))
-    return found

@@ -16,7 +16,7 @@ from typing import Any
 from detrain import instfile
 from detrain.nest import NestFinder, is_settled
 from detrain.session.files import OutputFiles
-from detrain.session.loading import Loading, generator_states
+from detrain.session.loading import Loading, digest_of
 from detrain.session.loops import Loop, Site, address, innermost_active
 from detrain.session.messages import say, warn
 from detrain.session.policy import Policy
@@ -106,7 +106,7 @@ class Session:
         self.settings, self.directory, self.policy = settings, directory, policy
         self.info, self.frameworks, self.resume = info, frameworks, resume
         self.files = OutputFiles(directory.path)
-        self.loading = Loading(info.extra, lambda: generator_states(frameworks.generators()))
+        self.loading = Loading(info.extra, lambda: digest_of(frameworks.generators()))
         self.top: Loop | None = None
         self.is_off = False
         #: Epoch-loop iterations begun in this run, batches begun, batches begun in this epoch.

@@ -20,11 +20,11 @@ def has_optimizer() -> bool:
 
 
 class Watch:
-    """Reports every optimizer step and every computation of gradients, until it is stopped."""
+    """Reports every optimizer step and every computation of gradients."""
 
     def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[], None]) -> None:
         self._on_gradient = on_gradient
-        self._handle = register_optimizer_step_post_hook(lambda *_: on_update())
+        register_optimizer_step_post_hook(lambda *_: on_update())
         self._plain = torch.autograd._engine_run_backward
         torch.autograd._engine_run_backward = self._run_backward
 
@@ -32,15 +32,10 @@ class Watch:
         self._on_gradient()
         return self._plain(*args, **kwargs)
 
-    def stop(self) -> None:
-        """Take the hooks out again."""
-        self._handle.remove()
-        torch.autograd._engine_run_backward = self._plain
 
-
-def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[], None]) -> Watch:
+def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[], None]) -> None:
     """Begin to watch."""
-    return Watch(on_update, on_gradient)
+    Watch(on_update, on_gradient)
 
 
 def watch_in_place(on_update: Callable[[], None]) -> None:
