@@ -18,6 +18,7 @@ from typing import Any
 import xxhash
 
 from detrain.errors import RestoreError
+from detrain.session.messages import warn
 
 
 class OutputFiles:
@@ -127,6 +128,10 @@ class OutputFiles:
                 if size >= 0:
                     self._put_back_one(path, size)
             self.forget_held()
+        except OSError as error:
+            raise RestoreError(
+                f"a file of the script cannot be brought back to what it was at the checkpoint: {error}"
+            ) from error
         finally:
             self._is_own = False
 
@@ -146,9 +151,14 @@ class OutputFiles:
     def give_up(self) -> None:
         """The checkpoint was not reached: leave the files as the dead attempt left them."""
         self._is_own = True
-        for path, held in self._held.items():
-            shutil.copyfile(held, path)
-        self.forget_held()
+        for path, held in list(self._held.items()):
+            try:
+                shutil.copyfile(held, path)
+                del self._held[path]
+            except OSError as error:
+                warn("file-held", f"{path} cannot be put back ({error}); its content is in {held}")
+        if not self._held:
+            self.forget_held()
 
     def forget_held(self) -> None:
         """What was held is in place again."""

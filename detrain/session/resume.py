@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from detrain.errors import DetrainError, ResumeRefused
+from detrain.errors import DetrainError, RestoreError, ResumeRefused
 from detrain.session.loops import Loop
 from detrain.session.messages import say
 
@@ -60,6 +61,9 @@ class Resume:
             self._arrive(session, loop, frame, target)
         except DetrainError as error:
             fail(session, error)
+        except Exception as error:  # noqa: BLE001 - a script that catches everything would go on with half a state
+            traceback.print_exc()
+            fail(session, RestoreError(f"{target.name} cannot be restored: {type(error).__name__}: {error}"))
 
     def _leads_to(self, loop: Loop, position: list[list[Any]]) -> bool:
         path = [one for one in loop.path if one.site.part]

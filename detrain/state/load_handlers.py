@@ -1,5 +1,21 @@
 """Importing this registers every handler that needs no framework."""
 
-from detrain.state import containers, functions, iterators, objects, openfiles, randomness
+from detrain.state import (
+    caches,
+    containers,
+    functions,
+    hdf5files,
+    iterators,
+    memory,
+    objects,
+    openfiles,
+    processes,
+    randomness,
+    references,
+    telltales,
+)
 
-__all__ = ["containers", "functions", "iterators", "objects", "openfiles", "randomness"]
+__all__ = [
+    "caches", "containers", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "processes", "randomness", "references",
+    "telltales",
+]  # fmt: skip

@@ -10,12 +10,11 @@ import enum
 import fractions
 import functools
 import logging
-import mmap
-import multiprocessing.process
 import operator
 import pathlib
 import pickle
 import re
+import struct
 import sys
 import threading
 import types
@@ -28,8 +27,8 @@ import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.known_source import is_user_module
-from detrain.state.registry import Handler, register, type_name
-from detrain.state.restore import MISSING, Restore, Unrestored
+from detrain.state.registry import Handler, register, register_name, type_name
+from detrain.state.restore import MISSING, CannotBuild, Restore, Unrestored
 from detrain.state.tree import Node
 from detrain.state.walk import Walk, instance_dict, keep
 
@@ -195,68 +194,6 @@ def register_value(cls: type, encode: Callable[[Any], Any], decode: Callable[...
     register(_values, cls)
 
 
-class WeakReferenceHandler(Handler):
-    """A weak reference to something that is reachable otherwise."""
-
-    kind = "weakref"
-    has_attributes = False
-
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        target = obj()
-        if target is not None and walk.numbers.get(id(target)) is None:
-            # Walking on from here would keep alive, after a restore, what the script lets die.
-            keep(node, "a weak reference to an object that nothing else reaches", is_loud=False)
-            return
-        node["to"] = walk.child(target, "()")
-
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if "kept" in node:
-            return isinstance(live, weakref.ref)
-        return super().is_twin(live, node, restore) and live() is restore.value(node["to"], live())
-
-    def build(self, node: Node, restore: Restore) -> Any:
-        target = restore.value(node["to"])
-        return weakref.ref(target) if target is not None else _dead_reference()
-
-
-def _dead_reference() -> Any:
-    class _Gone:
-        pass
-
-    return weakref.ref(_Gone())
-
-
-class WeakContainerHandler(Handler):
-    """Weak dicts and sets: what is in them is theirs to forget; the members that are still reachable are put back."""
-
-    kind = "weak container"
-    has_attributes = False
-
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        if isinstance(obj, weakref.WeakSet):
-            node["seq"] = walk.children(list(obj))
-        else:
-            node["items"] = [[walk.child(k, ".<key>"), walk.child(v, "[…]")] for k, v in list(obj.items())]
-
-    def build(self, node: Node, restore: Restore) -> Any:
-        return restore.find_type(node)()
-
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        if "seq" in node:
-            members = restore.values(node["seq"])
-            restore.afterwards(lambda: _refill(obj, members))
-        else:
-            live = dict(obj.items())
-            pairs = [(restore.value(k), v) for k, v in node["items"]]
-            filled = [(k, restore.value(v, live.get(k, MISSING))) for k, v in pairs]
-            restore.afterwards(lambda: _refill(obj, filled))
-
-
-def _refill(obj: Any, members: list[Any]) -> None:
-    obj.clear()
-    obj.update(members)
-
-
 class KeptHandler(Handler):
     """Objects that hold nothing of a run's numbers: locks, threads, loggers, compiled code. The set-up code makes them again."""
 
@@ -328,34 +265,46 @@ class UnrestoredHandler(Handler):
         keep(node, "an earlier resume could not make it again", is_loud=False)
 
 
+def _found(match: re.Match[Any]) -> tuple[Any, ...]:
+    return (match.re.pattern, match.re.flags, match.string, match.start(), match.endpos, match.regs)
+
+
+def _find_again(pattern: Any, flags: int, string: Any, start: int, end: int, regs: Any) -> re.Match[Any]:
+    match = re.compile(pattern, flags).match(string, start, end)
+    if match is None or match.regs != regs:
+        raise CannotBuild("a match that hangs on what stands before it")
+    return match
+
+
 register(ObjectHandler())
 register(UnrestoredHandler(), Unrestored)
 register(OpaqueHandler())
 register(BesideHandler())
-register(NamespaceHandler(), types.SimpleNamespace)
+register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "numpy:ufunc")
+register(NamespaceHandler(), types.SimpleNamespace, _thread._local)  # of a `threading.local`, what this thread sees
 register(ExceptionHandler(), BaseException)
 register(ClassHandler(), type)
 register(ModuleHandler(), types.ModuleType)
 register(EnumHandler(), enum.Enum)
-register(WeakReferenceHandler(), weakref.ref)
-register(WeakContainerHandler(), weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 register(
     KeptHandler(),
-    _thread.LockType, _thread.RLock, threading.Thread, threading.Event, threading.Condition, threading.Semaphore,
-    threading.Barrier, _thread._local, multiprocessing.process.BaseProcess, logging.Logger, logging.Handler, logging.LoggerAdapter,
+    _thread.LockType, _thread.RLock, threading.Thread, threading.Condition, logging.Logger, logging.Handler,
+    logging.LoggerAdapter,
     types.CodeType, types.FrameType, types.TracebackType, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
-    types.MappingProxyType, property, classmethod, staticmethod, functools.cached_property, types.GenericAlias,
-    types.UnionType, type(functools.lru_cache(lambda: None)), type(Ellipsis), type(NotImplemented),
-    type(sys.flags), _csv.Writer, weakref.ProxyType, weakref.CallableProxyType, mmap.mmap,
+    property, classmethod, staticmethod, functools.cached_property, types.GenericAlias,
+    types.UnionType, type(Ellipsis), type(NotImplemented),
+    type(sys.flags), _csv.Writer, weakref.ProxyType, weakref.CallableProxyType,
 )  # fmt: skip
 
 register_value(slice, lambda v: (v.start, v.stop, v.step))
 register_value(range, lambda v: (v.start, v.stop, v.step))
 register_value(pathlib.PurePath, lambda v: (str(v),))
 register_value(re.Pattern, lambda v: (v.pattern, v.flags), re.compile)
+register_value(re.Match, _found, _find_again)
 register_value(decimal.Decimal, lambda v: (str(v),))
 register_value(fractions.Fraction, lambda v: (v.numerator, v.denominator))
+register_value(struct.Struct, lambda v: (v.format,))
 register_value(uuid.UUID, lambda v: (str(v),))
 register_value(datetime.timedelta, lambda v: (v.days, v.seconds, v.microseconds))
 register_value(operator.itemgetter, lambda v: v.__reduce__()[1])

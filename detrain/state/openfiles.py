@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import sys
 from typing import Any
@@ -41,6 +44,8 @@ class FileHandler(Handler):
             return
         if not obj.seekable():
             raise CaptureError("a pipe or socket has no position to come back to")
+        if _is_compressed(obj) and obj.writable():
+            raise CaptureError("a compressed file cannot be cut back to what it was")
         try:
             if obj.writable():
                 obj.flush()
@@ -48,7 +53,10 @@ class FileHandler(Handler):
         except OSError as error:
             raise CaptureError(f"its position cannot be told ({error})") from None
         node["name"] = _name(obj)
-        node["mode"] = _raw_mode(obj)
+        if _is_compressed(obj):
+            node["compressed"] = type(getattr(obj, "buffer", obj)).__module__
+        else:
+            node["mode"] = _raw_mode(obj)
         if isinstance(obj, io.TextIOWrapper):
             node["text"] = [obj.encoding, obj.errors]
 
@@ -68,15 +76,16 @@ class FileHandler(Handler):
             made: Any = open(os.devnull, "rb")  # noqa: SIM115 - a closed file is what is asked for
             made.close()
             return made
-        name, mode = node["name"], node["mode"]
+        name, mode = node["name"], node.get("mode", "rb")
         if not isinstance(name, str) or not os.path.exists(name):
             raise RestoreError(f"{restore.path_of(node)}: the file {name} that the script had open is gone")
         # "w" and "x" would empty the file or refuse; what they leave behind is a file open for writing.
         mode = "r+b" if mode[0] in "wx" else mode
+        opened = open if "compressed" not in node else vars(_COMPRESSED[node["compressed"]])["open"]
         if "text" in node:
             encoding, errors = node["text"]
-            return open(name, mode.replace("b", ""), encoding=encoding, errors=errors)
-        return open(name, mode)
+            return opened(name, mode.replace("b", "") if opened is open else "rt", encoding=encoding, errors=errors)
+        return opened(name, mode)
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if "standard" in node:
@@ -89,8 +98,18 @@ class FileHandler(Handler):
         restore.afterwards(lambda: obj.seek(node["position"]) and None)
 
 
+#: Modules with an `open` of their own; such files can be read anywhere, by reading them again up to there.
+_COMPRESSED = {"gzip": gzip, "bz2": bz2, "lzma": lzma}
+
+
+def _is_compressed(obj: Any) -> bool:
+    return isinstance(getattr(obj, "buffer", obj), (gzip.GzipFile, bz2.BZ2File, lzma.LZMAFile))
+
+
 def _name(obj: Any) -> Any:
-    name = obj.name
+    inner = getattr(obj, "buffer", obj)
+    named: Any = vars(inner)["_fp"] if isinstance(inner, (bz2.BZ2File, lzma.LZMAFile)) else inner
+    name = named.name
     return os.path.abspath(os.fsdecode(name)) if isinstance(name, (str, bytes)) else name
 
 
@@ -125,5 +144,8 @@ class MemoryFileHandler(Handler):
         obj.seek(node["position"])
 
 
-register(FileHandler(), io.TextIOWrapper, io.BufferedWriter, io.BufferedReader, io.BufferedRandom, io.FileIO)
+register(
+    FileHandler(),
+    io.TextIOWrapper, io.BufferedWriter, io.BufferedReader, io.BufferedRandom, io.FileIO, gzip.GzipFile, bz2.BZ2File, lzma.LZMAFile,
+)  # fmt: skip
 register(MemoryFileHandler(), io.StringIO, io.BytesIO)

@@ -50,6 +50,7 @@ class Handler:
 
 
 _by_type: dict[type, Handler] = {}
+_by_name: dict[str, Handler] = {}
 _by_kind: dict[str, Handler] = {}
 _found: dict[type, Handler] = {}
 
@@ -59,6 +60,13 @@ def register(handler: Handler, *handled: type) -> None:
     _by_kind[handler.kind] = handler
     for cls in handled:
         _by_type[cls] = handler
+    _found.clear()
+
+
+def register_name(handler: Handler, *handled: str) -> None:
+    """The same for types of modules that may not be loaded, as `module:qualname`."""
+    _by_kind[handler.kind] = handler
+    _by_name.update(dict.fromkeys(handled, handler))
     _found.clear()
 
 
@@ -81,6 +89,8 @@ def _find(cls: type) -> Handler:
             break
         if base in _by_type:
             return _by_type[base]
+        if type_name(base) in _by_name:
+            return _by_name[type_name(base)]
         if not is_python_class(base):
             # Memory of a layout that nobody here knows: only the type's own pickling can tell what is in it.
             return _by_kind["opaque"]

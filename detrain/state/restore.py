@@ -129,7 +129,7 @@ class Restore:
         target = self.twins.by_number.get(number, MISSING)
         if target is MISSING and live is not MISSING and id(live) not in self.twins.claimed:
             target = live
-        if target is not MISSING and not handler.is_twin(target, node, self):
+        if target is not MISSING and not self._is_twin(target, node, handler):
             target = MISSING
         is_new = target is MISSING
         if is_new:
@@ -149,6 +149,10 @@ class Restore:
         if "kept" not in node:
             (self._last if handler.is_last else self._pending).append((number, target, is_new))
         return target
+
+    def _is_twin(self, target: Any, node: Node, handler: registry.Handler) -> bool:
+        # Of an object that was kept the node says nothing more.
+        return registry.type_name(type(target)) == node["t"] if "kept" in node else handler.is_twin(target, node, self)
 
     def values(self, refs: list[Ref], live: Any = ()) -> list[Any]:
         """Restored values of a sequence; `live` is the live sequence."""

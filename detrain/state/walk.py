@@ -16,7 +16,18 @@ import numpy as np
 
 from detrain.errors import CaptureError
 from detrain.state import registry
-from detrain.state.tree import ATOMS, Array, Node, Ref, Tree, encode_atom, encode_value, is_value, key_segment
+from detrain.state.tree import (
+    ATOMS,
+    Array,
+    Node,
+    Ref,
+    Tree,
+    decode_value,
+    encode_atom,
+    encode_value,
+    is_value,
+    key_segment,
+)
 
 
 class Walk:
@@ -97,6 +108,10 @@ class Walk:
         """Refs of named values."""
         return [[name, self.child(value, key_segment(name, field_name))] for name, value in names_values]
 
+    def is_as_first_told(self, told: Any) -> bool:
+        """False if the object that is being captured told something else when the loops were entered."""
+        return self._census is None or self._census.told.get(self.path, told) == told
+
     @property
     def path(self) -> str:
         """Path of the node that is being captured."""
@@ -122,6 +137,8 @@ class Walk:
                 self._capture_attributes(obj, node, cls)
         except CaptureError as error:
             keep(node, str(error), is_loud=True)
+        except Exception as error:  # noqa: BLE001 - a checkpoint must not end the training; the leaf is named, and no resume is silent
+            keep(node, f"it cannot be looked at: {type(error).__name__}: {error}", is_loud=True)
 
     def _capture_attributes(self, obj: Any, node: Node, cls: type) -> None:
         attrs = instance_dict(obj)
@@ -186,6 +203,11 @@ class Census:
         self._numbers = walk.numbers
         self._types = [node["t"] for node in walk.tree.nodes]
         self._paths = [path.removeprefix(".") for path in walk.paths]
+        #: What objects said that can only be compared.
+        self.told = {
+            self._paths[number]: decode_value(node["v"])
+            for number, node in enumerate(walk.tree.nodes) if node["k"] == "telltale" and "v" in node
+        }  # fmt: skip
         self._by_path: dict[str, int] = {}
         for number, path in enumerate(self._paths):
             if not path.startswith("loops["):

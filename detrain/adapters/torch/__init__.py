@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from detrain.adapters import Settings
-from detrain.adapters.torch import loading, tensors
+from detrain.adapters.torch import loading, scripted, tensors
 from detrain.adapters.torch.flow import Flow
 from detrain.adapters.torch.watching import has_optimizer, is_trained, loader_of, watch_in_place, watch_updates
 from detrain.state import objects, tree
@@ -19,6 +19,7 @@ register(tensors.TensorHandler(), torch.Tensor)
 register(tensors.StorageHandler(), torch.UntypedStorage)
 register(tensors.GeneratorHandler(), torch.Generator)
 register(loading.WorkerIteratorHandler(), loading.WorkerIterator)
+register(scripted.ScriptModuleHandler(), torch.jit.RecursiveScriptModule)
 objects.register_value(torch.dtype, lambda v: (tensors.dtype_name(v),), lambda name: getattr(torch, name))
 objects.register_value(torch.device, lambda v: (str(v),))
 objects.register_value(torch.Size, tuple, lambda *dims: torch.Size(dims))
@@ -26,7 +27,11 @@ objects.register_value(torch.layout, lambda v: (str(v).removeprefix("torch."),),
 objects.register_value(
     torch.memory_format, lambda v: (str(v).removeprefix("torch."),), lambda name: getattr(torch, name)
 )
-register(objects.KeptHandler(), torch.cuda.Stream, torch.cuda.Event)
+register(
+    objects.KeptHandler(),
+    torch.cuda.Stream, torch.cuda.Event, torch.finfo, torch.iinfo, torch._C.ScriptFunction, torch._C.ScriptMethod,
+    torch._C.CompilationUnit,
+)  # fmt: skip
 __all__ = [
     "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "loader_of", "prepare",
     "set_flags", "watch_in_place", "watch_updates",

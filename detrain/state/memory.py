@@ -1,0 +1,110 @@
+"""Handlers for plain memory: ctypes and memory maps, shared with other processes or not."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Any
+
+import numpy as np
+
+from detrain.errors import CaptureError, RestoreError
+from detrain.state.registry import Handler, register
+from detrain.state.restore import CannotBuild, Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk, keep
+
+
+class CDataHandler(Handler):
+    """Numbers, arrays and structures of ctypes, also in shared memory: their bytes."""
+
+    kind = "ctypes"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if _has_addresses(type(obj)):
+            raise CaptureError("it holds an address")
+        walk.array(node, np.frombuffer(memoryview(obj).cast("B"), dtype=np.uint8))
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return restore.find_type(node)()
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        content = restore.data(node).tobytes()
+        if len(content) != ctypes.sizeof(obj):
+            raise RestoreError(f"{restore.path_of(node)} has {ctypes.sizeof(obj)} bytes and had {len(content)}")
+        ctypes.memmove(ctypes.addressof(obj), content, len(content))
+
+
+def _has_addresses(cls: Any) -> bool:
+    """True for types whose bytes mean something in one process only."""
+    if issubclass(cls, ctypes.Array):
+        return _has_addresses(cls._type_)
+    if issubclass(cls, (ctypes.Structure, ctypes.Union)):
+        return any(_has_addresses(field[1]) for field in getattr(cls, "_fields_", ()))
+    return getattr(cls, "_type_", "P") in ("P", "z", "Z", "O")
+
+
+class MemoryMapHandler(Handler):
+    """A memory map that can be written: its bytes. Those under a `numpy.memmap` are the array's."""
+
+    kind = "memory map"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if obj.closed:
+            keep(node, "closed", is_loud=False)
+            return
+        content = np.frombuffer(obj, dtype=np.uint8)
+        holder = walk.tree.nodes[node["p"]]["t"] if node["p"] is not None else ""
+        if not content.flags.writeable or holder.startswith("numpy:"):
+            keep(node, "shows a file or an array", is_loud=False)
+        else:
+            walk.array(node, content.copy())  # a view would keep the script from closing the map
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        raise CannotBuild("a memory map is made by the script")
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        content = restore.data(node).tobytes()
+        if len(content) != len(obj):
+            raise RestoreError(f"{restore.path_of(node)} has {len(obj)} bytes and had {len(content)}")
+        obj[:] = content
+
+
+class ViewHandler(Handler):
+    """A memoryview: what it looks at, and how."""
+
+    kind = "memoryview"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        try:
+            node["of"] = walk.child(obj.obj, "")
+        except ValueError:
+            keep(node, "released", is_loud=False)
+            return
+        node["look"] = _look(obj)
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        return _look(live) == node["look"] and restore.value(node["of"], live.obj) is live.obj
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        whole = memoryview(restore.value(node["of"]))
+        format_, shape, strides = node["look"]
+        if _look(whole) != node["look"]:
+            whole = whole.cast("B").cast(format_, shape)
+        if _look(whole) != [format_, shape, strides]:
+            raise CannotBuild("a view of a part of something")
+        return whole
+
+
+def _look(view: memoryview) -> list[Any]:
+    return [view.format, list(view.shape or ()), list(view.strides or ())]
+
+
+register(ViewHandler(), memoryview)
+register(CDataHandler(), ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
+register(MemoryMapHandler(), mmap.mmap)
