@@ -16,6 +16,6 @@ from detrain.state import (
 )
 
 __all__ = [
-    "caches", "containers", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "processes", "randomness", "references",
-    "telltales",
+    "caches", "containers", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "processes", "randomness",
+    "references", "telltales",
 ]  # fmt: skip
