@@ -6,6 +6,7 @@
 #include "stream.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,33 +41,37 @@ static int device(int close_on_exec) {
 }
 
 /* The mode is there only when a file may be created. */
-#define READ_MODE(flags, mode)                           \
-    mode_t mode = 0;                                     \
-    if (((flags) & O_CREAT) || ((flags) & __O_TMPFILE)) { \
-        va_list rest;                                    \
-        va_start(rest, flags);                           \
-        mode = va_arg(rest, mode_t);                     \
-        va_end(rest);                                    \
+#define READ_MODE(flags, mode)                                                         \
+    mode_t mode = 0;                                                                   \
+    if (((flags) & O_CREAT) || ((flags) & __O_TMPFILE)) {                              \
+        va_list rest;                                                                  \
+        va_start(rest, flags);                                                         \
+        mode = va_arg(rest, mode_t);                                                   \
+        va_end(rest);                                                                  \
     }
 
 #define ANSWER_OPEN(name)                                                              \
     EXPORT int name(const char *path, int flags, ...) {                                \
         READ_MODE(flags, mode)                                                         \
         if (answers(path, flags, CALLER)) return device(flags & O_CLOEXEC);            \
-        return NEXT(name)(path, flags, mode);                                          \
+        char buffer[PATH_MAX];                                                         \
+        return NEXT(name)(detrain_path(path, buffer), flags, mode);                    \
     }
 
 #define ANSWER_OPENAT(name)                                                            \
     EXPORT int name(int directory, const char *path, int flags, ...) {                 \
         READ_MODE(flags, mode)                                                         \
         if (answers(path, flags, CALLER)) return device(flags & O_CLOEXEC);            \
-        return NEXT(name)(directory, path, flags, mode);                               \
+        char buffer[PATH_MAX];                                                         \
+        return NEXT(name)(directory, detrain_path(path, buffer), flags, mode);         \
     }
 
 #define ANSWER_FOPEN(name)                                                             \
     EXPORT FILE *name(const char *path, const char *mode) {                            \
+        char buffer[PATH_MAX];                                                         \
         int is_reader = mode != NULL && mode[0] == 'r' && strchr(mode, '+') == NULL;   \
-        if (!is_reader || !answers(path, O_RDONLY, CALLER)) return NEXT(name)(path, mode); \
+        if (!is_reader || !answers(path, O_RDONLY, CALLER))                            \
+            return NEXT(name)(detrain_path(path, buffer), mode);                       \
         int fd = device(strchr(mode, 'e') != NULL);                                    \
         FILE *file = fd < 0 ? NULL : fdopen(fd, mode);                                 \
         if (fd >= 0 && file == NULL) close(fd);                                        \
@@ -92,13 +97,15 @@ int __openat64_2(int directory, const char *path, int flags);
 #define ANSWER_OPEN_2(name)                                                            \
     EXPORT int name(const char *path, int flags) {                                     \
         if (answers(path, flags, CALLER)) return device(flags & O_CLOEXEC);            \
-        return NEXT(name)(path, flags);                                                \
+        char buffer[PATH_MAX];                                                         \
+        return NEXT(name)(detrain_path(path, buffer), flags);                          \
     }
 
 #define ANSWER_OPENAT_2(name)                                                          \
     EXPORT int name(int directory, const char *path, int flags) {                      \
         if (answers(path, flags, CALLER)) return device(flags & O_CLOEXEC);            \
-        return NEXT(name)(directory, path, flags);                                     \
+        char buffer[PATH_MAX];                                                         \
+        return NEXT(name)(directory, detrain_path(path, buffer), flags);               \
     }
 
 ANSWER_OPEN_2(__open_2)

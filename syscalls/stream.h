@@ -27,4 +27,7 @@ uint64_t detrain_next_child(void);
 void detrain_forget_child(uint64_t ordinal);
 uint64_t detrain_child_key(uint64_t ordinal);
 
+/* PATH, or what it means if it names this process by the id that a script was told; BUFFER has room for PATH_MAX bytes. */
+const char *detrain_path(const char *path, char *buffer);
+
 #endif

@@ -14,6 +14,7 @@ from typing import Any
 from detrain import adapters, hooks, instfile
 from detrain.errors import DetrainError, ResumeRefused, UsageError
 from detrain.launch import environment, frameworks, preload, script
+from detrain.launch.answers import Answers
 from detrain.launch.signals import Signals
 from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import policy
@@ -66,6 +67,7 @@ class Attempt:
         self.session = Session(
             settings, self.directory, policy.Policy(every, time.monotonic()), info, self.frameworks, self.resume
         )
+        self.answers = Answers(self.directory.path / "answers.log", self.record["process"], self.session.is_user_file)
         self.instrumenter = Instrumenter(
             info.parts(),
             self.directory.path / "cache",
@@ -115,6 +117,9 @@ class Attempt:
             )
         record["attempts"] = before["attempts"] + 1
         record["began"] = before["began"]
+        record["process"] = before.get("process", record["process"])
+        if self.directory.checkpoint_paths() and not self.request["trust_changes"]:
+            record["machine"] = before.get("machine", record["machine"])
         record["only_known"] = before.get("only_known", False)
         self.directory.write_record(record)
         return record
@@ -129,8 +134,9 @@ class Attempt:
             "seed": self.request["seed"],
             "every": self.request["every"],
             "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "process": os.getpid(),
             "attempts": 1,
-            "processors": os.cpu_count(),
+            "machine": self.request["machine"],
             "is_address_space_fixed": self.request["is_address_space_fixed"],
             "only_known": None,
         }
@@ -223,12 +229,22 @@ class Attempt:
         settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"])
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
-        os.register_at_fork(after_in_child=session.stop)
-        session.on_training = Signals(session).listen
+        os.register_at_fork(after_in_child=self._stop)
+        session.on_training = self._begin_training
         session.files.watch()
         if self.frameworks.entropy is not None:
             # What the launch has taken is none of the script's, and may be more in this attempt than in another.
             preload.set_entropy_state((0, 0))
+        self.answers.begin()
+
+    def _begin_training(self) -> None:
+        self.answers.stop_clock()
+        Signals(self.session).listen()
+
+    def _stop(self) -> None:
+        """Take part in nothing any more: in a forked child, or once the script has ended."""
+        self.session.stop()
+        self.answers.stop()
 
     def _on_module(self, name: str) -> None:
         from detrain.state import known_source
@@ -240,7 +256,7 @@ class Attempt:
         if session.is_off:
             return  # a forked child that leaves through the script's end
         was_pending = self.resume.is_pending
-        session.stop()
+        self._stop()
         if was_pending and status == 0:
             session.files.give_up()
             say(

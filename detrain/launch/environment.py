@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from detrain.launch import preload
+from detrain.launch import machine, preload
+from detrain.store.directory import RunDirectory
 
 #: The request for the attempt, on its way through `execve`; the attempt takes it out of its environment.
 REQUEST = "DETRAIN_REQUEST"
@@ -25,11 +26,26 @@ _READ_ONLY = 0xFFFFFFFF
 
 
 def replace_process(request: dict[str, Any]) -> NoReturn:
-    """Become the attempt, in this very process (same pid)."""
+    """Become the attempt, in this very process (same pid). Raises `ResumeRefused` if this machine cannot go on with the run."""
+    request["machine"] = machine.describe()
+    for name, value in _held(request).items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
     words, environment = prepare(request)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, words, environment)
+
+
+def _held(request: dict[str, Any]) -> dict[str, str | None]:
+    """What a run that goes on wants of the environment, where it is another now."""
+    directory = RunDirectory(Path(request["ckpt_dir"]))
+    if request["fresh"] or request["trust_changes"] or directory.finished_at() or not directory.checkpoint_paths():
+        return {}
+    record = directory.read_record()
+    return machine.hold(record["machine"], request["machine"]) if record and "machine" in record else {}
 
 
 def prepare(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:

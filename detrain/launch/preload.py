@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 SEED_VARIABLE = "DETRAIN_ENTROPY_SEED"
 """The library answers only when this is set at load: any text; equal texts give equal streams."""
@@ -81,6 +83,38 @@ def rename_at_exit(prepared: Path, final: Path) -> bool:
     """Let the very last act of this process be a rename, made only if it ends by itself; False if no library is there to do it."""
     function = _function("detrain_rename_at_exit", ctypes.c_char_p, ctypes.c_char_p)
     return function is not None and bool(function(os.fsencode(prepared), os.fsencode(final)))
+
+
+_Answering = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_answering: dict[str, Any] = {}  # the C functions made of Python's, which must live as long as they are called
+
+
+def answer_clock(function: Callable[[int], int] | None) -> bool:
+    """Let `function` answer this thread's Python code when it asks what time it is (ns since 1970); None: the real clock.
+
+    False if the library is not there.
+    """
+    return _answer("detrain_answer_clock", function)
+
+
+def answer_process(function: Callable[[int], int] | None, number: int) -> bool:
+    """Let `function` answer Python code that asks for the process id, and take `number` for this process where it is used."""
+    is_there = _answer("detrain_answer_process", function)
+    known_as = _function("detrain_known_as", ctypes.c_int)
+    if known_as is not None:
+        known_as.restype = None
+        known_as(number)
+    return is_there
+
+
+def _answer(name: str, function: Callable[[int], int] | None) -> bool:
+    setter = _function(name, _Answering)
+    if setter is None:
+        return False
+    answering = _Answering(function) if function is not None else _Answering()
+    is_there = bool(setter(answering))
+    _answering[name] = answering
+    return is_there
 
 
 def _reason() -> str:

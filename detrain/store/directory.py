@@ -5,6 +5,7 @@ finished            when it came to its end; there is none before that
 inst.info           the loops
 checkpoint_*.h5     checkpoints
 files.log           the script's own output files, as they were before the run wrote them (`detrain.session.files`)
+answers.log         what set-up code was told by the clock (`detrain.launch.answers`)
 cache/              instrumented code
 lock                held, by a POSIX record lock, while an attempt lives; who holds it is in it
 """

@@ -1,5 +1,6 @@
 """What `detrain run` says and does when something is not as it should be. Nothing is ever lost."""
 
+import json
 import re
 import subprocess
 import sys
@@ -138,7 +139,17 @@ def test_fresh_moves_the_old_run_aside_and_starts_over(detrain, other_source):
     assert content(other_source.with_name("train.old1")) == before
 
 
-def test_other_thread_count_is_refused_then_taken_when_trusted(runs, killed):
+def test_other_thread_count_is_not_taken_unless_trusted(runs, killed):
+    said = runs.detrain("run", "--ckpt-dir", killed, "train.py", OMP_NUM_THREADS="2")
+    assert said.status == 0, said.err
+    assert "detrain: held to what the run began with: OMP_NUM_THREADS=1\n" in said.err
+    assert "detrain: resumed at " in said.err
+
+
+def test_another_environment_is_refused_then_taken_when_trusted(runs, killed):
+    record = json.loads((killed / "run.json").read_text(encoding="utf-8"))
+    del record["machine"]  # nothing to hold the attempt to
+    (killed / "run.json").write_text(json.dumps(record), encoding="utf-8")
     said = runs.detrain("run", "--ckpt-dir", killed, "train.py", OMP_NUM_THREADS="2")
     assert (said.status, said.out) == (2, "")
     assert "the environment is not the checkpoint's: torch_threads is 2, was 1" in said.err

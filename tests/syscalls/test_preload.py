@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from detrain.launch import preload
-
-CHECKOUT = Path(__file__).resolve().parents[2]
+from tests.syscalls.conftest import output
 
 # One expression for each way to ask; all are evaluated, in this order, by one process.
 QUESTIONS = {
@@ -60,40 +58,6 @@ def in_thread():
     return out[0]
 """
 ASK = PRELUDE + "print(json.dumps({" + ",".join(f"{name!r}: {code}" for name, code in QUESTIONS.items()) + "}))"
-
-
-@pytest.fixture(scope="session")
-def library() -> Path:
-    if preload.library() is None:
-        subprocess.run([sys.executable, "setup.py", "build_syscalls"], cwd=CHECKOUT, check=False, capture_output=True)
-    path = preload.library()
-    if path is None:
-        pytest.skip("the preload library is not built and cannot be: no Linux, or no C compiler")
-    return path
-
-
-@pytest.fixture
-def python(library: Path):
-    """Run Python code with the library preloaded; `seed=None` leaves it passive. Returns what it printed."""
-
-    def run(code: str, seed: str | None = "7", *args: str) -> str:
-        return output([sys.executable, "-c", code, *args], library, seed)
-
-    return run
-
-
-def output(command: list[str], library: Path, seed: str | None) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != preload.SEED_VARIABLE}
-    environment |= {
-        "LD_PRELOAD": str(library),
-        "PYTHONHASHSEED": "0",
-        "PYTHONPATH": str(Path(preload.__file__).parents[2]),
-    }
-    if seed is not None:
-        environment[preload.SEED_VARIABLE] = seed
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
 
 
 # One stream

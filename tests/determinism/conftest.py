@@ -1,0 +1,65 @@
+"""Run a script under plain `python`, or under detrain."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 120
+FOREIGN_VARIABLES = {"CKPT_DIR", "MODEL_NAME", "ENABLE_TRACE", "DIFF_SIZE", "PYTHONHASHSEED", "LD_PRELOAD"}
+
+
+class Script:
+    """One script in a folder of its own; counts the runs that it is given."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.folder, self.path = folder, folder / "script.py"
+        self.path.write_text(textwrap.dedent(text), encoding="utf-8")
+        self._num_runs = 0
+
+    def plainly(self, **variables: str) -> str:
+        """What it prints under `python`."""
+        return self._start([], variables)
+
+    def anew(self, **variables: str) -> str:
+        """What it prints as a new run under detrain."""
+        self._num_runs += 1
+        return self.attempt(f"run{self._num_runs}", **variables)
+
+    def attempt(self, run: str, *options: str, status: int = 0, **variables: str) -> str:
+        """What it prints as the next attempt of a run."""
+        words = ["-m", "detrain", "run", "--ckpt-dir", str(self.folder / run), *options]
+        return self._start(words, variables, status)
+
+    def record(self, run: str) -> dict[str, object]:
+        """How a run was started."""
+        found: dict[str, object] = json.loads((self.folder / run / "run.json").read_text(encoding="utf-8"))
+        return found
+
+    def _start(self, words: list[str], variables: Mapping[str, str], status: int = 0) -> str:
+        own = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES and not k.startswith("DETRAIN_")}
+        spec = importlib.util.find_spec("detrain")
+        assert spec is not None
+        assert spec.origin is not None
+        own |= {"PYTHONPATH": str(Path(spec.origin).parents[1]), "PYTHONUNBUFFERED": "1", **variables}
+        done = subprocess.run(
+            [sys.executable, *words, str(self.path)],
+            cwd=self.folder, env=own, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        assert done.returncode == status, done.stderr
+        self.said = "".join(line for line in done.stderr.splitlines(keepends=True) if line.startswith("detrain:"))
+        return done.stdout
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Script]:
+    """Write a script."""
+    return lambda text: Script(tmp_path, text)

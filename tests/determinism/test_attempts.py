@@ -1,0 +1,168 @@
+"""What differs between two attempts of one run under plain `python`, and does not under detrain."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Trains for two epochs; with DIE set it ends in the middle of the second, as a killed process does.
+TRAINING = """
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(2):
+    for batch in range(4):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        if os.environ.get("DIE") and epoch == 1 and batch == 2:
+            os.kill(os.getpid(), 9)
+print("the end", [round(x, 9) for x in model.weight.flatten().tolist()])
+"""
+
+SETUPS = {
+    "a seed from time.time": "seed = int(time.time() * 1e7)",
+    "a seed from time.time_ns": "seed = time.time_ns()",
+    "a seed from the process id": "seed = os.getpid()",
+    "a seed from both": "seed = hash((os.getpid(), time.time()))",
+    "a name from datetime.now": "seed = 1; print(datetime.datetime.now().isoformat())",
+    "a name from strftime and the process id": "seed = 1; print(time.strftime('%H:%M:%S'), time.time() % 1, os.getpid())",
+    "the time in uuid1": "seed = 1; print(uuid.uuid1().time)",
+    "numpy's now": "seed = 1; print(np.datetime64('now'), np.datetime64(datetime.datetime.now()))",
+    "the time of a log line": "seed = 1; logging.basicConfig(stream=sys.stdout, format='%(asctime)s %(msecs)s'); logging.error('')",
+}
+
+
+def program(setup: str) -> str:
+    return (
+        "import datetime, logging, os, sys, time, uuid\nimport numpy as np\nimport torch\n"
+        f"{setup}\ntorch.manual_seed(seed % 2**31)\nprint('seed', seed, flush=True)\n{TRAINING}"
+    )
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_set_up_code_is_told_again_what_the_first_attempt_was_told(script, name: str) -> None:
+    one = script(program(SETUPS[name]))
+    before = one.attempt("run", "--every", "epoch", status=-9, DIE="1")
+    after = one.attempt("run", "--every", "epoch")
+    assert "resumed at epoch 1" in one.said
+    assert after.startswith(before)
+    assert after.splitlines()[-1].startswith("the end ")
+    assert one.plainly().splitlines()[:-1] != before.splitlines(), "this source cannot be shown here"
+
+
+OFF = "open('new', 'w').close(); off = time.time() - os.stat('new').st_mtime\n"
+
+
+def test_the_clock_is_the_real_one_once_the_loop_runs(script) -> None:
+    loop = TRAINING.replace(
+        "loss.backward()", "loss.backward()\n        " + OFF.strip().replace("; off", "\n        off")
+    )
+    one = script(f"import os, time\nimport torch\n{OFF}print('set-up', off)\n{loop}print('loop', off)")
+    one.attempt("run", "--every", "epoch", status=-9, DIE="1")
+    move_answers(one.folder / "run" / "answers.log", -3600)
+    after = one.attempt("run", "--every", "epoch")
+    in_setup, in_loop = (float(re.findall(rf"{where} (\S+)", after)[0]) for where in ("set-up", "loop"))
+    assert in_setup < -3600
+    assert abs(in_loop) < 10
+
+
+def move_answers(path: Path, seconds: int) -> None:
+    """As if the first attempt had begun at another time."""
+    told = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    moved = [[place, ordinal, answer + seconds * 10**9] for place, ordinal, answer in told]
+    path.write_text("".join(json.dumps(line) + "\n" for line in moved), encoding="utf-8")
+
+
+def test_set_up_code_that_waits_longer_than_before_reads_a_clock_that_goes_on(script) -> None:
+    wait = (
+        "began = time.time(); polls = 0\n"
+        "while polls < int(os.environ.get('POLLS', 3)):\n"
+        "    polls += 1; time.sleep(0.01)\n"
+        "    assert time.time() - began < 5, 'timed out'\n"
+    )
+    one = script(f"import os, time\nimport torch\n{wait}{TRAINING}")
+    one.attempt("run", "--every", "epoch", status=-9, DIE="1")
+    move_answers(one.folder / "run" / "answers.log", -90_000)
+    assert "the end" in one.attempt("run", "--every", "epoch", POLLS="8")
+
+
+def test_the_process_id_that_the_script_was_told_can_be_used(script) -> None:
+    use = """
+    import os, psutil, signal
+    me = os.getpid()
+    print(psutil.Process(me).memory_info().rss > 0, psutil.Process(me).name() == psutil.Process().name())
+    print(os.path.exists(f"/proc/{me}/stat"), len(open(f"/proc/{me}/stat").read()) > 10, "fd" in os.listdir(f"/proc/{me}"))
+    print(os.readlink(f"/proc/{me}/exe") == os.readlink("/proc/self/exe"), os.sched_getaffinity(me) == os.sched_getaffinity(0))
+    print(os.getpriority(os.PRIO_PROCESS, me) == os.getpriority(os.PRIO_PROCESS, 0))
+    signal.signal(signal.SIGUSR1, lambda *_: print("got the signal"))
+    os.kill(me, signal.SIGUSR1)
+    print(me)
+    """
+    one = script("\n".join(line.removeprefix("    ") for line in use.splitlines()) + "import torch\n" + TRAINING)
+    before = one.attempt("run", "--every", "epoch", status=-9, DIE="1")
+    after = one.attempt("run", "--every", "epoch")
+    assert after.startswith(before)
+    assert "False" not in before
+    assert "got the signal" in after
+
+
+def test_children_of_a_later_attempt_know_who_they_are(script) -> None:
+    children = (
+        "def report(end): end.send((os.getpid() == int(os.readlink('/proc/self')), os.getpid()))\n"
+        "def ask():\n"
+        "    here, there = multiprocessing.Pipe()\n"
+        "    child = multiprocessing.get_context('fork').Process(target=report, args=(there,)); child.start()\n"
+        "    is_real, number = here.recv(); child.join(); print(is_real, number != os.getpid(), child.exitcode)\n"
+        "ask()\n"
+    )
+    one = script(f"import multiprocessing, os\nimport torch\n{children}{TRAINING}")
+    before = one.attempt("run", "--every", "epoch", status=-9, DIE="1")
+    assert before == "True True 0\n"
+    assert one.attempt("run", "--every", "epoch").startswith(before)
+
+
+HELD = {
+    "fewer processors": {},
+    "another number of threads asked for": {"OMP_NUM_THREADS": "1"},
+    "another instruction set asked for": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "another hash seed asked for": {"PYTHONHASHSEED": "7"},
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_run_that_goes_on_elsewhere_computes_as_where_it_began(script, name: str) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor: there is no other number of threads to compare with")
+    facts = "print(torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), list({'a', 'b', 'c', 'd', 'e'}), flush=True)\n"
+    one = script(f"import os, sys\nimport torch\n{facts}torch.manual_seed(0)\n{TRAINING}")
+    where = os.sched_getaffinity(0)
+    before = one.attempt("run", "--every", "epoch", status=-9, DIE="1")
+    try:
+        if name == "fewer processors":
+            os.sched_setaffinity(0, {min(where)})
+        assert one.plainly(**HELD[name]).splitlines()[0] != before.splitlines()[0], "this source cannot be shown here"
+        after = one.attempt("run", "--every", "epoch", **HELD[name])
+    finally:
+        os.sched_setaffinity(0, where)
+    assert after.startswith(before)
+    assert "detrain: held to what the run began with: " in one.said
+    assert "resumed at epoch 1" in one.said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the processor is read from /proc")
+def test_a_processor_without_the_run_s_instruction_sets_is_refused_until_trusted(script) -> None:
+    one = script(f"import os\nimport torch\n{TRAINING}")
+    one.attempt("run", "--every", "epoch", status=-9, DIE="1")
+    path = one.folder / "run" / "run.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["machine"]["features"].append("amx_tile")
+    path.write_text(json.dumps(record), encoding="utf-8")
+    assert one.attempt("run", "--every", "epoch", status=2) == ""
+    assert "lacks amx_tile" in one.said
+    assert "the end" in one.attempt("run", "--every", "epoch", "--trust-changes")

@@ -1,0 +1,89 @@
+"""The sources of difference between two runs: each differs under plain `python`, and does not under detrain."""
+
+from __future__ import annotations
+
+import pytest
+
+#: One row for each row of `docs/determinism.md` that two runs on one machine can show.
+SOURCES = {
+    "order of a set of strings": "print(list({str(i) for i in range(30)}))",
+    "order of a set of objects": """
+        class Thing: pass
+        things = [Thing() for _ in range(40)]
+        print([things.index(thing) for thing in set(things)])
+        """,
+    "os.urandom": "import os; print(os.urandom(8))",
+    "getrandom": "import os; print(os.getrandom(8))",
+    "getentropy": """
+        import ctypes
+        out = ctypes.create_string_buffer(8)
+        ctypes.CDLL(None).getentropy(out, ctypes.c_size_t(8))
+        print(out.raw)
+        """,
+    "/dev/urandom": "print(open('/dev/urandom', 'rb').read(8))",
+    "uuid4": "import uuid; print(uuid.uuid4())",
+    "secrets": "import secrets; print(secrets.token_hex(8))",
+    "random without a seed": "import random; print(random.random())",
+    "random.seed()": "import random; random.seed(); print(random.random())",
+    "random.Random()": "import random; print(random.Random().random())",
+    "SystemRandom": "import random; print(random.SystemRandom().random())",
+    "numpy without a seed": "import numpy as np; print(np.random.rand())",
+    "np.random.seed()": "import numpy as np; np.random.seed(); print(np.random.rand())",
+    "default_rng()": "import numpy as np; print(np.random.default_rng().random())",
+    "SeedSequence()": "import numpy as np; print(np.random.SeedSequence().entropy)",
+    "torch without a seed": "import torch; print(torch.randn(3))",
+    "torch.seed()": "import torch; print(torch.seed(), torch.randn(3))",
+    "torch.Generator().seed()": "import torch; g = torch.Generator(); g.seed(); print(torch.randn(3, generator=g))",
+    "torch.empty": """
+        import torch
+        hold = [torch.empty(4, dtype=torch.int64) for _ in range(200)]
+        print(torch.stack(hold).sum().item())
+        """,
+    "numbers drawn by loader workers": """
+        import random, numpy as np, torch
+        class Noisy(torch.utils.data.Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, index): return random.random() + np.random.rand() + torch.rand(()).item()
+        if __name__ == "__main__":
+            print([batch.tolist() for batch in torch.utils.data.DataLoader(Noisy(), batch_size=2, num_workers=2)])
+        """,
+    "a forked child": """
+        import multiprocessing, random
+        def draw(queue): random.seed(); queue.put(random.random())
+        context = multiprocessing.get_context("fork")
+        queue = context.SimpleQueue()
+        for _ in range(2):
+            child = context.Process(target=draw, args=(queue,)); child.start(); print(queue.get()); child.join()
+        """,
+    "a spawned child": """
+        import multiprocessing, random
+        def draw(queue): queue.put((random.random(), list({"a", "b", "c", "d", "e", "f"})))
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("spawn")
+            queue = context.SimpleQueue()
+            for _ in range(2):
+                child = context.Process(target=draw, args=(queue,)); child.start(); print(queue.get()); child.join()
+        """,
+    "a program that is started": """
+        import subprocess, sys
+        print(subprocess.check_output([sys.executable, "-c", "import uuid; print(uuid.uuid4(), {'a', 'b', 'c', 'd'})"]))
+        """,
+    "sums of many threads": """
+        import torch
+        torch.manual_seed(0); torch.set_num_threads(4)
+        where, what = torch.randint(0, 10, (400_000,)), torch.randn(400_000)
+        sums = [torch.zeros(10).index_put_((where,), what, accumulate=True).tolist() for _ in range(20)]
+        print(len({str(one) for one in sums}), sums)
+        """,
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_differs_under_python_does_not_under_detrain(script, name: str) -> None:
+    program = script(SOURCES[name])
+    plain = {program.plainly() for _ in range(4)}
+    assert len(plain) > 1, "this source cannot be shown here"
+    first = program.anew()
+    if name == "order of a set of objects" and not program.record("run1")["is_address_space_fixed"]:
+        pytest.skip("this system does not let a program switch address-space randomisation off")
+    assert first == program.anew()
