@@ -96,10 +96,6 @@ def ctc_gradient(
     occupied = torch.where(is_possible, joint, torch.full_like(joint, -torch.inf)).exp()
 
     expected = _by_class(occupied, path, scores.shape, blank)
-    # Without a target the path is blank throughout; for that torch's CPU kernel leaves its variables unwritten.
-    only_blank = torch.zeros_like(expected[:1, :1])
-    only_blank[..., blank] = 1
-    expected = torch.where((sizes == 0).reshape(-1, 1, 1), only_blank, expected)
     result = (scores.exp() - expected) * gradient.reshape(batch, 1, 1)
     impossible = 0.0 if zero_infinity else torch.nan
     result = torch.where((losses == torch.inf).reshape(-1, 1, 1), torch.full_like(result, impossible), result)

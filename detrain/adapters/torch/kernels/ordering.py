@@ -11,7 +11,7 @@ from detrain.adapters.torch.kernels.segments import exact, running
 def _picked(
     values: Tensor, dim: int, keepdim: bool, place: Tensor | int, ordered: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Values and indices at a place of the sorted dimension; of equal elements the first, as the sorting is stable."""
+    """Values and indices at a place of the sorted dimension; among equal elements their order decides, as the sorting is stable."""
     shape = [*values.shape]
     shape[dim] = 1
     at = torch.as_tensor(place, device=values.device).expand(shape)
