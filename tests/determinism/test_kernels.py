@@ -553,6 +553,23 @@ def test_on_cuda_every_operator_runs_and_gives_the_same_bits(case, on_cuda):
 
 @pytest.mark.gpu
 @needs_cuda
+def test_on_cuda_elements_taken_many_times_get_the_same_gradient(on_cuda):
+    """`put_` with `accumulate`, which only there needs another formulation."""
+    index = torch.randint(0, 50, (100_000,), generator=torch.Generator().manual_seed(1))
+    weight = torch.randn(index.shape, generator=torch.Generator().manual_seed(2))
+
+    def gradient(device):
+        x = torch.zeros(5, 10, device=device, requires_grad=True)
+        return torch.autograd.grad(x.take(index.to(device)), x, weight.to(device))
+
+    torch.set_deterministic_debug_mode("error")
+    first = gradient("cuda")
+    torch.testing.assert_close(first[0].cpu(), gradient("cpu")[0], rtol=1e-3, atol=1e-2)
+    assert all(bits(gradient("cuda")) == bits(first) for _ in range(19))
+
+
+@pytest.mark.gpu
+@needs_cuda
 @pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0), reason="no flash attention"
 )
