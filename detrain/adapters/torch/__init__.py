@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from detrain.adapters import Settings
-from detrain.adapters.torch import loading, scripted, tensors
+from detrain.adapters.torch import kernels, loading, scripted, tensors
 from detrain.adapters.torch.flow import Flow
 from detrain.adapters.torch.watching import has_optimizer, is_trained, loader_of, watch_in_place, watch_updates
 from detrain.state import objects, tree
@@ -43,7 +43,7 @@ tree.transparent_attributes.update({"_parameters", "_buffers", "_modules"})
 def prepare(settings: Settings) -> None:
     """Seed torch's generators and choose deterministic kernels.
 
-    `warn_only`: an operator without a deterministic kernel warns instead of ending the script; on CPU hardly any is left.
+    `warn_only`: an operator without a deterministic kernel warns instead of ending the script; hardly any is left, see `kernels`.
     """
     loading.patch()
     torch.manual_seed(settings.seed)
@@ -53,6 +53,7 @@ def prepare(settings: Settings) -> None:
         # As use_deterministic_algorithms(True, warn_only=True), which would load all of dynamo; for compiled code the
         # environment variable that the launcher sets does the same.
         torch.set_deterministic_debug_mode("warn")
+        kernels.replace()
 
 
 def generators() -> dict[str, Any]:

@@ -1,0 +1,136 @@
+"""Writing and adding at indices: `put_`, counts, products, the maximum mode of embedding bags."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detrain.adapters.torch.kernels.segments import add_at, exact, run_products
+
+MAXIMUM = 2  # embedding_bag's number for its mode
+
+
+def put(target: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor | None:
+    """`put_`: as `index_put_`, which is deterministic; of several values for one element the last stays."""
+    if accumulate and not target.is_cuda:
+        return None  # torch's kernel is serial there in deterministic mode
+    is_right = index.dtype == torch.int64 and source.dtype == target.dtype and source.numel() == index.numel()
+    if not is_right or not index.numel() or not target.numel() or not target.device == index.device == source.device:
+        return None
+    flat = index.reshape(-1)
+    size = target.numel()
+    if not target.is_cuda and not (int(flat.min()) >= -size and int(flat.max()) < size):
+        return None
+    if target.is_contiguous():
+        target.view(-1).index_put_((flat,), source.reshape(-1), accumulate)
+        return target
+    places = []
+    flat = torch.where(flat < 0, flat + size, flat)
+    for length in reversed(target.shape):
+        places.append(flat % length)
+        flat = flat.div(length, rounding_mode="floor")
+    return target.index_put_(tuple(reversed(places)), source.reshape(-1), accumulate)
+
+
+def counts(values: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor | None:
+    """`bincount` with weights: a sum at indices."""
+    is_right = weights is not None and values.dim() == 1 and weights.shape == values.shape and minlength >= 0
+    if weights is None or not is_right or not values.numel() or values.is_floating_point() or int(values.min()) < 0:
+        return None
+    size = max(int(values.max()) + 1, minlength)
+    # `long`: bytes as an index would be taken for a mask.
+    return add_at(size, values.long(), weights if weights.dtype == torch.float32 else weights.double())
+
+
+def histogram(values: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor | None:  # noqa: A002 (torch's names)
+    """`histc` of floating-point numbers: whole numbers are counted, and those need no order."""
+    if not values.is_floating_point() or not values.numel() or bins <= 0 or values.dtype == torch.float16:
+        return None
+    low, high = (torch.tensor(float(edge), dtype=exact(values.dtype), device=values.device) for edge in (min, max))
+    if min == max:
+        low, high = (edge.to(low.dtype) for edge in values.aminmax())
+        low, high = torch.where(low == high, low - 1, low), torch.where(low == high, high + 1, high)
+    if not bool(torch.isfinite(low) & torch.isfinite(high) & (low < high)):
+        return None
+    flat = values.reshape(-1).to(low.dtype)
+    is_inside = (flat >= low) & (flat <= high)
+    number = (
+        torch.where(is_inside, (flat - low) * bins / (high - low), torch.zeros_like(flat)).long().clamp(max=bins - 1)
+    )
+    return torch.bincount(torch.where(is_inside, number, bins), minlength=bins + 1)[:bins].to(values.dtype)
+
+
+def product_at(
+    target: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor | None:
+    """`scatter_reduce` with `prod`: sorted by index, multiplied along each run, one write for each run's end."""
+    if reduce != "prod" or not index.numel() or target.dim() != index.dim() or source.dim() != index.dim():
+        return None
+    if not target.dim():
+        target, index, source = target.reshape(1), index.reshape(1), source.reshape(1)
+        return _product_at(target, 0, index, source, include_self).reshape(())
+    return _product_at(target, dim, index, source, include_self)
+
+
+def _product_at(target: Tensor, dim: int, index: Tensor, source: Tensor, include_self: bool) -> Tensor:
+    dtype = exact(target.dtype)
+    dim %= target.dim()
+    size = target.shape[dim]
+    keys, order = index.movedim(dim, -1).sort(dim=-1, stable=True)
+    values = source[tuple(slice(length) for length in index.shape)].movedim(dim, -1).gather(-1, order).to(dtype)
+    values = run_products(keys, values)
+    is_end = torch.ones_like(keys, dtype=torch.bool)
+    is_end[..., :-1] = keys[..., 1:] != keys[..., :-1]
+    result = target.movedim(dim, -1).clone()
+    # Only where `index` reaches in the other dimensions. One place more takes what is not a run's end.
+    part = result[tuple(slice(length) for length in keys.shape[:-1])]
+    places = torch.where(is_end, keys, size)
+    products = torch.ones((*part.shape[:-1], size + 1), dtype=dtype, device=target.device).scatter_(-1, places, values)
+    is_met = torch.zeros((*part.shape[:-1], size + 1), dtype=torch.bool, device=target.device).scatter_(
+        -1, places, True
+    )
+    base = part.to(dtype) if include_self else torch.ones_like(part, dtype=dtype)
+    part.copy_(torch.where(is_met[..., :size], base * products[..., :size], part.to(dtype)))
+    return result.movedim(-1, dim).contiguous()
+
+
+def reduced_at(
+    target: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor | None:
+    """`index_reduce`: as `scatter_reduce`, each of whose reductions is deterministic."""
+    if not target.dim() or index.dim() != 1 or not source.numel() or source.dim() != target.dim():
+        return None
+    shape = [1] * source.dim()
+    shape[dim] = -1
+    index = index.long().reshape(shape).expand_as(source)
+    return torch.scatter_reduce(target, dim, index, source, reduce, include_self=include_self)
+
+
+def multiplied_at(target: Tensor, dim: int, index: Tensor, source: Tensor, *, reduce: str) -> Tensor | None:
+    """`scatter` with the older argument `reduce`: "add" or "multiply"."""
+    if reduce == "multiply":
+        return product_at(target, dim, index, source, "prod")
+    return torch.scatter_add(target, dim, index, source)
+
+
+def embedding_maximum_gradient(
+    gradient: Tensor,
+    _indices: Tensor,
+    _offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    _scale_grad_by_freq: bool,
+    mode: int,
+    _per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
+) -> Tensor | None:
+    """`_embedding_bag_dense_backward` with mode "max": `maximum_indices` (bags, features) says which row each came from."""
+    if mode != MAXIMUM or not gradient.numel():
+        return None
+    features = gradient.shape[1]
+    is_met = (maximum_indices >= 0) & (maximum_indices != padding_idx) & (bag_size != 0).unsqueeze(1)
+    rows = torch.where(is_met, maximum_indices.long(), num_weights)  # one row more takes the bags without a maximum
+    places = rows * features + torch.arange(features, device=gradient.device)
+    total = add_at((num_weights + 1) * features, places.reshape(-1), gradient.to(exact(gradient.dtype)).reshape(-1))
+    return total.reshape(num_weights + 1, features)[:num_weights].to(gradient.dtype).contiguous()
