@@ -60,6 +60,22 @@ class NamespaceHandler(Handler):
         """Nothing beyond the attributes."""
 
 
+class ThreadLocalHandler(Handler):
+    """A `threading.local`: what the loop's thread sees of it."""
+
+    kind = "thread local"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["attrs"] = walk.attributes(obj.__dict__.items())
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = obj.__dict__
+        restored = {name: restore.value(ref, live.get(name, MISSING)) for name, ref in node["attrs"]}
+        live.clear()
+        live.update(restored)
+
+
 class ExceptionHandler(Handler):
     """An exception that somebody keeps: arguments and attributes; the traceback holds frames and is left out."""
 
@@ -280,8 +296,9 @@ register(ObjectHandler())
 register(UnrestoredHandler(), Unrestored)
 register(OpaqueHandler())
 register(BesideHandler())
-register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "numpy:ufunc")
-register(NamespaceHandler(), types.SimpleNamespace, _thread._local)  # of a `threading.local`, what this thread sees
+register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "numpy:ufunc")
+register(NamespaceHandler(), types.SimpleNamespace)
+register(ThreadLocalHandler(), _thread._local)
 register(ExceptionHandler(), BaseException)
 register(ClassHandler(), type)
 register(ModuleHandler(), types.ModuleType)

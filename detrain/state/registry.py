@@ -84,6 +84,8 @@ def handler_for(cls: type) -> Handler:
 
 
 def _find(cls: type) -> Handler:
+    if issubclass(cls, type):
+        return _by_type[type]  # also where a metaclass is written in C
     for base in cls.__mro__:
         if base is object:
             break

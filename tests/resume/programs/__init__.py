@@ -8,6 +8,7 @@ aimed.
 from dataclasses import dataclass, field
 
 from .files import FILES
+from .holders import HOLDERS
 from .iterables import ITERABLES
 from .loaders import LOADERS
 from .loops import LOOPS
@@ -40,11 +41,16 @@ def _program(name: str, text: str | dict[str, str]) -> Program:
     return Program(name, files.pop("train.py"), files)
 
 
-_THEMES = [LOADERS, ITERABLES, LOOPS, STATE, OPTIMIZERS, PHASES, FILES, UNUSUAL]
+_THEMES = [LOADERS, ITERABLES, LOOPS, STATE, HOLDERS, OPTIMIZERS, PHASES, FILES, UNUSUAL]
 PROGRAMS = {name: _program(name, text) for theme in _THEMES for name, text in theme.items()}
 
 #: One of each kind of difficulty; what `make test` runs.
 QUICK = [
+    "events_and_thread_locals",
+    "caches_of_random_numbers",
+    "shared_memory_counters",
+    "scripted_model",
+    "data_in_hdf5_and_gzip",
     "loader_workers_2",
     "loader_workers_2_persistent",
     "loader_enumerate_tqdm",

@@ -1,0 +1,155 @@
+"""State in objects whose memory is not Python's: locks and events, caches, shared memory, compiled modules, open data files."""
+
+_BEGIN = """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+"""
+_END = "save(model=model, optimizer=optimizer)\n"
+
+HOLDERS = {
+    "events_and_thread_locals": _BEGIN
+    + """\
+import contextvars, threading, types
+
+warm, permits, own = threading.Event(), threading.Semaphore(40), threading.local()
+rate = contextvars.ContextVar("rate", default=0.01)
+settings = {"seen": 0}
+shown = types.MappingProxyType(settings)
+own.total = 0.0
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        own.total += loss
+        settings["seen"] += 1
+        if permits.acquire(blocking=False) and shown["seen"] > 15:
+            warm.set()
+        if warm.is_set():
+            rate.set(rate.get() * 0.95)
+        for group in optimizer.param_groups:
+            group["lr"] = rate.get()
+        log(epoch, batch, (loss, warm.is_set(), own.total, rate.get(), permits._value))
+"""
+    + _END,
+    "caches_of_random_numbers": _BEGIN
+    + """\
+@functools.lru_cache(maxsize=None)
+def noise(size, *, scale=0.1):
+    return scale * torch.randn(size)
+
+
+@functools.lru_cache(maxsize=3)
+def draw(number):
+    return random.random()
+
+
+class Masks:
+    @functools.cache
+    def of(self, kind):
+        return (torch.rand(6) > 0.2).float()
+
+
+masks = Masks()
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        x = x * masks.of(batch % 3) + noise(6, scale=0.1 + epoch // 2)
+        log(epoch, batch, (step(model, optimizer, x, y), draw(batch % 5), draw.cache_info().currsize))
+"""
+    + _END,
+    "shared_memory_counters": _BEGIN
+    + """\
+import ctypes, mmap, multiprocessing
+
+
+class Moments(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_int), ("sums", ctypes.c_double * 2)]
+
+
+steps, window = multiprocessing.Value("i", 0), multiprocessing.Array("d", 4)
+moments, board = Moments(), mmap.mmap(-1, 64)
+view = memoryview(bytearray(8))
+lock = multiprocessing.Lock()
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        with steps.get_lock(), lock:
+            steps.value += 1
+        loss = step(model, optimizer, x + window[steps.value % 4], y)
+        window[steps.value % 4] = loss
+        moments.count += 1
+        moments.sums[batch % 2] += loss
+        board[steps.value] = steps.value
+        view[batch % 8] = steps.value
+        log(epoch, batch, (loss, moments.count, moments.sums[0], sum(board[:]), sum(view), steps.value))
+"""
+    + _END,
+    "scripted_model": """\
+class Counting(nn.Module):
+    seen: int
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 2))
+        self.register_buffer("total", torch.zeros(()), persistent=False)
+        self.seen = 0
+
+    def forward(self, x):
+        self.seen += 1
+        self.total = self.total + x.detach().sum()
+        return self.body(x) / (1.0 + 0.01 * self.seen)
+
+
+import warnings
+
+warnings.simplefilter("ignore")
+model = torch.jit.script(Counting())
+traced = torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2))
+optimizer = torch.optim.Adam([*model.parameters(), *traced.parameters()], lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+for epoch in range(3):
+    model.train(epoch != 1)
+    for batch, (x, y) in enumerate(loader):
+        loss = F.cross_entropy(traced(model(x)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log(epoch, batch, (loss.item(), model.seen, model.total.item()))
+save(model=model, traced=traced, optimizer=optimizer)
+""",
+    "data_in_hdf5_and_gzip": """\
+import gzip
+
+import h5py
+
+if not os.path.exists("data.h5"):
+    with h5py.File("data.h5", "w") as file:
+        file["x"] = np.random.default_rng(0).normal(size=(40, 6)).astype("f4")
+    text = "".join(f"{n % 3 % 2}\\n" for n in range(400))
+    pathlib.Path("labels.txt.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+class Rows(Dataset):
+    def __init__(self):
+        self.file = None
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if self.file is None:
+            self.file = h5py.File("data.h5", "r")
+            self.rows = self.file["x"]
+        return torch.from_numpy(self.rows[index])
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Rows(), batch_size=4, shuffle=True)
+mean = h5py.File("data.h5", "r")["x"]
+labels = gzip.open("labels.txt.gz", "rb")
+for epoch in range(3):
+    for batch, x in enumerate(loader):
+        y = torch.tensor([int(labels.readline()) for _ in x])
+        log(epoch, batch, (step(model, optimizer, x - float(mean[0, 0]), y), labels.tell()))
+"""
+    + _END,
+}
