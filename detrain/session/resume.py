@@ -202,9 +202,12 @@ def fail(session: Session, error: DetrainError) -> NoReturn:
 
     Not by an exception: the hook is called from the middle of the script, and a script may catch everything.
     """
+    import multiprocessing
     import sys
 
     session.files.give_up()
+    for child in multiprocessing.active_children():
+        child.kill()  # what the set-up code has started would wait for ever for an attempt that does not go on
     sys.stdout.flush()
     say(f"error: {error}")
     os._exit(error.exit_status)

@@ -296,6 +296,38 @@ for number, x in enumerate(Ahead([torch.randn(4, 4) for _ in range(30)])):
     assert "a thread of its own reads ahead for the loop" in second.err
 
 
+def test_a_process_of_the_script_that_makes_its_batches_is_named_and_the_resume_refused(detrain, tmp_path):
+    (tmp_path / "train.py").write_text(
+        """\
+import multiprocessing, os, torch
+def make(queue):
+    for number in range(30):
+        queue.put(float(number))
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue(2)
+    maker = context.Process(target=make, args=(queue,), daemon=True)
+    maker.start()
+    model = torch.nn.Linear(1, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for number in range(25):
+        opt.zero_grad()
+        model(torch.full((1, 1), queue.get())).pow(2).mean().backward()
+        opt.step()
+        if number == int(os.environ.get("DIE_AT", "-1")):
+            maker.kill()
+            os.kill(os.getpid(), 9)
+"""
+    )
+    first = detrain("run", "--every", "2batches", "train.py", DIE_AT="9")
+    assert first.status == -9
+    assert "a process of the script runs beside the loop" in first.err
+    second = detrain("run", "--every", "2batches", "train.py")
+    assert second.status == 2
+    assert "train.maker" in second.err
+    assert "a process of the script runs beside the loop" in second.err
+
+
 def test_script_named_with_a_dot_is_resumed_under_that_name_and_without_it(detrain, tmp_path):
     (tmp_path / "train.py").write_text(
         """\
