@@ -42,6 +42,11 @@ class ArrayHandler(Handler):
         content = plain.T if is_fortran else plain
         walk.array(node, storable(np.ascontiguousarray(content)), node["dtype"])
 
+    def memory(self, obj: Any) -> tuple[int, int] | None:
+        if obj.dtype.hasobject or not obj.flags.c_contiguous:
+            return None
+        return obj.__array_interface__["data"][0], obj.nbytes
+
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
             return False
@@ -130,6 +135,10 @@ class GeneratorHandler(Handler):
             node["state"] = encode_state(obj.get_state(legacy=False))
         else:
             node["bits"] = walk.child(obj.bit_generator, ".bit_generator")
+
+    def fingerprint(self, obj: Any) -> bytes:
+        _, words, position, has_gauss, gauss = obj.get_state()
+        return bytes(words.data) + f"{position} {has_gauss} {gauss}".encode()
 
     def build(self, node: Node, restore: Restore) -> Any:
         if "state" in node:

@@ -98,7 +98,7 @@ class Tracing:
         if self._pid == os.getpid():
             self.observer.on_update(sys._getframe(1))
 
-    def _on_gradient(self) -> None:
+    def _on_gradient(self, _: Any) -> None:
         if self._pid == os.getpid():
             self.observer.on_gradient(sys._getframe(1))
 

@@ -30,7 +30,7 @@ class Resume:
 
     def __init__(self, targets: list[Checkpoint], *, is_trusting: bool = False) -> None:
         self._targets = list(targets)
-        self._is_trusting = is_trusting
+        self.is_trusting = is_trusting
         self._began_s = time.monotonic()
         self._origins: Any = None
         self._batches_run = 0  # on the way, where no checkpoint leads past them
@@ -131,7 +131,7 @@ class Resume:
             loop.feed.replacement = iter(loop.feed.iterable)
 
     def _check_environment(self, session: Session, meta: dict[str, Any]) -> None:
-        if self._is_trusting:
+        if self.is_trusting:
             return
         facts = session.frameworks.facts()
         changed = [
@@ -146,7 +146,7 @@ class Resume:
             )
 
     def _check_leaves(self, doubtful: list[str]) -> None:
-        if doubtful and not self._is_trusting:
+        if doubtful and not self.is_trusting:
             raise ResumeRefused(
                 f"this resume may not be exact, because these are not in the checkpoint: {'; '.join(doubtful)}. Go on with "
                 "--trust-changes if the "

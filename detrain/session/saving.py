@@ -58,6 +58,7 @@ class Saver:
         self._sequence += 1
         loop.mark(saved.name)
         self._last = saved
+        session.recorder.saved(saved.name, session.batches, walk)
         self._checkpoints = [found for found in self._checkpoints if found.name != saved.name] + [saved]
         self._checkpoints = session.directory.retain(
             session.settings.keep, self._checkpoints, {*session.way_to(loop), saved.name}

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from detrain import instfile
+from detrain.errors import RestoreError
 from detrain.nest import NestFinder, is_settled
 from detrain.session.files import OutputFiles
 from detrain.session.loading import Loading, digest_of
 from detrain.session.loops import Loop, Site, address, innermost_active
 from detrain.session.messages import say, warn
 from detrain.session.policy import Policy
-from detrain.session.resume import Resume
+from detrain.session.recorder import Recorder
+from detrain.session.resume import Resume, fail
 from detrain.store.directory import RunDirectory
 
 
@@ -106,6 +108,7 @@ class Session:
         self.settings, self.directory, self.policy = settings, directory, policy
         self.info, self.frameworks, self.resume = info, frameworks, resume
         self.files = OutputFiles(directory.path)
+        self.recorder = Recorder(directory.path / "ledger", frameworks.generators, self._differs)
         self.loading = Loading(info.extra, lambda: digest_of(frameworks.generators()))
         self.top: Loop | None = None
         self.is_off = False
@@ -121,7 +124,7 @@ class Session:
         self._root_finished: list[str] = []
         self._thread = threading.get_ident()
         self._epoch_began_s: float | None = None  # not before a header has been seen: set-up code is no epoch
-        self._is_training = False
+        self._is_training = self._is_recording = False
         self._is_looking = True
         self._saver: Any = None  # detrain.session.saving.Saver; loads h5py, so made when first needed
 
@@ -137,7 +140,7 @@ class Session:
 
     def watch(self, adapter: Any) -> None:
         """A framework has been loaded: see its weight updates."""
-        adapter.watch_updates(self._on_update, self._on_gradient)
+        adapter.watch_updates(self._on_update, lambda outputs: self._on_gradient(adapter, outputs))
         if self.resume.is_pending:
             self.frameworks.hold_loading(True)
 
@@ -226,12 +229,16 @@ class Session:
             self.on_training()
         if self.resume.is_pending:
             self.resume.at_header(self, loop, loop.find_frame())
+        if not self._is_recording and not self.resume.is_pending:
+            self._begin_recording(loop)
         part = loop.site.part
         if part == "batch":
             if loop.parent is None and self.policy.without_epochs():
                 warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
             is_near = loop.parent is None or loop.parent.is_marked
-            if self.policy.is_due_at_batch(self.batches, time.monotonic(), is_near=is_near) and self._may_save(loop):
+            must = self.policy.is_due_at_batch(self.batches, time.monotonic(), is_near=is_near) and self._may_save(loop)
+            self._record(must=must)
+            if must:
                 self._save(loop)
             self._is_looking = self._is_looking and not is_settled(loop, loop.parent)
             self.batches += 1
@@ -259,8 +266,36 @@ class Session:
         self.batch_in_epoch -= loop.site.part == "batch"
         if self.resume.is_pending or not self._may_save(loop):
             return
+        if loop.parent is None:
+            self._record(must=True)
         if self.policy.is_due_at_end(loop.parent is None, time.monotonic()):
             self._save(loop)
+
+    def _begin_recording(self, loop: Loop) -> None:
+        """Open the ledger; after a resume, look at the state once more, to compare it with what a killed attempt has noted."""
+        self._is_recording = True
+        with self.frameworks.aside():
+            self.recorder.begin(self.settings.record.get("attempts", 1), self.batches)
+            if self.recorder.has_expectations:
+                from detrain.session import gather
+
+                around = gather.look_around(loop.find_frame(), loop, self.is_user_file, self.settings.script_name)
+                self.recorder.take(gather.capture(around, self.frameworks.generators(), None, self.loading))
+
+    def _record(self, *, must: bool) -> None:
+        if self._is_recording:
+            self.recorder.at_header(self.batches, self.epochs, self.batch_in_epoch, must=must)
+
+    def _differs(self, what: str) -> None:
+        if self.resume.is_trusting:
+            warn("ledger", f"{what}; going on all the same")
+        else:
+            fail(
+                self,
+                RestoreError(
+                    f"{what}. This resume is not exact; report it, go on with --trust-changes, or start over with --fresh"
+                ),
+            )
 
     def _may_save(self, loop: Loop) -> bool:
         """False while fast-forwarding, and while the nest may still turn out to be another."""
@@ -300,7 +335,9 @@ class Session:
 
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
-    def _on_gradient(self) -> None:
+    def _on_gradient(self, adapter: Any, outputs: Any) -> None:
+        if self._is_recording and not self.is_off and threading.get_ident() == self._thread:
+            self.recorder.add_loss(adapter.loss_bytes(outputs))
         if self._is_seeing() and (nest := self._finder.on_gradient(self._running(sys._getframe(1)))) is not None:
             self._nest_found(nest)
 

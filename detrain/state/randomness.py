@@ -28,6 +28,10 @@ class RandomHandler(Handler):
         node["gauss"] = walk.child(gauss, ".gauss_next")
         walk.array(node, np.array(words, dtype=np.uint32))
 
+    def fingerprint(self, obj: Any) -> bytes:
+        _, words, gauss = random.Random.getstate(obj)
+        return f"{hash(words)} {gauss}".encode()  # the hash of a tuple of numbers is the same in every process
+
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         words = tuple(restore.data(node).tolist())
         random.Random.setstate(obj, (node["version"], words, restore.value(node["gauss"])))

@@ -11,7 +11,7 @@ from typing import Any
 from detrain.state.registry import Handler, register
 from detrain.state.restore import MISSING, Restore
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
+from detrain.state.walk import KEY, Walk, keep
 
 
 class WeakReferenceHandler(Handler):
@@ -55,7 +55,7 @@ class WeakContainerHandler(Handler):
         if isinstance(obj, weakref.WeakSet):
             node["seq"] = walk.children(list(obj))
         else:
-            node["items"] = [[walk.child(k, ".<key>"), walk.child(v, "[…]")] for k, v in list(obj.items())]
+            node["items"] = [[walk.child(k, KEY), walk.child(v, "[…]")] for k, v in list(obj.items())]
 
     def build(self, node: Node, restore: Restore) -> Any:
         return restore.find_type(node)()

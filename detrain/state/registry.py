@@ -48,7 +48,18 @@ class Handler:
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         """Bring `obj` to the saved state."""
 
+    def memory(self, obj: Any) -> tuple[int, int] | None:
+        """Address and bytes of the one stretch of memory that holds the object's numbers; None if there is no such."""
+        return None
 
+    def fingerprint(self, obj: Any) -> bytes:
+        """The state of a generator of random numbers, quickly."""
+        raise NotImplementedError(f"{self.kind} has no fingerprint")
+
+
+#: Types whose instances work on what belongs to others, and do not name it.
+named_last: set[type] = set()
+_is_named_last: dict[type, bool] = {}
 _by_type: dict[type, Handler] = {}
 _by_name: dict[str, Handler] = {}
 _by_kind: dict[str, Handler] = {}
@@ -81,6 +92,14 @@ def handler_for(cls: type) -> Handler:
     if handler is None:
         handler = _found[cls] = _find(cls)
     return handler
+
+
+def is_named_last(cls: type) -> bool:
+    """True if instances are looked into when everything else has been."""
+    found = _is_named_last.get(cls)
+    if found is None:
+        found = _is_named_last[cls] = any(base in named_last for base in cls.__mro__)
+    return found
 
 
 def _find(cls: type) -> Handler:

@@ -1,7 +1,9 @@
 """Capture: live objects to a state tree.
 
-The walk goes breadth first, so that an object is named by its shortest path. It reads and never writes: no random number is
-drawn, no tensor's version counter moves, no attribute access goes through a property.
+The walk goes breadth first, so that an object is named by its shortest path; but what is a dict's key, or belongs to an object that
+only works on others (an optimizer), is named by another path if there is one: a weight is the model's.
+
+It reads and never writes: no random number is drawn, no tensor's version counter moves, no attribute access goes through a property.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ from detrain.state.tree import (
     key_segment,
 )
 
+#: Path segment of an object that is a dict's key.
+KEY = ".<key>"
+
 
 class Walk:
     """One capture. `tree` is the result; `numbers` maps `id(obj)` to the node of every object that was met."""
@@ -41,6 +46,8 @@ class Walk:
         self.objects: list[Any] = []  # by node number; holds them, so that no id is used twice during the walk
         self.paths: list[str] = []  # by node number
         self._pending: deque[int] = deque()
+        self._later: deque[int] = deque()  # keys, and objects that are looked into last
+        self._keys: set[int] = set()  # numbers of those that are named as keys so far
         self._census = census
 
     def root(self, name: str, obj: Any) -> None:
@@ -58,9 +65,10 @@ class Walk:
 
     def run(self) -> Tree:
         """Walk until nothing new is found."""
-        pending = self._pending
-        while pending:
-            self._capture(pending.popleft())
+        while self._pending or self._later:
+            number = (self._pending or self._later).popleft()
+            self._keys.discard(number)
+            self._capture(number)
         return self.tree
 
     def ref(self, obj: Any, parent: int | None, segment: str) -> Ref:
@@ -75,10 +83,19 @@ class Walk:
             number = len(self.tree.nodes)
             self.numbers[id(obj)] = number
             self.objects.append(obj)
-            self.paths.append(f"{self.paths[parent]}{segment}" if parent is not None else segment)
+            self.paths.append(self._path_below(parent, segment))
             self.tree.nodes.append({"k": "", "t": "", "p": parent, "s": segment})
-            self._pending.append(number)
+            if segment == KEY:
+                self._keys.add(number)
+            (self._later if segment == KEY or registry.is_named_last(kind) else self._pending).append(number)
+        elif number in self._keys and segment != KEY:
+            self._keys.discard(number)
+            self.paths[number] = self._path_below(parent, segment)
+            self.tree.nodes[number].update(p=parent, s=segment)
         return ["@", number]
+
+    def _path_below(self, parent: int | None, segment: str) -> str:
+        return f"{self.paths[parent]}{segment}" if parent is not None else segment
 
     def array(self, node: Node, data: np.ndarray[Any, Any], label: str = "") -> None:
         """Attach bulk data to the node that is being captured; `data` may be a view of live memory."""
@@ -100,7 +117,7 @@ class Walk:
         """Refs of keys and values of a mapping."""
         pairs = []
         for key, value in list(mapping.items()):
-            key_ref = self.child(key, ".<key>")
+            key_ref = self.child(key, KEY)
             pairs.append([key_ref, self.child(value, key_segment(key_ref))])
         return pairs
 

@@ -11,8 +11,15 @@ import torch
 from detrain.adapters import Settings
 from detrain.adapters.torch import kernels, loading, scripted, tensors
 from detrain.adapters.torch.flow import Flow
-from detrain.adapters.torch.watching import has_optimizer, is_trained, loader_of, watch_in_place, watch_updates
-from detrain.state import objects, tree
+from detrain.adapters.torch.watching import (
+    has_optimizer,
+    is_trained,
+    loader_of,
+    loss_bytes,
+    watch_in_place,
+    watch_updates,
+)
+from detrain.state import objects, registry, tree
 from detrain.state.registry import register
 
 register(tensors.TensorHandler(), torch.Tensor)
@@ -33,10 +40,11 @@ register(
     torch._C.CompilationUnit,
 )  # fmt: skip
 __all__ = [
-    "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "loader_of", "prepare",
+    "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "loader_of", "loss_bytes", "prepare",
     "set_flags", "watch_in_place", "watch_updates",
 ]  # fmt: skip
 
+registry.named_last.update({torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler})
 tree.transparent_attributes.update({"_parameters", "_buffers", "_modules"})
 
 

@@ -59,6 +59,11 @@ class TensorHandler(Handler):
             # Only for the reader of the file: the storage's bytes under the tensor's dtype and shape.
             walk.tree.nodes[node["storage"][1]].setdefault("as", [node["dtype"], node["shape"]])
 
+    def memory(self, obj: Any) -> tuple[int, int] | None:
+        if obj.device.type != "cpu" or obj.layout is not torch.strided or not obj.is_contiguous():
+            return None
+        return obj.data_ptr(), obj.numel() * obj.element_size()
+
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
             return False
@@ -189,6 +194,9 @@ class GeneratorHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["device"] = str(obj.device)
         walk.array(node, obj.get_state().numpy())
+
+    def fingerprint(self, obj: Any) -> bytes:
+        return bytes(obj.get_state().numpy().data)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return super().is_twin(live, node, restore) and str(live.device) == node["device"]

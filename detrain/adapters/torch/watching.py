@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,20 +23,29 @@ def has_optimizer() -> bool:
 class Watch:
     """Reports every optimizer step and every computation of gradients."""
 
-    def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[], None]) -> None:
+    def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
         self._on_gradient = on_gradient
         register_optimizer_step_post_hook(lambda *_: on_update())
         self._plain = torch.autograd._engine_run_backward
         torch.autograd._engine_run_backward = self._run_backward
 
-    def _run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        self._on_gradient()
-        return self._plain(*args, **kwargs)
+    def _run_backward(self, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self._on_gradient(outputs)
+        return self._plain(outputs, *args, **kwargs)
 
 
-def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[], None]) -> None:
-    """Begin to watch."""
+def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
+    """Begin to watch. `on_gradient` is told of what gradients are computed."""
     Watch(on_update, on_gradient)
+
+
+def loss_bytes(outputs: Any) -> bytes:
+    """The bits of losses on CPU; what lies on a device would have to be waited for."""
+    return b"".join(
+        ctypes.string_at(one.data_ptr(), one.element_size())
+        for one in outputs
+        if isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.numel() == 1
+    )
 
 
 def watch_in_place(on_update: Callable[[], None]) -> None:

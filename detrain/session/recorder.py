@@ -1,0 +1,199 @@
+"""Writing the ledger, and checking a resumed attempt against what the killed one has written.
+
+At the header of a batch the state is what the batches so far have made of it. A record holds digests of the generators of random
+numbers, of the losses since the record before, and of a window of the leaves that change; the window moves on from record to record so
+that the whole costs no more than its share of the time. What a record covers is in the record, so a resumed attempt can cover the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from detrain.session.messages import warn
+from detrain.state import registry
+from detrain.state.live import PIECE_BYTES, Leaf, leaves
+from detrain.state.walk import Walk
+from detrain.store import ledger
+from detrain.store.leaves import readable
+from detrain.store.ledger import Batch
+
+#: Share of the training's time that the ledger may take.
+BUDGET = 0.01
+#: Leaves and pieces that one record covers at most: it stays small enough to be written for every batch. Pieces.
+MOST_PIECES = 256
+_BYTES_PER_S = 4e9  # what a digest is taken to cost before it has been measured
+_PIECE_S = 2e-6
+
+
+class Recorder:
+    """The ledger of one attempt."""
+
+    def __init__(self, path: Path, generators: Callable[[], dict[str, Any]], fail: Callable[[str], None]) -> None:
+        """`fail` is called with what differs."""
+        self._path, self._generators, self._fail = path, generators, fail
+        self._file: ledger.LedgerFile | None = None
+        self._expected: dict[int, Batch] = {}
+        self._lists: dict[int, list[tuple[str, int]]] = {}
+        self._losses = 0
+        self._has_losses = False  # since the last record; not of the batch before the attempt began
+        self._began_s, self._spent_s = time.perf_counter(), 0.0
+        self._candidates: list[tuple[Leaf, int]] = []  # since the last checkpoint, with their sketches then
+        self._by_path: dict[str, Leaf] = {}
+        self._pieces: list[tuple[Leaf, int]] = []
+        self._list_number, self._next_piece = 0, 0
+        self.is_off = False
+
+    def begin(self, attempt: int, batches: int) -> None:
+        """The first header of the training, or the one that the run has resumed at."""
+        import detrain.state.load_handlers  # noqa: F401 - registers the handlers
+
+        self._began_s = time.perf_counter()
+        try:
+            before = ledger.read(self._path)
+            self._file = ledger.LedgerFile(self._path)
+            self._file.append_json(b"A", {"attempt": attempt, "batches": batches})
+        except OSError as error:
+            self._give_up(error)
+            return
+        self._expected = {number: batch for number, batch in before.batches.items() if number >= batches}
+        self._lists = before.lists
+        self._list_number = max(before.lists, default=0)
+        self._has_losses = False
+
+    @property
+    def has_expectations(self) -> bool:
+        """True while there are batches ahead that a killed attempt had already done."""
+        return bool(self._expected)
+
+    def add_loss(self, content: bytes) -> None:
+        """Gradients are about to be computed of this."""
+        self._losses = xxhash.xxh3_64_intdigest(content, seed=self._losses) or 1
+
+    def saved(self, name: str, batches: int, walk: Walk) -> None:
+        """A checkpoint has been taken; what the walk has met can be covered from now on."""
+        if self.is_off or self._file is None:
+            return
+        self._write(b"S", {"name": name, "batches": batches})
+        self._losses, self._has_losses = 0, True
+        self.take(walk)
+
+    def at_header(self, batches: int, epochs: int, batch_in_epoch: int, *, must: bool = False) -> None:
+        """A batch is about to begin, `batches` have ended. `must`: a checkpoint is about to be taken here."""
+        if self.is_off or self._file is None:
+            return
+        began_s = time.perf_counter()
+        if self._candidates:
+            self._settle()
+        expected = self._expected.pop(batches, None)
+        allowance_s = (began_s - self._began_s) * BUDGET - self._spent_s
+        if expected is not None:
+            self._compare(expected)
+        elif allowance_s <= 0 and not must:
+            return
+        first, pieces = self._cover(max(allowance_s, 0.0))
+        record = Batch(
+            batches,
+            epochs,
+            batch_in_epoch,
+            self._digest_of_generators(),
+            self._losses,
+            self._list_number,
+            first,
+            pieces,
+        )
+        self._write(b"B", record)
+        self._losses, self._has_losses = 0, True
+        self._spent_s += time.perf_counter() - began_s
+
+    # --- what is covered -----------------------------------------------------------------------------------------------------
+
+    def take(self, walk: Walk) -> None:
+        """A walk has just met these leaves."""
+        self._candidates = [(leaf, leaf.sketch()) for leaf in leaves(walk)]
+        self._by_path = {}
+        for leaf, _ in self._candidates:
+            leaf.path = readable(walk.tree, leaf.path)
+            while leaf.path in self._by_path:
+                leaf.path += "'"  # two keys of one dict, say
+            self._by_path[leaf.path] = leaf
+
+    def _settle(self) -> None:
+        """Of what lay there at the checkpoint: what has changed since and is still there is the run's state, and not its data."""
+        changed = [leaf for leaf, sketch in self._candidates if leaf.sketch() not in (0, sketch)]
+        self._candidates = []
+        if not changed and self._pieces:
+            return  # no batch has been between
+        self._list_number += 1
+        self._pieces = [(leaf, start) for leaf in changed for start in range(0, leaf.num_bytes, PIECE_BYTES)]
+        self._next_piece = 0
+        self._write(b"L", {"number": self._list_number, "leaves": [[leaf.path, leaf.num_bytes] for leaf in changed]})
+
+    def _cover(self, allowance_s: float) -> tuple[int, tuple[int, ...]]:
+        """As many pieces as there is time for, at least one; from where the last record ended."""
+        first = self._next_piece if self._next_piece < len(self._pieces) else 0
+        digests: list[int] = []
+        for leaf, start in self._pieces[first : first + MOST_PIECES]:
+            digests.append(leaf.digest(start))
+            allowance_s -= _PIECE_S + min(leaf.num_bytes - start, PIECE_BYTES) / _BYTES_PER_S
+            if allowance_s <= 0:
+                break
+        self._next_piece = first + len(digests)
+        return first, tuple(digests)
+
+    def _digest_of_generators(self) -> int:
+        state = xxhash.xxh3_64()
+        for name, generator in self._generators().items():
+            state.update(name.encode())
+            state.update(registry.handler_for(type(generator)).fingerprint(generator))
+        return state.intdigest() or 1
+
+    # --- what a killed attempt had done ---------------------------------------------------------------------------------------
+
+    def _compare(self, expected: Batch) -> None:
+        differing = next(self._differences(expected), None)
+        if differing is not None:
+            self._fail(
+                f"after batch {expected.batches} of the run (epoch {expected.epochs - 1}, batch {expected.batch_in_epoch}), {differing} "
+                "differs from what the killed attempt had there, according to the ledger"
+            )
+
+    def _differences(self, expected: Batch) -> Iterator[str]:
+        pieces = [
+            (path, start)
+            for path, size in self._lists.get(expected.list_number, ())
+            for start in range(0, size, PIECE_BYTES)
+        ]
+        window = pieces[expected.first_piece : expected.first_piece + len(expected.pieces)]
+        for (path, start), digest in zip(window, expected.pieces, strict=True):
+            leaf = self._by_path.get(path)
+            here = leaf.digest(start) if leaf is not None else 0
+            if here and digest and here != digest:
+                yield path
+        if expected.generators and expected.generators != self._digest_of_generators():
+            yield "a generator of random numbers"
+        if expected.losses and self._has_losses and expected.losses != self._losses:
+            yield "a loss"
+
+    # --- the file ------------------------------------------------------------------------------------------------------------
+
+    def _write(self, kind: bytes, document: Batch | dict[str, Any]) -> None:
+        assert self._file is not None
+        try:
+            if isinstance(document, Batch):
+                self._file.append(kind, document.encode())
+            else:
+                self._file.append_json(kind, document)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.is_off = True
+        warn(
+            "ledger",
+            f"the ledger cannot be written: {error}. The run goes on; what it does from here on is not on record",
+        )

@@ -1,0 +1,155 @@
+"""The ledger of a run: what each batch has done, in digests; appended as the run goes.
+
+The file is a sequence of records. A record is framed so that a torn last one is known as such::
+
+    kind      1 byte   B, L, S or A
+    length    4 bytes  little endian, of the body
+    body      length bytes
+    check     4 bytes  CRC-32 of kind, length and body
+
+    A  an attempt begins           JSON {"attempt": 2, "batches": 120}
+    L  which leaves are covered    JSON {"number": 3, "leaves": [[path, bytes], …]}; pieces of at most 1 MiB are counted through
+    S  a checkpoint was taken      JSON {"name": …, "batches": 128, "digest": …}
+    B  a batch has ended           the struct BATCH, then one 4-byte digest for each piece covered
+
+A later record of the same batch stands for an attempt that did it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from detrain.errors import CheckpointError
+
+_FRAME = struct.Struct("<cI")
+_CHECK = struct.Struct("<I")
+#: Batches ended since the run began, epochs begun, batches of this epoch; digest of the generators and of the losses (0: not taken); number
+#: of the list of leaves, first piece covered.
+_BATCH = struct.Struct("<QIIQQII")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is on record of one batch."""
+
+    batches: int
+    epochs: int
+    batch_in_epoch: int
+    generators: int = 0
+    losses: int = 0
+    list_number: int = 0
+    first_piece: int = 0
+    pieces: tuple[int, ...] = ()
+
+    def encode(self) -> bytes:
+        """The record's body."""
+        head = _BATCH.pack(
+            self.batches, self.epochs, self.batch_in_epoch, self.generators, self.losses, self.list_number,
+            self.first_piece,
+        )  # fmt: skip
+        return head + struct.pack(f"<{len(self.pieces)}I", *self.pieces)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Batch:
+        """The inverse of `encode`."""
+        count = (len(body) - _BATCH.size) // 4
+        batches, epochs, batch_in_epoch, generators, losses, list_number, first_piece = _BATCH.unpack_from(body)
+        pieces = struct.unpack_from(f"<{count}I", body, _BATCH.size)
+        return cls(batches, epochs, batch_in_epoch, generators, losses, list_number, first_piece, pieces)
+
+
+class LedgerFile:
+    """A ledger that is being written. Every record is in the system's hands when `append` returns; a kill loses none."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file, and cut off what a killed attempt has left half written."""
+        self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        os.ftruncate(self._number, _whole_bytes(path))
+
+    def append(self, kind: bytes, body: bytes) -> None:
+        """Add one record. Raises OSError."""
+        head = _FRAME.pack(kind, len(body))
+        os.write(self._number, head + body + _CHECK.pack(zlib.crc32(body, zlib.crc32(head))))
+
+    def append_json(self, kind: bytes, document: Any) -> None:
+        """Add one record whose body is JSON."""
+        self.append(kind, json.dumps(document, separators=(",", ":")).encode())
+
+    def close(self) -> None:
+        """Write no more."""
+        os.close(self._number)
+
+
+@dataclass
+class Ledger:
+    """A ledger that has been read."""
+
+    #: By the number of batches ended; of a batch that was done more than once, the last.
+    batches: dict[int, Batch]
+    #: By number: path and size in bytes of each leaf.
+    lists: dict[int, list[tuple[str, int]]]
+    attempts: list[dict[str, Any]]
+    saved: list[dict[str, Any]]
+
+
+def read(path: Path) -> Ledger:
+    """Read a ledger; a torn last record is left out, a file that is not there is empty. Raises `CheckpointError` for damage before that."""
+    ledger = Ledger({}, {}, [], [])
+    if not path.exists():
+        return ledger
+    for kind, body in _records(path.read_bytes(), path.name):
+        if kind == b"B":
+            batch = Batch.decode(body)
+            ledger.batches[batch.batches] = batch
+        elif kind == b"L":
+            document = json.loads(body)
+            ledger.lists[document["number"]] = [(leaf, size) for leaf, size in document["leaves"]]
+        elif kind == b"A":
+            ledger.attempts.append(json.loads(body))
+        elif kind == b"S":
+            ledger.saved.append(json.loads(body))
+    return ledger
+
+
+def _records(content: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
+    for start, end in _frames(content):
+        if not _is_sound(content, start, end):
+            if end < len(content):
+                raise CheckpointError(
+                    f"{name} is damaged at byte {start}: a record does not have the checksum that it was written with"
+                )
+            return
+        yield content[start : start + 1], content[start + _FRAME.size : end - _CHECK.size]
+
+
+def _frames(content: bytes) -> Iterator[tuple[int, int]]:
+    """Begin and end of each record that lies whole in the file, by the lengths."""
+    start = 0
+    while start + _FRAME.size <= len(content):
+        end = start + _FRAME.size + _FRAME.unpack_from(content, start)[1] + _CHECK.size
+        if end > len(content):
+            return
+        yield start, end
+        start = end
+
+
+def _is_sound(content: bytes, start: int, end: int) -> bool:
+    return bool(zlib.crc32(content[start : end - _CHECK.size]) == _CHECK.unpack_from(content, end - _CHECK.size)[0])
+
+
+def _whole_bytes(path: Path) -> int:
+    """Length of the file without a torn last record."""
+    content = path.read_bytes()
+    whole = 0
+    for start, end in _frames(content):
+        if end == len(content) and not _is_sound(content, start, end):
+            break
+        whole = end
+    return whole
