@@ -3,6 +3,7 @@
 run.json            how the run was started
 finished            when it came to its end; there is none before that
 inst.info           the loops
+ledger              what each batch has done, in digests (`detrain.store.ledger`)
 checkpoint_*.h5     checkpoints
 files.log           the script's own output files, as they were before the run wrote them (`detrain.session.files`)
 answers.log         what set-up code was told by the clock (`detrain.launch.answers`)

@@ -1,0 +1,77 @@
+"""A resumed attempt is checked against what the killed one had written into the ledger."""
+
+from __future__ import annotations
+
+import pytest
+
+from detrain.store import ledger
+
+#: Killed at batch 14 of the second epoch; where MEDDLE is set, a later attempt does something else at its batch 11.
+TRAINING = """
+import os, random, time
+import numpy as np
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters())
+data = torch.randn(20, 4, 6)
+for epoch in range(3):
+    for batch in range(20):
+        time.sleep(0.01)
+        optimizer.zero_grad()
+        loss = model(data[batch]).square().mean()
+        loss.backward()
+        optimizer.step()
+        if epoch == 1 and batch == 11:
+            exec(os.environ.get("MEDDLE", ""))
+        if epoch == 1 and batch == 14 and os.environ.get("DIE"):
+            os.kill(os.getpid(), 9)
+print("the end", model[0].weight.sum().item())
+"""
+
+MEDDLINGS = {
+    "one bit of one weight": ("model[0].weight.data.view(-1).view(torch.int32)[5] ^= 1", "script.model['0'].weight"),
+    "one bit of an optimizer's moment": (
+        "next(iter(optimizer.state.values()))['exp_avg'].view(-1).view(torch.int32)[0] ^= 1",
+        "script.optimizer.state[script.model['0'].weight].exp_avg",
+    ),
+    "a number drawn from torch": ("torch.rand(())", "a generator of random numbers"),
+    "a number drawn from numpy": ("np.random.rand()", "a generator of random numbers"),
+    "a number drawn from Python": ("random.random()", "a generator of random numbers"),
+}
+
+
+@pytest.mark.parametrize("name", MEDDLINGS)
+def test_a_resumed_attempt_that_does_something_else_is_stopped_and_told_where(script, name: str) -> None:
+    code, leaf = MEDDLINGS[name]
+    one = script(TRAINING)
+    one.attempt("run", "--every", "9batches", status=-9, DIE="1")
+    assert one.attempt("run", "--every", "9batches", status=1, MEDDLE=code) == ""
+    assert (
+        f"after batch 32 of the run (epoch 1, batch 12), {leaf} differs from what the killed attempt had there"
+        in one.said
+    )
+    # Trusted, it goes on; and what it then does is what counts.
+    assert "the end" in one.attempt("run", "--every", "9batches", "--trust-changes", MEDDLE=code)
+    assert f"{leaf} differs" in one.said
+
+
+def test_an_exact_resume_passes_and_the_ledger_tells_of_all_batches(script) -> None:
+    one = script(TRAINING)
+    whole = one.attempt("whole", "--every", "9batches")
+    one.attempt("run", "--every", "9batches", status=-9, DIE="1")
+    assert one.attempt("run", "--every", "9batches") == whole
+    a, b = (ledger.read(one.folder / name / "ledger") for name in ("whole", "run"))
+    assert [attempt["attempt"] for attempt in b.attempts] == [1, 2]
+    assert max(a.batches) == max(b.batches) == 60
+    assert len(b.batches) >= 30  # 1 % of 10 ms: nearly every batch, also on a busy machine
+    both = a.batches.keys() & b.batches.keys()
+    assert {number for number in both if a.batches[number].generators != b.batches[number].generators} == set()
+    assert {path for path, _ in b.lists[max(b.lists)]} >= {"script.model['0'].weight", "script.model['2'].bias"}
+
+
+def test_a_ledger_that_cannot_be_written_is_said_and_the_training_goes_on(script) -> None:
+    one = script(TRAINING)
+    (one.folder / "run" / "ledger").mkdir(parents=True)
+    assert "the end" in one.attempt("run")
+    assert "the ledger cannot be written" in one.said

@@ -1,0 +1,85 @@
+"""The ledger's file: what is written is read, a torn end is cut off, damage is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from detrain.errors import CheckpointError
+from detrain.store import ledger
+from detrain.store.ledger import Batch, LedgerFile
+
+BATCHES = [Batch(n, 1, n, 2**64 - n, n << 40, 1, 3, tuple(range(n))) for n in range(1, 6)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger of five batches."""
+    path = tmp_path / "ledger"
+    file = LedgerFile(path)
+    file.append_json(b"A", {"attempt": 1, "batches": 0})
+    file.append_json(b"L", {"number": 1, "leaves": [["model.weight", 64], ["ü", 3]]})
+    for batch in BATCHES:
+        file.append(b"B", batch.encode())
+    file.append_json(b"S", {"name": "checkpoint_0_5.h5", "batches": 5})
+    file.close()
+    return path
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    found = ledger.read(path)
+    assert list(found.batches.values()) == BATCHES
+    assert found.lists == {1: [("model.weight", 64), ("ü", 3)]}
+    assert found.attempts == [{"attempt": 1, "batches": 0}]
+    assert found.saved == [{"name": "checkpoint_0_5.h5", "batches": 5}]
+
+
+def test_a_ledger_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert ledger.read(tmp_path / "ledger") == ledger.Ledger({}, {}, [], [])
+
+
+def test_a_batch_that_was_done_again_stands_as_it_was_done_last(path: Path) -> None:
+    file = LedgerFile(path)
+    file.append(b"B", Batch(3, 9, 9, 7).encode())
+    file.close()
+    assert ledger.read(path).batches[3] == Batch(3, 9, 9, 7)
+    assert len(ledger.read(path).batches) == 5
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 20, 60])
+def test_a_torn_last_record_is_left_out_and_cut_off_by_the_next_attempt(path: Path, cut: int) -> None:
+    size = os.stat(path).st_size
+    os.truncate(path, size - cut)
+    found = ledger.read(path)
+    assert found.saved == []
+    assert list(found.batches.values())[:4] == BATCHES[:4]
+    LedgerFile(path).append_json(b"S", {"name": "next", "batches": 6})
+    assert ledger.read(path).saved == [{"name": "next", "batches": 6}]
+    assert ledger.read(path).batches == found.batches
+
+
+def test_a_last_record_that_was_not_written_whole_is_torn_too(path: Path) -> None:
+    # The length of the file may reach the disk before the bytes do.
+    content = bytearray(path.read_bytes())
+    content[-10:] = bytes(10)
+    path.write_bytes(content)
+    assert ledger.read(path).saved == []
+    LedgerFile(path).close()
+    assert os.stat(path).st_size < len(content)
+
+
+def test_any_flipped_bit_before_the_last_record_is_named_or_leaves_only_what_stood_before(path: Path) -> None:
+    whole = path.read_bytes()
+    before = ledger.read(path)
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        try:
+            found = ledger.read(path)
+        except CheckpointError as error:
+            assert "ledger is damaged at byte" in str(error)
+            continue
+        # A length that points beyond the end looks like a torn record: what comes before it is sound.
+        assert list(found.batches.items()) == list(before.batches.items())[: len(found.batches)]
+        assert len(found.batches) + len(found.saved) + len(found.lists) + len(found.attempts) < 8
