@@ -1,4 +1,4 @@
-"""`detrain ls`, `detrain inspect`, `detrain diff`: looking at what is on disk."""
+"""`detrain ls`, `detrain inspect`, `detrain diff`, `detrain doctor`: looking at what is on disk."""
 
 from __future__ import annotations
 
@@ -63,3 +63,20 @@ def diff(a: Path, b: Path, as_json: bool) -> int:
     result: dict[str, Any] = differ.compare(a, b)
     click.echo(json.dumps(result, indent=1) if as_json else differ.format_result(result))
     return 0 if result["same"] else 1
+
+
+@click.command()
+@click.argument("script", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Its run directory (default .detrain/<script name>)."
+)
+@as_json_option
+def doctor(script: Path | None, ckpt_dir: str | None, as_json: bool) -> int:
+    """Print what on this machine and in this script threatens determinism, worst first; exit 1 if something breaks it."""
+    from detrain import doctor as examiner
+    from detrain.cli.run import default_directory
+
+    directory = ckpt_dir or (default_directory(script.resolve().stem) if script is not None else None)
+    found = examiner.examine(script, Path(directory) if directory is not None else None)
+    click.echo(json.dumps(examiner.as_json(found), indent=1) if as_json else examiner.format_findings(found))
+    return 1 if any(one.level == "breaks" for one in found) else 0

@@ -138,6 +138,7 @@ class Attempt:
             "attempts": 1,
             "machine": self.request["machine"],
             "is_address_space_fixed": self.request["is_address_space_fixed"],
+            "is_preloaded": preload.is_loaded(),
             "only_known": None,
         }
 
@@ -235,6 +236,12 @@ class Attempt:
         if self.frameworks.entropy is not None:
             # What the launch has taken is none of the script's, and may be more in this attempt than in another.
             preload.set_entropy_state((0, 0))
+        else:
+            warn(
+                "no-preload",
+                f"{preload.why_not()}: what the script asks of the system (entropy, the order of folders, the clock) may differ in a later "
+                "attempt",
+            )
         self.answers.begin()
 
     def _begin_training(self) -> None:

@@ -82,6 +82,19 @@ def fix_address_space() -> bool:
         return False
 
 
+def can_fix_address_space() -> bool:
+    """True if the system lets a process switch address-space randomisation off; nothing is changed for good."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        before = libc.personality(ctypes.c_ulong(_READ_ONLY))
+        is_possible = before >= 0 and fix_address_space()
+        if before >= 0:
+            libc.personality(ctypes.c_ulong(before))
+    except (OSError, AttributeError):
+        return False
+    return is_possible
+
+
 def interpreter_flags(words: list[str]) -> list[str]:
     """The interpreter's own flags (-O, -u, -W …, -X …) at the beginning of its command line; they are the script's as well."""
     flags: list[str] = []

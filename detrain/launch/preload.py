@@ -75,7 +75,7 @@ def set_entropy_state(state: tuple[int, int]) -> None:
     if seek is None or not seek(_State(*state)):
         raise RuntimeError(
             f"cannot set the entropy state to {state!r}: the preload library is not answering in this process "
-            f"({_reason()}), so os.urandom() and its like would differ from the run that was checkpointed"
+            f"({why_not()}), so os.urandom() and its like would differ from the run that was checkpointed"
         )
 
 
@@ -117,7 +117,8 @@ def _answer(name: str, function: Callable[[int], int] | None) -> bool:
     return is_there
 
 
-def _reason() -> str:
+def why_not() -> str:
+    """Why no library answers in this process."""
     if library() is None:
         return f"{_LIBRARY_NAME} was not built; install a C compiler and run `python setup.py build_syscalls`"
     if _function("detrain_entropy_tell") is None:

@@ -75,11 +75,17 @@ def test_any_flipped_bit_before_the_last_record_is_named_or_leaves_only_what_sto
     before = ledger.read(path)
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        try:
-            found = ledger.read(path)
-        except CheckpointError as error:
-            assert "ledger is damaged at byte" in str(error)
+        found, message = read_or_message(path)
+        if found is None:
+            assert message.startswith("ledger is damaged at byte ")
             continue
         # A length that points beyond the end looks like a torn record: what comes before it is sound.
         assert list(found.batches.items()) == list(before.batches.items())[: len(found.batches)]
         assert len(found.batches) + len(found.saved) + len(found.lists) + len(found.attempts) < 8
+
+
+def read_or_message(path: Path) -> tuple[ledger.Ledger | None, str]:
+    try:
+        return ledger.read(path), ""
+    except CheckpointError as error:
+        return None, str(error)
