@@ -131,11 +131,8 @@ class _Reading:
             yield from self._look_at_call(node)
         elif isinstance(node, ast.Assign):
             yield from self._look_at_setting(node)
-        elif isinstance(node, ast.While):
+        elif isinstance(node, ast.While) or (isinstance(node, ast.If) and self._leaves_a_loop(node)):
             yield from self._look_at_condition(node, node.test)
-        elif isinstance(node, ast.If) and any(isinstance(one, (ast.Break, ast.Return)) for one in node.body):
-            if any(isinstance(one, (ast.For, ast.While)) for one in self._around(node)):
-                yield from self._look_at_condition(node, node.test)
 
     def _look_at_call(self, node: ast.Call) -> Iterator[Finding]:
         name = self._dotted(node.func)
@@ -166,6 +163,10 @@ class _Reading:
                     "note", node, "TF32 gives other bits on GPUs that lack it", "stay on one kind of GPU"
                 )
 
+    def _leaves_a_loop(self, node: ast.If) -> bool:
+        is_way_out = any(isinstance(one, (ast.Break, ast.Return)) for one in node.body)
+        return is_way_out and any(isinstance(one, (ast.For, ast.While)) for one in self._around(node))
+
     def _look_at_condition(self, node: ast.AST, test: ast.AST) -> Iterator[Finding]:
         loops = [one for one in (node, *self._around(node)) if isinstance(one, (ast.For, ast.While))]
         is_training = any(
@@ -173,7 +174,8 @@ class _Reading:
         )
         for clock in self._calls_in(test, _CLOCKS):
             yield self._finding(
-                "breaks" if is_training else "risk", node, f"how long a loop runs hangs on {clock}, so the number of its batches differs from run to run",
+                "breaks" if is_training else "risk", node,
+                f"how long a loop runs hangs on {clock}, so the number of its batches differs from run to run",
                 "count batches or epochs instead",
             )  # fmt: skip
 

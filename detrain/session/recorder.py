@@ -7,6 +7,7 @@ that the whole costs no more than its share of the time. What a record covers is
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +23,8 @@ from detrain.store import ledger
 from detrain.store.leaves import readable
 from detrain.store.ledger import Batch
 
-#: Share of the training's time that the ledger may take.
-BUDGET = 0.01
+#: Share of the training's time that the ledger may take; 1 gives a record for every batch.
+BUDGET = float(os.environ.get("DETRAIN_LEDGER_BUDGET", "0.01"))
 #: Leaves and pieces that one record covers at most: it stays small enough to be written for every batch. Pieces.
 MOST_PIECES = 256
 _BYTES_PER_S = 4e9  # what a digest is taken to cost before it has been measured
@@ -38,7 +39,7 @@ class Recorder:
         self._path, self._generators, self._fail = path, generators, fail
         self._file: ledger.LedgerFile | None = None
         self._expected: dict[int, Batch] = {}
-        self._lists: dict[int, list[tuple[str, int]]] = {}
+        self._before: ledger.Ledger | None = None
         self._losses = 0
         self._has_losses = False  # since the last record; not of the batch before the attempt began
         self._began_s, self._spent_s = time.perf_counter(), 0.0
@@ -61,7 +62,7 @@ class Recorder:
             self._give_up(error)
             return
         self._expected = {number: batch for number, batch in before.batches.items() if number >= batches}
-        self._lists = before.lists
+        self._before = before
         self._list_number = max(before.lists, default=0)
         self._has_losses = False
 
@@ -163,13 +164,8 @@ class Recorder:
             )
 
     def _differences(self, expected: Batch) -> Iterator[str]:
-        pieces = [
-            (path, start)
-            for path, size in self._lists.get(expected.list_number, ())
-            for start in range(0, size, PIECE_BYTES)
-        ]
-        window = pieces[expected.first_piece : expected.first_piece + len(expected.pieces)]
-        for (path, start), digest in zip(window, expected.pieces, strict=True):
+        assert self._before is not None
+        for (path, start), digest in zip(self._before.window(expected), expected.pieces, strict=True):
             leaf = self._by_path.get(path)
             here = leaf.digest(start) if leaf is not None else 0
             if here and digest and here != digest:

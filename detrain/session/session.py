@@ -21,7 +21,6 @@ from detrain.session.loading import Loading, digest_of
 from detrain.session.loops import Loop, Site, address, innermost_active
 from detrain.session.messages import say, warn
 from detrain.session.policy import Policy
-from detrain.session.recorder import Recorder
 from detrain.session.resume import Resume, fail
 from detrain.store.directory import RunDirectory
 
@@ -108,7 +107,7 @@ class Session:
         self.settings, self.directory, self.policy = settings, directory, policy
         self.info, self.frameworks, self.resume = info, frameworks, resume
         self.files = OutputFiles(directory.path)
-        self.recorder = Recorder(directory.path / "ledger", frameworks.generators, self._differs)
+        self.recorder: Any = None  # detrain.session.recorder.Recorder; loads numpy, so made when the training begins
         self.loading = Loading(info.extra, lambda: digest_of(frameworks.generators()))
         self.top: Loop | None = None
         self.is_off = False
@@ -124,7 +123,7 @@ class Session:
         self._root_finished: list[str] = []
         self._thread = threading.get_ident()
         self._epoch_began_s: float | None = None  # not before a header has been seen: set-up code is no epoch
-        self._is_training = self._is_recording = False
+        self._is_training = False
         self._is_looking = True
         self._saver: Any = None  # detrain.session.saving.Saver; loads h5py, so made when first needed
 
@@ -229,7 +228,7 @@ class Session:
             self.on_training()
         if self.resume.is_pending:
             self.resume.at_header(self, loop, loop.find_frame())
-        if not self._is_recording and not self.resume.is_pending:
+        if self.recorder is None and not self.resume.is_pending:
             self._begin_recording(loop)
         part = loop.site.part
         if part == "batch":
@@ -273,8 +272,10 @@ class Session:
 
     def _begin_recording(self, loop: Loop) -> None:
         """Open the ledger; after a resume, look at the state once more, to compare it with what a killed attempt has noted."""
-        self._is_recording = True
         with self.frameworks.aside():
+            from detrain.session.recorder import Recorder
+
+            self.recorder = Recorder(self.directory.path / "ledger", self.frameworks.generators, self._differs)
             self.recorder.begin(self.settings.record.get("attempts", 1), self.batches)
             if self.recorder.has_expectations:
                 from detrain.session import gather
@@ -283,7 +284,7 @@ class Session:
                 self.recorder.take(gather.capture(around, self.frameworks.generators(), None, self.loading))
 
     def _record(self, *, must: bool) -> None:
-        if self._is_recording:
+        if self.recorder is not None:
             self.recorder.at_header(self.batches, self.epochs, self.batch_in_epoch, must=must)
 
     def _differs(self, what: str) -> None:
@@ -336,7 +337,7 @@ class Session:
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
     def _on_gradient(self, adapter: Any, outputs: Any) -> None:
-        if self._is_recording and not self.is_off and threading.get_ident() == self._thread:
+        if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
             self.recorder.add_loss(adapter.loss_bytes(outputs))
         if self._is_seeing() and (nest := self._finder.on_gradient(self._running(sys._getframe(1)))) is not None:
             self._nest_found(nest)

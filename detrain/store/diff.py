@@ -8,21 +8,26 @@ from typing import Any
 
 from detrain.errors import CheckpointError
 from detrain.store import checkpoint as checkpoint_file
+from detrain.store import ledger
 from detrain.store.comparison import Comparison, Side
 from detrain.store.directory import RunDirectory
+from detrain.store.parting import Parting, find
 
 
 def compare(a: Path, b: Path) -> dict[str, Any]:
     """Compare two checkpoint files or run directories (by their latest checkpoint).
 
-    Returns `same`, what was compared (`a`, `b`), `num_leaves`, `num_differences`, the first `differences` and `notes`.
+    Returns `same`, `parting` (where two runs part, by their ledgers; None if nowhere), what was
+    compared (`a`, `b`), `num_leaves`, `num_differences`, the first `differences` and `notes`.
     Raises `CheckpointError` for what cannot be read.
     """
     sides = open_side(a), open_side(b)
     walk = Comparison(*sides)
     walk.run()
+    parting = _parting(a, b) if a.is_dir() and b.is_dir() else None
     return {
-        "same": not walk.num_differences,
+        "same": not walk.num_differences and parting is None,
+        "parting": vars(parting) if parting is not None else None,
         "a": _summary(sides[0]),
         "b": _summary(sides[1]),
         "num_leaves": walk.num_leaves,
@@ -30,6 +35,12 @@ def compare(a: Path, b: Path) -> dict[str, Any]:
         "differences": walk.differences,
         "notes": _notes(*sides),
     }
+
+
+def _parting(a: Path, b: Path) -> Parting | None:
+    """Where two runs part, by their ledgers."""
+    names = [str((RunDirectory(path).read_record() or {}).get("name", "")) for path in (a, b)]
+    return find(ledger.read(a / "ledger"), ledger.read(b / "ledger"), (names[0], names[1]))
 
 
 def open_side(path: Path) -> Side:
@@ -70,11 +81,21 @@ def format_result(result: dict[str, Any]) -> str:
         lines = [f"same: {result['num_leaves']} leaves. {both}"]
     else:
         lines = [f"different: {result['num_differences']} differences in {result['num_leaves']} leaves. {both}"]
+    if result["parting"] is not None:
+        lines.append(_format_parting(result["parting"]))
     lines += [_format_difference(found) for found in result["differences"]]
     left_out = result["num_differences"] - len(result["differences"])
     if left_out:
         lines.append(f"  … and {left_out} more")
     return "\n".join([*lines, *(f"  note: not counted: {note}" for note in result["notes"])])
+
+
+def _format_parting(found: dict[str, Any]) -> str:
+    since = f"the same after batch {found['last_same']}" if found["last_same"] >= 0 else "no record before is the same"
+    return (
+        f"  the runs part by batch {found['batches']} (epoch {found['epoch']}, batch {found['batch']} of it): {found['leaf']} differs "
+        f"first; {since}, by the {found['num_compared']} records that both ledgers have up to there"
+    )
 
 
 def _format_difference(found: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import CheckpointError
+from detrain.state.live import PIECE_BYTES
 
 _FRAME = struct.Struct("<cI")
 _CHECK = struct.Struct("<I")
@@ -97,6 +98,15 @@ class Ledger:
     lists: dict[int, list[tuple[str, int]]]
     attempts: list[dict[str, Any]]
     saved: list[dict[str, Any]]
+
+    def window(self, batch: Batch) -> list[tuple[str, int]]:
+        """Leaf and first byte of each piece that a record covers."""
+        pieces = [
+            (path, start)
+            for path, size in self.lists.get(batch.list_number, ())
+            for start in range(0, size, PIECE_BYTES)
+        ]
+        return pieces[batch.first_piece : batch.first_piece + len(batch.pieces)]
 
 
 def read(path: Path) -> Ledger:

@@ -44,14 +44,19 @@ class Script:
         found: dict[str, object] = json.loads((self.folder / run / "run.json").read_text(encoding="utf-8"))
         return found
 
-    def _start(self, words: list[str], variables: Mapping[str, str], status: int = 0) -> str:
+    def command(self, *words: str, status: int = 0) -> str:
+        """What another command of detrain's prints."""
+        return self._start(["-m", "detrain", *words], {}, status, is_script=False)
+
+    def _start(self, words: list[str], variables: Mapping[str, str], status: int = 0, *, is_script: bool = True) -> str:
         own = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES and not k.startswith("DETRAIN_")}
         spec = importlib.util.find_spec("detrain")
         assert spec is not None
         assert spec.origin is not None
-        own |= {"PYTHONPATH": str(Path(spec.origin).parents[1]), "PYTHONUNBUFFERED": "1", **variables}
+        own |= {"PYTHONPATH": str(Path(spec.origin).parents[1]), "PYTHONUNBUFFERED": "1", "DETRAIN_LEDGER_BUDGET": "1"}
+        own |= variables
         done = subprocess.run(
-            [sys.executable, *words, str(self.path)],
+            [sys.executable, *words, *([str(self.path)] if is_script else [])],
             cwd=self.folder, env=own, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
         )  # fmt: skip
         assert done.returncode == status, done.stderr
