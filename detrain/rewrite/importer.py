@@ -171,7 +171,12 @@ class UserFinder:
 
 def is_user_file(filename: str) -> bool:
     """True for source outside the standard library, the installed packages and detrain itself."""
-    return not os.path.realpath(filename).startswith(_not_users())
+    path = os.path.realpath(filename)
+    return not path.startswith(_not_users()) and not _PACKAGES & set(path.split(os.sep))
+
+
+#: Folders of installed packages, however they come into sys.path: a .pth file, PYTHONPATH, another environment.
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
 
 
 def _not_users() -> tuple[str, ...]:

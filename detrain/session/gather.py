@@ -6,6 +6,8 @@ of random numbers, and the iterators of the loops themselves.
 
 from __future__ import annotations
 
+import functools
+import logging
 import sys
 import threading
 import types
@@ -17,6 +19,7 @@ from detrain.errors import RestoreError
 from detrain.session import progress
 from detrain.session.loading import Loading, check
 from detrain.session.loops import Loop
+from detrain.session.messages import warn
 from detrain.state import frames
 from detrain.state.known_source import user_modules
 from detrain.state.objects import OWNS_THREAD
@@ -61,6 +64,8 @@ def look_around(frame: types.FrameType, loop: Loop, is_user_file: Any, script_na
 
 
 def _module_name(name: str, script_name: str) -> str:
+    if name == script_name:
+        return f"<module {name}>"  # the script, imported a second time under its own name, or a module of that name
     return script_name if name == "__main__" else name
 
 
@@ -79,8 +84,19 @@ def live_roots(around: Surroundings, generators: dict[str, Any]) -> dict[str, An
         iterator = feed.replacement if feed is not None and feed.replacement is not None else loop.iterator
         if iterator is not None and not loop.is_exhausted:
             roots[f"loops[{number}].iterator"] = iterator
+    roots.update(_streams())
     roots.update({f"generators.{name}": generator for name, generator in generators.items()})
     return roots
+
+
+def _streams() -> dict[str, Any]:
+    """Where the script's output goes through objects that no variable of it may name."""
+    found: dict[str, Any] = {"process.logging": logging.root}
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not getattr(sys, f"__{name}__"):
+            found[f"process.{name}"] = stream
+    return found
 
 
 def _globals(prefix: str, module: types.ModuleType) -> dict[str, Any]:
@@ -111,7 +127,9 @@ def _threads_of_the_script() -> list[threading.Thread]:
     """Living threads whose code is the user's own; those of libraries serve, and hold none of the run's numbers."""
     found = []
     for thread in threading.enumerate():
-        target = getattr(thread, "_target", None)
+        target = getattr(thread, "_target", None) or getattr(thread, "function", None)
+        while isinstance(target, functools.partial):
+            target = target.func
         modules = {getattr(target, "__module__", None), type(thread).__module__}
         if (
             thread is not threading.main_thread()
@@ -213,6 +231,11 @@ def restore(
                 f"{name} (the loop at {loop.site.filename}:{loop.site.line}) is running and cannot be set to the saved position"
             )
     check(replayed)
+    for remark in restoring.remarks:
+        warn(
+            "set-order",
+            f"{remark}; if the script iterates over it, this resume is not exact: iterate over a list or a dict",
+        )
     return restoring.doubtful
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from detrain.store.ledger import Batch
 BUDGET = float(os.environ.get("DETRAIN_LEDGER_BUDGET", "0.01"))
 #: Leaves and pieces that one record covers at most: it stays small enough to be written for every batch. Pieces.
 MOST_PIECES = 256
+#: There is a record at the latest after so many batches.
+MOST_LOSSES = 1000
 _BYTES_PER_S = 4e9  # what a digest is taken to cost before it has been measured
 _PIECE_S = 2e-6
 
@@ -38,10 +40,11 @@ class Recorder:
         """`fail` is called with what differs."""
         self._path, self._generators, self._fail = path, generators, fail
         self._file: ledger.LedgerFile | None = None
-        self._expected: dict[int, Batch] = {}
+        self._expected: dict[tuple[int, int], Batch] = {}
         self._before: ledger.Ledger | None = None
-        self._losses = 0
-        self._has_losses = False  # since the last record; not of the batch before the attempt began
+        self._losses = b""  # of the batch that runs
+        self._loss_of: dict[int, bytes] = {}  # of the batches before, by their number
+        self._began_at = self._last_noted = 0
         self._began_s, self._spent_s = time.perf_counter(), 0.0
         self._candidates: list[tuple[Leaf, int]] = []  # since the last checkpoint, with their sketches then
         self._by_path: dict[str, Leaf] = {}
@@ -61,10 +64,10 @@ class Recorder:
         except OSError as error:
             self._give_up(error)
             return
-        self._expected = {number: batch for number, batch in before.batches.items() if number >= batches}
+        self._expected = {key: batch for key, batch in before.batches.items() if key[0] >= batches}
         self._before = before
         self._list_number = max(before.lists, default=0)
-        self._has_losses = False
+        self._began_at, self._losses = batches, b""
 
     @property
     def has_expectations(self) -> bool:
@@ -73,43 +76,50 @@ class Recorder:
 
     def add_loss(self, content: bytes) -> None:
         """Gradients are about to be computed of this."""
-        self._losses = xxhash.xxh3_64_intdigest(content, seed=self._losses) or 1
+        self._losses += content
 
     def saved(self, name: str, batches: int, walk: Walk) -> None:
         """A checkpoint has been taken; what the walk has met can be covered from now on."""
         if self.is_off or self._file is None:
             return
         self._write(b"S", {"name": name, "batches": batches})
-        self._losses, self._has_losses = 0, True
         self.take(walk)
 
-    def at_header(self, batches: int, epochs: int, batch_in_epoch: int, *, must: bool = False) -> None:
-        """A batch is about to begin, `batches` have ended. `must`: a checkpoint is about to be taken here."""
+    def at_header(
+        self, batches: int, epochs: int, batch_in_epoch: int, path: Sequence[Any], *, must: bool = False
+    ) -> None:
+        """A batch may be about to begin in the innermost loop of `path`, `batches` have ended.
+
+        `must`: a checkpoint is about to be taken here.
+        """
         if self.is_off or self._file is None:
             return
         began_s = time.perf_counter()
+        if batches > self._began_at:
+            self._loss_of[batches] = self._losses
+        self._losses = b""
         if self._candidates:
             self._settle()
-        expected = self._expected.pop(batches, None)
         allowance_s = (began_s - self._began_s) * BUDGET - self._spent_s
-        if expected is not None:
-            self._compare(expected)
-        elif allowance_s <= 0 and not must:
-            return
-        first, pieces = self._cover(max(allowance_s, 0.0))
-        record = Batch(
-            batches,
-            epochs,
-            batch_in_epoch,
-            self._digest_of_generators(),
-            self._losses,
-            self._list_number,
-            first,
-            pieces,
-        )
-        self._write(b"B", record)
-        self._losses, self._has_losses = 0, True
+        if self._expected or must or allowance_s > 0 or len(self._loss_of) >= MOST_LOSSES:
+            position = _digest_of_position(path)
+            expected = self._expected.pop((batches, position), None)
+            if expected is not None:
+                self._compare(expected)
+            self._note(batches, position, epochs, batch_in_epoch, max(allowance_s, 0.0))
         self._spent_s += time.perf_counter() - began_s
+
+    def _note(self, batches: int, position: int, epochs: int, batch_in_epoch: int, allowance_s: float) -> None:
+        first, pieces = self._cover(allowance_s)
+        num_losses = batches - max(self._last_noted, self._began_at)
+        record = Batch(
+            batches, position, epochs, batch_in_epoch, self._digest_of_generators(),
+            self._digest_of_losses(batches, num_losses), num_losses, self._list_number, first, pieces,
+        )  # fmt: skip
+        self._write(b"B", record)
+        self._last_noted = batches
+        if not self._expected:
+            self._loss_of = {}  # a record that a killed attempt has left may reach further back than ours
 
     # --- what is covered -----------------------------------------------------------------------------------------------------
 
@@ -148,10 +158,19 @@ class Recorder:
 
     def _digest_of_generators(self) -> int:
         state = xxhash.xxh3_64()
-        for name, generator in self._generators().items():
+        for name, generator in sorted(
+            self._generators().items()
+        ):  # by name: a later attempt may load frameworks in another order
             state.update(name.encode())
             state.update(registry.handler_for(type(generator)).fingerprint(generator))
         return state.intdigest() or 1
+
+    def _digest_of_losses(self, batches: int, count: int) -> int:
+        """Of the losses of the last `count` batches; 0 if there are none."""
+        state = xxhash.xxh3_64()
+        for number in range(batches - count + 1, batches + 1):
+            state.update(len(self._loss_of[number]).to_bytes(4, "little") + self._loss_of[number])
+        return state.intdigest() if count else 0
 
     # --- what a killed attempt had done ---------------------------------------------------------------------------------------
 
@@ -172,7 +191,10 @@ class Recorder:
                 yield path
         if expected.generators and expected.generators != self._digest_of_generators():
             yield "a generator of random numbers"
-        if expected.losses and self._has_losses and expected.losses != self._losses:
+        count = expected.num_losses
+        if expected.batches - count >= self._began_at and expected.losses != self._digest_of_losses(
+            expected.batches, count
+        ):
             yield "a loss"
 
     # --- the file ------------------------------------------------------------------------------------------------------------
@@ -193,3 +215,9 @@ class Recorder:
             "ledger",
             f"the ledger cannot be written: {error}. The run goes on; what it does from here on is not on record",
         )
+
+
+def _digest_of_position(path: Sequence[Any]) -> int:
+    """Of the loops from the outermost: which entry, which iteration. Without lines, so that two versions of a script can be compared."""
+    text = " ".join(f"{loop.ordinal}.{loop.iteration}" for loop in path)
+    return xxhash.xxh3_64_intdigest(text.encode())

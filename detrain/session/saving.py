@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from detrain.session.session import Session
 
 
+#: Objects that are named one by one at a checkpoint.
+_MOST_WARNINGS = 10
+
+
 class Saver:
     """Saves for one attempt."""
 
@@ -100,11 +104,16 @@ class Saver:
         }
 
     def _say_what_is_missing(self, leaves: list[str]) -> None:
-        for leaf in leaves:
-            if leaf not in self._said:
-                self._said.add(leaf)
-                warn(
-                    "not-captured",
-                    f"{leaf}. If the loop changes it, a resume cannot be exact, and will be refused unless --trust-changes says that it "
-                    "does not matter",
-                )
+        new = [leaf for leaf in leaves if leaf not in self._said]
+        self._said.update(new)
+        if len(new) > _MOST_WARNINGS:
+            warn(
+                "not-captured",
+                f"{len(new) - _MOST_WARNINGS} objects more than these; `detrain inspect` of the checkpoint lists all",
+            )
+        for leaf in new[:_MOST_WARNINGS]:
+            warn(
+                "not-captured",
+                f"{leaf}. If the loop changes it, a resume cannot be exact, and will be refused unless --trust-changes says that it "
+                "does not matter",
+            )

@@ -236,7 +236,7 @@ class Session:
                 warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
             is_near = loop.parent is None or loop.parent.is_marked
             must = self.policy.is_due_at_batch(self.batches, time.monotonic(), is_near=is_near) and self._may_save(loop)
-            self._record(must=must)
+            self._record(loop, must=must)
             if must:
                 self._save(loop)
             self._is_looking = self._is_looking and not is_settled(loop, loop.parent)
@@ -266,7 +266,7 @@ class Session:
         if self.resume.is_pending or not self._may_save(loop):
             return
         if loop.parent is None:
-            self._record(must=True)
+            self._record(loop, must=True)
         if self.policy.is_due_at_end(loop.parent is None, time.monotonic()):
             self._save(loop)
 
@@ -283,9 +283,10 @@ class Session:
                 around = gather.look_around(loop.find_frame(), loop, self.is_user_file, self.settings.script_name)
                 self.recorder.take(gather.capture(around, self.frameworks.generators(), None, self.loading))
 
-    def _record(self, *, must: bool) -> None:
+    def _record(self, loop: Loop, *, must: bool) -> None:
         if self.recorder is not None:
-            self.recorder.at_header(self.batches, self.epochs, self.batch_in_epoch, must=must)
+            path = [one for one in loop.path if one.site.part]
+            self.recorder.at_header(self.batches, self.epochs, self.batch_in_epoch, path, must=must)
 
     def _differs(self, what: str) -> None:
         if self.resume.is_trusting:

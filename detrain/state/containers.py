@@ -147,7 +147,11 @@ def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> 
     set.clear(obj)
     for element in elements:
         set.add(obj, element)
-    if list(set.__iter__(obj)) != elements and not all(map(hashes_by_address, elements)):
+    if list(set.__iter__(obj)) == elements:
+        return
+    if all(map(hashes_by_address, elements)):
+        restore.remarks.append(f"{restore.path_of(node)}: this set of objects has another order than before")
+    else:
         raise RestoreError(
             f"{restore.path_of(node)}: the set's order of iteration depends on its history and cannot be made again; "
             "iterate over sorted(...) or use a dict"

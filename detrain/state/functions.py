@@ -55,14 +55,14 @@ class FunctionHandler(Handler):
 
     def build(self, node: Node, restore: Restore) -> Any:
         module, _, qualname = node["name"].partition(":")
-        cells = tuple(restore.value(ref) for _, ref in node.get("cells", ()))
-        if not cells and "<locals>" not in qualname and "<lambda>" not in qualname:
+        if "<locals>" not in qualname and "<lambda>" not in qualname:
             try:
                 found = resolve(node["name"])
             except LookupError:
                 found = None
-            if isinstance(found, types.FunctionType):
-                return found
+            if isinstance(found, types.FunctionType) and frames.place_of(found.__code__) == node["code"]:
+                return found  # also what a library's decorator has put in the place of the script's function
+        cells = tuple(restore.value(ref) for _, ref in node.get("cells", ()))
         code = _find_code(node["code"], module)
         if code is None:
             raise CannotBuild(f"the code of {qualname} ({node['code'][0]}:{node['code'][1]}) cannot be found")

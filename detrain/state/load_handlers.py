@@ -13,9 +13,10 @@ from detrain.state import (
     randomness,
     references,
     telltales,
+    workers,
 )
 
 __all__ = [
     "caches", "containers", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "processes", "randomness",
-    "references", "telltales",
+    "references", "telltales", "workers",
 ]  # fmt: skip

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import _csv
 import _thread
+import copyreg
 import datetime
 import decimal
 import enum
 import fractions
 import functools
 import logging
+import multiprocessing.process
 import operator
 import pathlib
 import pickle
@@ -43,12 +45,30 @@ class ObjectHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         attrs = instance_dict(obj)
+        if is_user_module(type(obj).__module__):
+            return  # a thread of the script's own is named beside the loop
         if attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
-            # What such an object holds belongs to its thread as well; changing it under the thread is no restore.
-            keep(node, OWNS_THREAD, is_loud=False)
+            # What such an object of a library holds belongs to its thread as well; changing it under the thread is no restore.
+            has_process = any(is_running(one) for value in attrs.values() for one in _members(value))
+            keep(node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, is_loud=has_process)
 
     def build(self, node: Node, restore: Restore) -> Any:
         return object.__new__(restore.find_type(node))
+
+
+def is_running(obj: Any) -> bool:
+    """True for a process that has been started by this one and has not ended."""
+    process = multiprocessing.process.BaseProcess
+    if not isinstance(obj, process) or obj is multiprocessing.process.current_process():
+        return False
+    popen = vars(obj).get("_popen")
+    return popen is not None and popen.poll() is None
+
+
+def _members(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple, set)) else [value]
 
 
 class NamespaceHandler(Handler):
@@ -124,8 +144,7 @@ class ClassHandler(Handler):
 
 
 _NOT_DATA = (
-    types.FunctionType, classmethod, staticmethod, property, functools.cached_property, types.GetSetDescriptorType,
-    types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType, type,
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
 )  # fmt: skip
 
 
@@ -142,9 +161,17 @@ class ModuleHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["name"] = obj.__name__
+        if sys.modules.get(obj.__name__) is not obj and obj.__name__ != "__main__":
+            # Made or loaded by the script itself: nobody else has its globals for roots.
+            node["attrs"] = walk.attributes([(k, v) for k, v in vars(obj).items() if not k.startswith("__")])
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return isinstance(live, types.ModuleType) and live.__name__ == node["name"]
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = vars(obj)
+        for name, ref in node.get("attrs", ()):
+            live[name] = restore.value(ref, live.get(name, MISSING))
 
     def build(self, node: Node, restore: Restore) -> Any:
         import importlib
@@ -164,6 +191,16 @@ class EnumHandler(Handler):
             node["name"] = obj._name_
         else:
             node["v"] = walk.child(obj._value_, "")
+        node["attrs"] = walk.attributes(self._own(obj).items())
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = self._own(obj)
+        for name, ref in node.get("attrs", ()):
+            obj.__dict__[name] = restore.value(ref, live.get(name, MISSING))
+
+    def _own(self, obj: Any) -> dict[str, Any]:
+        """What the script has put on a member, beside what makes it one."""
+        return {k: v for k, v in (instance_dict(obj) or {}).items() if k not in _OF_EVERY_MEMBER}
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return super().is_twin(live, node, restore) and live is self.build(node, restore)
@@ -171,6 +208,9 @@ class EnumHandler(Handler):
     def build(self, node: Node, restore: Restore) -> Any:
         cls: Any = restore.find_type(node)
         return cls[node["name"]] if "name" in node else cls(restore.value(node["v"]))
+
+
+_OF_EVERY_MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 
 
 class ValueHandler(Handler):
@@ -220,6 +260,66 @@ class KeptHandler(Handler):
         keep(node, "holds no state of the training", is_loud=False)
 
 
+class DescriptorHandler(Handler):
+    """A property, class method or static method: the functions in it, which may hold state. User classes derived from it may hold more."""
+
+    kind = "descriptor"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        for name in ("fget", "fset", "fdel", "__func__"):
+            function = getattr(obj, name, None)
+            if function is not None:
+                node[name] = walk.child(function, "")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        parts = [(name, getattr(live, name, None)) for name in ("fget", "fset", "fdel", "__func__")]
+        return all(restore.value(node[name], part) is part if name in node else part is None for name, part in parts)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        if "__func__" in node:
+            return cls(restore.value(node["__func__"]))
+        return cls(*(restore.value(node.get(name)) for name in ("fget", "fset", "fdel")))
+
+
+class LockHandler(KeptHandler):
+    """A lock; one that the loop has made is made anew, and is free."""
+
+    kind = "lock"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        """Nothing: who holds it is a matter of the threads."""
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return threading.RLock() if node["t"].endswith("RLock") else threading.Lock()
+
+
+class OwnPartHandler(Handler):
+    """An object of the standard library that is left as it is, but for what a class or the code of the script has added to it."""
+
+    kind = "own part"
+    has_attributes = False
+    #: Attributes of the base classes that are not the script's.
+    theirs: ClassVar[dict[type, frozenset[str]]] = {}
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["attrs"] = walk.attributes(self._own(obj).items())
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        raise CannotBuild("it works together with the process that made it")
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = self._own(obj)
+        for name, ref in node["attrs"]:
+            obj.__dict__[name] = restore.value(ref, live.get(name, MISSING))
+
+    def _own(self, obj: Any) -> dict[str, Any]:
+        theirs = next(names for base, names in self.theirs.items() if isinstance(obj, base))
+        return {name: value for name, value in (instance_dict(obj) or {}).items() if name not in theirs}
+
+
 class BesideHandler(KeptHandler):
     """What `Walk.note` has added; there is nothing to restore."""
 
@@ -262,7 +362,9 @@ allows_pickle = True
 
 def _pickled(obj: Any) -> bytes:
     cls = type(obj)
-    if all(getattr(cls, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")):
+    if cls not in copyreg.dispatch_table and all(
+        getattr(cls, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+    ):
         # The default may yield an empty object and call it done.
         raise CaptureError("its type is written in C and says nothing of its state")
     try:
@@ -305,15 +407,21 @@ register(ModuleHandler(), types.ModuleType)
 register(EnumHandler(), enum.Enum)
 register(
     KeptHandler(),
-    _thread.LockType, _thread.RLock, threading.Thread, threading.Condition, logging.Logger, logging.Handler,
-    logging.LoggerAdapter,
-    types.CodeType, types.FrameType, types.TracebackType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
-    property, classmethod, staticmethod, functools.cached_property, types.GenericAlias,
-    types.UnionType, type(Ellipsis), type(NotImplemented),
-    type(sys.flags), _csv.Writer, weakref.ProxyType, weakref.CallableProxyType,
+    threading.Condition, logging.LoggerAdapter, types.CodeType, types.FrameType, types.TracebackType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
+    types.ClassMethodDescriptorType, types.MethodWrapperType, functools.cached_property, types.GenericAlias, types.UnionType,
+    type(Ellipsis), type(NotImplemented), type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
+    type(sys.int_info), _csv.Writer, weakref.ProxyType, weakref.CallableProxyType,
 )  # fmt: skip
 
+OwnPartHandler.theirs = {
+    threading.Thread: frozenset({*vars(threading.Thread()), *vars(threading.Timer(0, print))}),
+    logging.Handler: frozenset({"lock", "formatter", "_closed"}),
+    logging.Logger: frozenset({"parent", "manager", "root", "_cache", "name"}),
+}
+register(OwnPartHandler(), *OwnPartHandler.theirs)
+register(DescriptorHandler(), property, classmethod, staticmethod)
+register(LockHandler(), _thread.LockType, _thread.RLock)
 register_value(slice, lambda v: (v.start, v.stop, v.step))
 register_value(range, lambda v: (v.start, v.stop, v.step))
 register_value(pathlib.PurePath, lambda v: (str(v),))

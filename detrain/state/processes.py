@@ -7,8 +7,7 @@ import multiprocessing.process
 import subprocess
 from typing import Any
 
-from detrain.state.known_source import is_user_module
-from detrain.state.objects import KeptHandler
+from detrain.state.objects import KeptHandler, is_running
 from detrain.state.registry import Handler, register, register_name
 from detrain.state.restore import CannotBuild, Restore
 from detrain.state.tree import Node
@@ -22,8 +21,7 @@ class ProcessHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        is_own = isinstance(obj, multiprocessing.process.BaseProcess) and obj is not multiprocessing.current_process()
-        if is_own and obj._popen is not None and obj._popen.poll() is None and _is_the_script_s(walk, node):
+        if is_running(obj):
             keep(node, "a process of the script runs beside the loop", is_loud=True)
         else:
             keep(node, "belongs to the process that started it", is_loud=False)
@@ -41,20 +39,23 @@ class CommandHandler(Handler):
     def build(self, node: Node, restore: Restore) -> Any:
         raise CannotBuild("a program that was started in the loop")
 
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        for name, ref in node["attrs"]:
+            restore.value(ref, getattr(obj, name))  # a pipe is named as not restored
 
-def _is_the_script_s(walk: Walk, node: Node) -> bool:
-    """True if the object is held by the script's own variables and objects, not by a library's."""
-    number = node["p"]
-    while number is not None:
-        holder = walk.tree.nodes[number]
-        module = holder["t"].partition(":")[0]
-        if module != "builtins" and not is_user_module(module):
-            return False
-        number = holder["p"]
-    return True
+
+class ProxyHandler(Handler):
+    """What stands for an object of another process (`multiprocessing.Manager`)."""
+
+    kind = "proxy of a process"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        keep(node, "the object that it stands for lives in another process", is_loud=True)
 
 
 register(ProcessHandler(), multiprocessing.process.BaseProcess)
 register(CommandHandler(), subprocess.Popen)
 register(KeptHandler(), multiprocessing.connection._ConnectionBase)
 register_name(KeptHandler(), "psutil:Process")
+register_name(ProxyHandler(), "multiprocessing.managers:BaseProxy", "multiprocessing.managers:BaseManager")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextvars
 import gc
 import types
@@ -123,6 +124,28 @@ class ProxyHandler(Handler):
         return types.MappingProxyType(restore.value(node["of"]))
 
 
+class ViewHandler(Handler):
+    """`keys()`, `values()` or `items()` of a dict."""
+
+    kind = "dict view"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["of"] = walk.child(gc.get_referents(obj.mapping)[0], "")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        of = gc.get_referents(live.mapping)[0]
+        return restore.value(node["of"], of) is of
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        of = restore.value(node["of"])
+        return getattr(of, node["t"].rpartition("_")[2])()
+
+
+_MADE: tuple[Any, ...] = ({}, collections.OrderedDict())
+register(ViewHandler(), *(type(getattr(made, name)()) for made in _MADE for name in ("keys", "values", "items")))
 register(WeakReferenceHandler(), weakref.ref)
 register(WeakContainerHandler(), weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 register(ContextVariableHandler(), contextvars.ContextVar)

@@ -105,6 +105,8 @@ def is_named_last(cls: type) -> bool:
 def _find(cls: type) -> Handler:
     if issubclass(cls, type):
         return _by_type[type]  # also where a metaclass is written in C
+    if issubclass(cls, tuple) and hasattr(cls, "n_sequence_fields"):
+        return _by_kind["opaque"]  # os.stat_result, time.struct_time: tuples that only their own type can make
     for base in cls.__mro__:
         if base is object:
             break

@@ -93,6 +93,8 @@ class Restore:
         self._afterwards: list[Callable[[], None]] = []
         #: Live objects that stand in for saved ones whose state nobody could write down: path, type and reason.
         self.doubtful: list[str] = []
+        #: What is as it was but for something that seldom matters.
+        self.remarks: list[str] = []
 
     def run(self, live_roots: dict[str, Any]) -> dict[str, Any]:
         """Restore every root; returns the restored roots by name.
@@ -169,12 +171,15 @@ class Restore:
 
     def find_type(self, node: Node) -> Any:
         """The class of a node; raises `RestoreError` if the script has not defined it."""
+        found, why = None, "that name means something else now"
         try:
             found = registry.resolve(node["t"])
         except LookupError as error:
+            why = str(error)
+        if not isinstance(found, type):
             found = self._origins.types.get(node["t"])
-            if found is None:
-                raise RestoreError(f"{self.path_of(node)}: its class {node['t']} cannot be found: {error}") from None
+        if found is None:
+            raise RestoreError(f"{self.path_of(node)}: its class {node['t']} cannot be found: {why}")
         return found
 
     def path_of(self, node: Node) -> str:
@@ -198,6 +203,8 @@ class Restore:
         node = self.tree.nodes[number]
         handler = registry.handler_of_kind(node["k"])
         assert handler is not None
+        if "class" in node:
+            self.value(node["class"], type(obj))  # what its class holds
         handler.fill(obj, node, self, is_new)
         if handler.has_attributes:
             self._fill_attributes(obj, node)

@@ -53,5 +53,4 @@ def _register(name: str, told: Callable[[Any], tuple[Any, ...]]) -> None:
 for _made in {type(hashlib.new(name)) for name in ("md5", "sha256")} | {hashlib.blake2b, hashlib.blake2s}:
     _register(type_name(_made), lambda v: (v.name, v.digest() if v.digest_size else b""))
 _register("_multiprocessing:SemLock", lambda v: (v.kind, v.maxvalue, v._count(), v._get_value()))
-_register("_queue:SimpleQueue", lambda v: (v.qsize(),))
 _register("sqlite3:Connection", lambda v: (v.total_changes, v.in_transaction))

@@ -31,6 +31,8 @@ import xxhash
 Ref = Any
 Node = dict[str, Any]
 
+#: Tuples in tuples that are written into one node.
+_DEEPEST_VALUE = 50
 _PLAIN = frozenset({type(None), bool, int, str})
 ATOMS = frozenset({*_PLAIN, float, bytes, complex})
 
@@ -49,10 +51,12 @@ def encode_atom(value: Any) -> Ref:
     return ["c", encode_atom(value.real), encode_atom(value.imag)]
 
 
-def is_value(value: Any) -> bool:
+def is_value(value: Any, depth: int = 0) -> bool:
     """True for atoms and for tuples of values: what is compared by content and needs no identity."""
     kind = type(value)
-    return kind in ATOMS or (kind is tuple and all(map(is_value, value)))
+    if kind is not tuple:
+        return kind in ATOMS
+    return depth < _DEEPEST_VALUE and all(is_value(item, depth + 1) for item in value)
 
 
 def encode_value(value: Any) -> Ref:

@@ -18,6 +18,7 @@ import numpy as np
 
 from detrain.errors import CaptureError
 from detrain.state import registry
+from detrain.state.known_source import is_user_module
 from detrain.state.tree import (
     ATOMS,
     Array,
@@ -31,6 +32,8 @@ from detrain.state.tree import (
     key_segment,
 )
 
+#: Characters of a path; what lies deeper is named by the number of what holds it.
+_LONGEST_PATH = 400
 #: Path segment of an object that is a dict's key.
 KEY = ".<key>"
 
@@ -95,7 +98,11 @@ class Walk:
         return ["@", number]
 
     def _path_below(self, parent: int | None, segment: str) -> str:
-        return f"{self.paths[parent]}{segment}" if parent is not None else segment
+        if parent is None:
+            return segment
+        above = self.paths[parent]
+        # A list of 50,000 links has paths of 50,000 segments, which would fill the memory.
+        return f"{above}{segment}" if len(above) < _LONGEST_PATH else f"…#{parent}{segment}"
 
     def array(self, node: Node, data: np.ndarray[Any, Any], label: str = "") -> None:
         """Attach bulk data to the node that is being captured; `data` may be a view of live memory."""
@@ -164,6 +171,8 @@ class Walk:
         slots = [(name, value) for name, value in slot_values(obj, cls)]
         if slots:
             node["slots"] = self.attributes(slots, "slots")
+        if is_user_module(cls.__module__):
+            node["class"] = self.child(cls, ".__class__")  # it may hold state, and no variable may name it
 
 
 _PLAIN_ELEMENTS = frozenset({type(None), bool, str})

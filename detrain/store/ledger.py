@@ -31,9 +31,9 @@ from detrain.state.live import PIECE_BYTES
 
 _FRAME = struct.Struct("<cI")
 _CHECK = struct.Struct("<I")
-#: Batches ended since the run began, epochs begun, batches of this epoch; digest of the generators and of the losses (0: not taken); number
-#: of the list of leaves, first piece covered.
-_BATCH = struct.Struct("<QIIQQII")
+#: Batches ended since the run began, digest of the position, epochs begun, batches of this epoch; digest of the generators, and of the
+#: losses of as many last batches (0: not taken); number of the list of leaves, first piece covered.
+_BATCH = struct.Struct("<QQIIQQIII")
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,12 @@ class Batch:
     """What is on record of one batch."""
 
     batches: int
+    position: int  # tells apart the headers between two batches: where one pass has ended, and where the next begins
     epochs: int
     batch_in_epoch: int
     generators: int = 0
     losses: int = 0
+    num_losses: int = 0
     list_number: int = 0
     first_piece: int = 0
     pieces: tuple[int, ...] = ()
@@ -52,8 +54,8 @@ class Batch:
     def encode(self) -> bytes:
         """The record's body."""
         head = _BATCH.pack(
-            self.batches, self.epochs, self.batch_in_epoch, self.generators, self.losses, self.list_number,
-            self.first_piece,
+            self.batches, self.position, self.epochs, self.batch_in_epoch, self.generators, self.losses, self.num_losses,
+            self.list_number, self.first_piece,
         )  # fmt: skip
         return head + struct.pack(f"<{len(self.pieces)}I", *self.pieces)
 
@@ -61,9 +63,13 @@ class Batch:
     def decode(cls, body: bytes) -> Batch:
         """The inverse of `encode`."""
         count = (len(body) - _BATCH.size) // 4
-        batches, epochs, batch_in_epoch, generators, losses, list_number, first_piece = _BATCH.unpack_from(body)
-        pieces = struct.unpack_from(f"<{count}I", body, _BATCH.size)
-        return cls(batches, epochs, batch_in_epoch, generators, losses, list_number, first_piece, pieces)
+        fields: list[Any] = [*_BATCH.unpack_from(body), struct.unpack_from(f"<{count}I", body, _BATCH.size)]
+        return cls(*fields)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Which header of the run this is."""
+        return self.batches, self.position
 
 
 class LedgerFile:
@@ -92,8 +98,8 @@ class LedgerFile:
 class Ledger:
     """A ledger that has been read."""
 
-    #: By the number of batches ended; of a batch that was done more than once, the last.
-    batches: dict[int, Batch]
+    #: By number of batches ended and position, in the order of the run; of one that was done more than once, the last.
+    batches: dict[tuple[int, int], Batch]
     #: By number: path and size in bytes of each leaf.
     lists: dict[int, list[tuple[str, int]]]
     attempts: list[dict[str, Any]]
@@ -117,7 +123,7 @@ def read(path: Path) -> Ledger:
     for kind, body in _records(path.read_bytes(), path.name):
         if kind == b"B":
             batch = Batch.decode(body)
-            ledger.batches[batch.batches] = batch
+            ledger.batches[batch.key] = batch
         elif kind == b"L":
             document = json.loads(body)
             ledger.lists[document["number"]] = [(leaf, size) for leaf, size in document["leaves"]]

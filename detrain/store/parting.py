@@ -22,20 +22,18 @@ class Parting:
 def find(a: Ledger, b: Ledger, names: tuple[str, str] = ("", "")) -> Parting | None:
     """Compare what both ledgers cover. `names`: of the scripts, which begin the paths of their variables."""
     last_same = -1
-    both = sorted(a.batches.keys() & b.batches.keys())
-    previous = [_previous(ledger) for ledger in (a, b)]
-    for count, number in enumerate(both, 1):
-        one, other = a.batches[number], b.batches[number]
-        is_one_window = previous[0][number] == previous[1][number]
-        leaf = _first_difference(one, other, _pieces(a, one, names[0]), _pieces(b, other, names[1]), is_one_window)
+    both = [key for key in a.batches if key in b.batches]
+    for count, key in enumerate(both, 1):
+        one, other = a.batches[key], b.batches[key]
+        leaf = _first_difference(one, other, _pieces(a, one, names[0]), _pieces(b, other, names[1]))
         if leaf:
-            return Parting(number, max(one.epochs - 1, 0), one.batch_in_epoch, leaf, last_same, count)
-        last_same = number
+            return Parting(one.batches, max(one.epochs - 1, 0), one.batch_in_epoch, leaf, last_same, count)
+        last_same = one.batches
     return None
 
 
 def _first_difference(
-    a: Batch, b: Batch, pieces_a: dict[tuple[str, int], int], pieces_b: dict[tuple[str, int], int], is_one_window: bool
+    a: Batch, b: Batch, pieces_a: dict[tuple[str, int], int], pieces_b: dict[tuple[str, int], int]
 ) -> str:
     for key, digest in pieces_a.items():
         other = pieces_b.get(key, 0)
@@ -43,8 +41,7 @@ def _first_difference(
             return key[0]
     if a.generators and b.generators and a.generators != b.generators:
         return "a generator of random numbers"
-    # A digest of losses begins where the record before ends.
-    if is_one_window and a.losses and b.losses and a.losses != b.losses:
+    if a.num_losses == b.num_losses and a.losses != b.losses:
         return "a loss"
     return ""
 
@@ -56,9 +53,3 @@ def _pieces(ledger: Ledger, batch: Batch, script: str) -> dict[tuple[str, int], 
         (path.removeprefix(f"{script}."), start): digest
         for (path, start), digest in zip(window, batch.pieces, strict=True)
     }
-
-
-def _previous(ledger: Ledger) -> dict[int, int]:
-    """The record before each record."""
-    numbers = sorted(ledger.batches)
-    return dict(zip(numbers, [-1, *numbers], strict=False))

@@ -65,9 +65,8 @@ def test_an_exact_resume_passes_and_the_ledger_tells_of_all_batches(script) -> N
     assert one.attempt("run", "--every", "9batches") == whole
     a, b = (ledger.read(one.folder / name / "ledger") for name in ("whole", "run"))
     assert [attempt["attempt"] for attempt in b.attempts] == [1, 2]
-    assert max(a.batches) == max(b.batches) == 60
-    both = range(10, 61)
-    assert [a.batches[number].generators for number in both] == [b.batches[number].generators for number in both]
+    assert {number for number, _ in a.batches} == {number for number, _ in b.batches} >= set(range(2, 61))
+    assert all(a.batches[key].generators == b.batches[key].generators for key in a.batches)
     assert {path for path, _ in b.lists[max(b.lists)]} >= {"script.model['0'].weight", "script.model['2'].bias"}
 
 

@@ -11,7 +11,7 @@ from detrain.errors import CheckpointError
 from detrain.store import ledger
 from detrain.store.ledger import Batch, LedgerFile
 
-BATCHES = [Batch(n, 1, n, 2**64 - n, n << 40, 1, 3, tuple(range(n))) for n in range(1, 6)]
+BATCHES = [Batch(n, n << 50, 1, n, 2**64 - n, n << 40, 7, 1, 3, tuple(range(n))) for n in range(1, 6)]
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def test_a_ledger_that_is_not_there_is_empty(tmp_path: Path) -> None:
 
 def test_a_batch_that_was_done_again_stands_as_it_was_done_last(path: Path) -> None:
     file = LedgerFile(path)
-    file.append(b"B", Batch(3, 9, 9, 7).encode())
+    file.append(b"B", Batch(3, 3 << 50, 9, 9, 7).encode())
     file.close()
-    assert ledger.read(path).batches[3] == Batch(3, 9, 9, 7)
+    assert ledger.read(path).batches[3, 3 << 50] == Batch(3, 3 << 50, 9, 9, 7)
     assert len(ledger.read(path).batches) == 5
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters import Settings
 from detrain.adapters.torch import kernels, loading, scripted, tensors
@@ -83,6 +84,8 @@ def flags() -> dict[str, Any]:
         "deterministic": torch.get_deterministic_debug_mode(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "num_threads": torch.get_num_threads(),
+        "next_hook": RemovableHandle.next_id,
     }
 
 
@@ -97,6 +100,8 @@ def set_flags(flags: dict[str, Any]) -> None:
         "deterministic": torch.set_deterministic_debug_mode,
         "cudnn_benchmark": lambda v: setattr(torch.backends.cudnn, "benchmark", v),
         "cudnn_deterministic": lambda v: setattr(torch.backends.cudnn, "deterministic", v),
+        "num_threads": torch.set_num_threads,
+        "next_hook": lambda v: setattr(RemovableHandle, "next_id", v),
     }
     for name, value in flags.items():
         if now.get(name) != value and name in setters:
@@ -109,7 +114,6 @@ def facts() -> dict[str, Any]:
     """What the bits depend on beside the script: version, threads, instruction set, device."""
     found = {
         "torch": torch.__version__,
-        "torch_threads": torch.get_num_threads(),
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
     if torch.cuda.is_initialized():

@@ -27,6 +27,10 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+#: Dicts of what is called with a leaf's gradient.
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
 class TensorHandler(Handler):
     """A tensor: its storage, how it looks into it, its gradient, and whether it wants one.
 
@@ -41,6 +45,9 @@ class TensorHandler(Handler):
         node["dtype"], node["device"] = dtype_name(obj.dtype), str(obj.device)
         node["shape"] = list(obj.shape)
         node["requires_grad"] = obj.requires_grad
+        for name in _HOOKS:
+            if getattr(obj, name, None) is not None and obj.is_leaf:
+                node[name] = walk.child(getattr(obj, name), f".{name}")
         if obj.layout is torch.sparse_coo:
             node["coo"] = [
                 walk.child(obj._indices(), ".<indices>"),
@@ -100,6 +107,14 @@ class TensorHandler(Handler):
                 obj.data = _look(node, storage)
         if obj.requires_grad != node["requires_grad"]:
             obj.requires_grad_(node["requires_grad"])
+        for name in _HOOKS:
+            live_hooks = getattr(obj, name, None)
+            if name in node or (live_hooks is not None and obj.is_leaf):
+                hooks = (
+                    restore.value(node[name], MISSING if live_hooks is None else live_hooks) if name in node else None
+                )
+                if hooks is not live_hooks:
+                    setattr(obj, name, hooks)
         if "graph" in node:
             obj.register_hook(_GraphIsGone(restore.path_of(node), node["graph"]))
         elif obj.is_leaf:

@@ -14,6 +14,7 @@ from .loaders import LOADERS
 from .loops import LOOPS
 from .optimizers import OPTIMIZERS
 from .phases import PHASES
+from .places import PLACES
 from .prelude import PRELUDE
 from .state import STATE
 from .unusual import UNUSUAL
@@ -41,11 +42,14 @@ def _program(name: str, text: str | dict[str, str]) -> Program:
     return Program(name, files.pop("train.py"), files)
 
 
-_THEMES = [LOADERS, ITERABLES, LOOPS, STATE, HOLDERS, OPTIMIZERS, PHASES, FILES, UNUSUAL]
+_THEMES = [LOADERS, ITERABLES, LOOPS, STATE, HOLDERS, PLACES, OPTIMIZERS, PHASES, FILES, UNUSUAL]
 PROGRAMS = {name: _program(name, text) for theme in _THEMES for name, text in theme.items()}
 
 #: One of each kind of difficulty; what `make test` runs.
 QUICK = [
+    "state_of_classes",
+    "owners_of_threads",
+    "hooks_and_queues_made_in_the_loop",
     "events_and_thread_locals",
     "caches_of_random_numbers",
     "shared_memory_counters",

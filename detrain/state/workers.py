@@ -1,0 +1,106 @@
+"""Handlers for pools of threads, their results, and the queues between threads."""
+
+from __future__ import annotations
+
+import _queue
+import concurrent.futures
+from typing import Any
+
+from detrain.errors import CaptureError
+from detrain.state.registry import Handler, register
+from detrain.state.restore import Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk, keep
+
+
+class SimpleQueueHandler(Handler):
+    """`queue.SimpleQueue`: what is in it, by taking it out and putting it back."""
+
+    kind = "simple queue"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["seq"] = walk.children(_turned_over(obj))
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return _queue.SimpleQueue()
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = _turned_over(obj)
+        while not obj.empty():
+            obj.get_nowait()
+        for element in restore.values(node["seq"], live):
+            obj.put(element)
+
+
+def _turned_over(queue: Any) -> list[Any]:
+    """The elements; nobody else is at the queue, or a thread of the script's would be named as running beside the loop."""
+    elements = []
+    try:
+        for _ in range(queue.qsize()):
+            elements.append(queue.get_nowait())
+    except _queue.Empty:
+        pass
+    for element in elements:
+        queue.put(element)
+    return elements
+
+
+class ExecutorHandler(Handler):
+    """A pool of threads or processes. Threads that wait for work hold nothing; a pool that the loop has made is made anew."""
+
+    kind = "executor"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if getattr(obj, "_processes", None):
+            keep(node, "processes of its own run beside the loop", is_loud=True)
+        elif isinstance(obj, concurrent.futures.ThreadPoolExecutor) and _is_busy(obj):
+            keep(node, "work is under way in it", is_loud=True)
+        else:
+            node["workers"] = getattr(obj, "_max_workers", None)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return restore.find_type(node)(node["workers"])
+
+
+def _is_busy(pool: Any) -> bool:
+    idle: int = pool._idle_semaphore._value
+    return bool(pool._work_queue.qsize() or len(pool._threads) > idle)
+
+
+class FutureHandler(Handler):
+    """The result of work that is done; one that is not cannot be waited for by another process."""
+
+    kind = "future"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if not obj.done():
+            raise CaptureError("work that is not done yet")
+        error = None if obj.cancelled() else obj.exception()
+        node["cancelled"] = obj.cancelled()
+        node["error"] = walk.child(error, ".exception()")
+        node["result"] = walk.child(None if error is not None or obj.cancelled() else obj.result(), ".result()")
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return concurrent.futures.Future()
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if obj.done():
+            return
+        error, result = restore.value(node["error"]), restore.value(node["result"])
+        if node["cancelled"]:
+            obj.cancel()
+        elif error is not None:
+            obj.set_exception(error)
+        else:
+            obj.set_result(result)
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return False  # a live one has a result of its own, or none
+
+
+register(SimpleQueueHandler(), _queue.SimpleQueue)
+register(ExecutorHandler(), concurrent.futures.Executor)
+register(FutureHandler(), concurrent.futures.Future)
