@@ -232,6 +232,8 @@ class Attempt:
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
         os.register_at_fork(after_in_child=self._stop)
         session.on_training = self._begin_training
+        for path in session.files.folders():
+            preload.own_folder(path)
         session.files.watch()
         if self.frameworks.entropy is not None:
             # What the launch has taken is none of the script's, and may be more in this attempt than in another.

@@ -58,7 +58,8 @@ def prepare(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
         environment.setdefault(name, value)
     library = preload.library()
     if library is not None:
-        environment[preload.SEED_VARIABLE] = str(request["seed"])
+        # With the arguments: ids that two experiments draw from the system's entropy must not be the same.
+        environment[preload.SEED_VARIABLE] = " ".join([str(request["seed"]), *request["arguments"]])
         others = [name for name in environment.get("LD_PRELOAD", "").split(":") if name and name != str(library)]
         environment["LD_PRELOAD"] = ":".join([str(library), *others])
     request["is_address_space_fixed"] = fix_address_space()

@@ -79,6 +79,14 @@ def set_entropy_state(state: tuple[int, int]) -> None:
         )
 
 
+def own_folder(path: str) -> None:
+    """Let the script make this folder once more, which an earlier attempt has made."""
+    function = _function("detrain_own_folder", ctypes.c_char_p)
+    if function is not None:
+        function.restype = None
+        function(os.fsencode(path))
+
+
 def rename_at_exit(prepared: Path, final: Path) -> bool:
     """Let the very last act of this process be a rename, made only if it ends by itself; False if no library is there to do it."""
     function = _function("detrain_rename_at_exit", ctypes.c_char_p, ctypes.c_char_p)

@@ -27,6 +27,7 @@ class OutputFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
         self._log = self._directory / "files.log"
+        self._folders_log = self._directory / "folders.log"
         #: Absolute path to [size before the run's first write or -1 if it did not exist, whether it was ever appended to].
         self.known: dict[str, list[Any]] = {}
         self._is_watching = False
@@ -58,7 +59,10 @@ class OutputFiles:
         self._is_own = True
 
     def _on_event(self, event: str, args: tuple[Any, ...]) -> None:
-        if event != "open" or self._is_own or len(args) < 3:
+        if event not in ("open", "os.mkdir") or self._is_own or len(args) < 3:
+            return
+        if event == "os.mkdir":
+            self._note_folder(os.path.realpath(os.fsdecode(args[0])))
             return
         path, _, flags = args[:3]
         if (
@@ -86,6 +90,27 @@ class OutputFiles:
                 log.write(json.dumps([path, size, is_appended]) + "\n")
         except OSError:
             return  # the run directory cannot be written; saving a checkpoint will say so
+        finally:
+            self._is_own = False
+
+    def folders(self) -> list[str]:
+        """Folders that earlier attempts of this run have made, and that are there."""
+        try:
+            lines = self._folders_log.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        known = {json.loads(line) for line in lines if line.endswith('"')}
+        return sorted(path for path in known if os.path.isdir(path))
+
+    def _note_folder(self, path: str) -> None:
+        if os.path.lexists(path) or path.startswith(f"{self._directory}{os.sep}"):
+            return
+        self._is_own = True
+        try:
+            with open(self._folders_log, "a", encoding="utf-8") as log:
+                log.write(json.dumps(path) + "\n")
+        except OSError:
+            return  # as for files
         finally:
             self._is_own = False
 

@@ -142,7 +142,7 @@ class Resume:
         if changed:
             raise ResumeRefused(
                 f"the environment is not the checkpoint's: {'; '.join(changed)}. The bits may come out differently; go back to the old "
-                "environment (OMP_NUM_THREADS sets torch_threads), start over with --fresh, or go on with --trust-changes"
+                "environment, start over with --fresh, or go on with --trust-changes"
             )
 
     def _check_leaves(self, doubtful: list[str]) -> None:

@@ -150,14 +150,11 @@ def test_another_environment_is_refused_then_taken_when_trusted(runs, killed):
     record = json.loads((killed / "run.json").read_text(encoding="utf-8"))
     del record["machine"]  # nothing to hold the attempt to
     (killed / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    said = runs.detrain("run", "--ckpt-dir", killed, "train.py", OMP_NUM_THREADS="2")
+    said = runs.detrain("run", "--ckpt-dir", killed, "train.py", ATEN_CPU_CAPABILITY="default")
     assert (said.status, said.out) == (2, "")
-    assert "the environment is not the checkpoint's: torch_threads is 2, was 1" in said.err
-    assert (
-        "go back to the old environment (OMP_NUM_THREADS sets torch_threads), start over with --fresh, or go on with --trust-changes"
-        in said.err
-    )
-    said = runs.detrain("run", "--trust-changes", "--ckpt-dir", killed, "train.py", OMP_NUM_THREADS="2")
+    assert "the environment is not the checkpoint's: torch_cpu_capability is DEFAULT, was " in said.err
+    assert "go back to the old environment, start over with --fresh, or go on with --trust-changes" in said.err
+    said = runs.detrain("run", "--trust-changes", "--ckpt-dir", killed, "train.py", ATEN_CPU_CAPABILITY="default")
     assert said.status == 0, said.err
     assert "detrain: resumed at " in said.err
 

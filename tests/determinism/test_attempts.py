@@ -166,3 +166,28 @@ def test_a_processor_without_the_run_s_instruction_sets_is_refused_until_trusted
     assert one.attempt("run", "--every", "epoch", status=2) == ""
     assert "lacks amx_tile" in one.said
     assert "the end" in one.attempt("run", "--every", "epoch", "--trust-changes")
+
+
+def test_new_folders_are_made_again_in_set_up_code_and_in_the_loop(script) -> None:
+    folders = (
+        "name = datetime.datetime.now().strftime('run-%H%M%S-%f')\nos.makedirs(f'{name}/plots')\nos.mkdir('results')\n"
+        "os.mkdir(f'id-{uuid.uuid4()}')\n"
+    )
+    loop = TRAINING.replace(
+        "    for batch in range(4):", "    os.mkdir(f'results/{epoch}')\n    for batch in range(4):"
+    )
+    one = script(f"import datetime, os, uuid\nimport torch\n{folders}{loop}")
+    one.attempt("run", "--every", "epoch", status=-9, DIE="1")
+    assert "the end" in one.attempt("run", "--every", "epoch")
+    assert sorted(os.listdir(one.folder / "results")) == ["0", "1"]
+    assert len([path for path in os.listdir(one.folder) if path.startswith(("run-", "id-"))]) == 2
+    # A folder of somebody else's is in the way as ever.
+    assert one.attempt("other", "--every", "epoch", status=1) == ""
+
+
+def test_experiments_with_other_arguments_draw_other_ids(script) -> None:
+    one = script("import uuid; print(uuid.uuid4())")
+    ids = [
+        one.command("run", "--ckpt-dir", f"{n}{word}", "script.py", word) for word in ("0.1", "0.01") for n in (1, 2)
+    ]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
