@@ -42,6 +42,8 @@ def replace_process(request: dict[str, Any]) -> NoReturn:
 def _held(request: dict[str, Any]) -> dict[str, str | None]:
     """What a run that goes on wants of the environment, where it is another now."""
     directory = RunDirectory(Path(request["ckpt_dir"]))
+    if not directory.path.is_dir():
+        return {}
     if request["fresh"] or request["trust_changes"] or directory.finished_at() or not directory.checkpoint_paths():
         return {}
     record = directory.read_record()

@@ -113,6 +113,7 @@ class Resume:
             tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files
         )
         self._check_leaves(doubtful)
+        session.frameworks.set_flags(meta["flags"])  # restoring has registered hooks, which are counted
         if meta["entropy"] and session.frameworks.entropy is not None:
             session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
         loop.mark(target.name)
