@@ -169,12 +169,22 @@ class ComposedIteratorHandler(Handler):
             node["state"] = walk.child(reduced[2], ".<state>")
 
     def prepare(self, number: int, node: Node, restore: Restore) -> None:
-        """Take an `enumerate` that must stay the object that it is to its count."""
+        """Take an `enumerate` or a `count` that must stay the object that it is to its number."""
         live = restore.twins.by_number.get(number)
+        if type(live) is itertools.count and type(node["parts"][0]) is int:
+            self._count_up(live, node["parts"])
         if type(live) is not enumerate or node["p"] is None:
             return
         with stepping(is_blind=True):
             while reduce_iterator(live)[1][1] < node["parts"][1]:
+                next(live)
+
+    @staticmethod
+    def _count_up(live: Any, parts: list[Any]) -> None:
+        now = reduce_iterator(live)[1]
+        step = now[1] if len(now) > 1 else 1
+        if type(now[0]) is int and type(step) is int and step and (parts[0] - now[0]) % step == 0:
+            for _ in range((parts[0] - now[0]) // step):
                 next(live)
 
     def build(self, node: Node, restore: Restore) -> Any:

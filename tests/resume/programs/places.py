@@ -163,6 +163,26 @@ trainer = Trainer()
 trainer.run(DataLoader(Points(), batch_size=4, shuffle=True))
 save(model=trainer.model, optimizer=trainer.optimizer)
 """,
+    "endless_sampler_with_count": _BEGIN
+    + """\
+data = Points(24)
+
+
+def stream():
+    for number in itertools.count():
+        for index in torch.randperm(len(data)).tolist():
+            yield number, data[index]
+
+
+points = stream()
+for epoch in range(3):
+    for batch in range(10):
+        number = 0
+        chosen = [next(points) for _ in range(4)]
+        x, y = torch.stack([x for _, (x, _) in chosen]), torch.stack([y for _, (_, y) in chosen])
+        log(epoch, batch, (step(model, optimizer, x, y), chosen[-1][0]))
+"""
+    + _END,
     "hooks_and_queues_made_in_the_loop": _BEGIN
     + """\
 import queue
