@@ -257,4 +257,6 @@ def is_capturable(value: Any) -> bool:
     walk = Walk()
     walk.root("loader", value)
     walk.run()
+    if any(isinstance(obj, threading.Thread) for obj in walk.objects):
+        return False  # nobody knows how far it has read
     return not any(node.get("loud") or node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
-from detrain.state.known_source import is_user_module
+from detrain.state.known_source import is_user_module, without_own
 from detrain.state.registry import Handler, register, register_name, type_name
 from detrain.state.restore import MISSING, CannotBuild, Restore, Unrestored
 from detrain.state.tree import Node
@@ -121,9 +121,7 @@ class ClassHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["name"] = type_name(obj)
         if is_user_module(obj.__module__):
-            node["data"] = walk.attributes(
-                [(name, value) for name, value in vars(obj).items() if _is_data(name, value)]
-            )
+            node["data"] = walk.attributes(self._own(obj).items())
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return isinstance(live, type) and type_name(live) == node["name"]
@@ -134,13 +132,16 @@ class ClassHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if "data" not in node:
             return
-        live = {name: value for name, value in vars(obj).items() if _is_data(name, value)}
+        live = self._own(obj)
         for name, ref in node["data"]:
             value = restore.value(ref, live.get(name, MISSING))
             if name not in live or live[name] is not value:
                 type.__setattr__(obj, name, value)
         for name in live.keys() - {name for name, _ in node["data"]}:
             type.__delattr__(obj, name)
+
+    def _own(self, obj: Any) -> dict[str, Any]:
+        return {name: without_own(value) for name, value in vars(obj).items() if _is_data(name, value)}
 
 
 _NOT_DATA = (
