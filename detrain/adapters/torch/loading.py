@@ -211,6 +211,7 @@ def _settle_names() -> None:
     """
     semaphores: Any = multiprocessing.synchronize.SemLock
     files: Any = tempfile
+    tempfile.gettempdir()  # tries the folder out, with a name from a generator of its own
     for names in (semaphores._rand, files._get_candidate_names()):
         assert names.rng is not None  # asking makes it
 
