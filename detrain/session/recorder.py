@@ -15,6 +15,7 @@ from typing import Any
 
 import xxhash
 
+from detrain.errors import CheckpointError
 from detrain.session.messages import warn
 from detrain.state import registry
 from detrain.state.live import PIECE_BYTES, Leaf, leaves
@@ -41,6 +42,7 @@ class Recorder:
         self._path, self._generators, self._fail = path, generators, fail
         self._file: ledger.LedgerFile | None = None
         self._expected: dict[tuple[int, int], Batch] = {}
+        self._expected_until = -1
         self._before: ledger.Ledger | None = None
         self._losses = b""  # of the batch that runs
         self._loss_of: dict[int, bytes] = {}  # of the batches before, by their number
@@ -61,10 +63,11 @@ class Recorder:
             before = ledger.read(self._path)
             self._file = ledger.LedgerFile(self._path)
             self._file.append_json(b"A", {"attempt": attempt, "batches": batches})
-        except OSError as error:
+        except (OSError, CheckpointError) as error:
             self._give_up(error)
             return
         self._expected = {key: batch for key, batch in before.batches.items() if key[0] >= batches}
+        self._expected_until = max((key[0] for key in self._expected), default=-1)
         self._before = before
         self._list_number = max(before.lists, default=0)
         self._began_at, self._losses = batches, b""
@@ -100,6 +103,8 @@ class Recorder:
         self._losses = b""
         if self._candidates:
             self._settle()
+        if batches > self._expected_until:
+            self._expected = {}  # what has not come by now will not come: the attempt was told to trust changes
         allowance_s = (began_s - self._began_s) * BUDGET - self._spent_s
         if self._expected or must or allowance_s > 0 or len(self._loss_of) >= MOST_LOSSES:
             position = _digest_of_position(path)
@@ -158,18 +163,20 @@ class Recorder:
 
     def _digest_of_generators(self) -> int:
         state = xxhash.xxh3_64()
-        for name, generator in sorted(
-            self._generators().items()
-        ):  # by name: a later attempt may load frameworks in another order
+        # By name: a later attempt may load frameworks in another order.
+        for name, generator in sorted(self._generators().items()):
             state.update(name.encode())
             state.update(registry.handler_for(type(generator)).fingerprint(generator))
         return state.intdigest() or 1
 
     def _digest_of_losses(self, batches: int, count: int) -> int:
-        """Of the losses of the last `count` batches; 0 if there are none."""
+        """Of the losses of the last `count` batches; 0 if there are none.
+
+        Without bounds between batches: those that ran while their loop was not known yet lie under the first that was seen.
+        """
         state = xxhash.xxh3_64()
         for number in range(batches - count + 1, batches + 1):
-            state.update(len(self._loss_of[number]).to_bytes(4, "little") + self._loss_of[number])
+            state.update(self._loss_of.get(number, b""))
         return state.intdigest() if count else 0
 
     # --- what a killed attempt had done ---------------------------------------------------------------------------------------
@@ -209,11 +216,12 @@ class Recorder:
         except OSError as error:
             self._give_up(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: Exception) -> None:
         self.is_off = True
+        what = "written" if isinstance(error, OSError) else "read"
         warn(
             "ledger",
-            f"the ledger cannot be written: {error}. The run goes on; what it does from here on is not on record",
+            f"the ledger cannot be {what}: {error}. The run goes on; what it does from here on is not on record",
         )
 
 

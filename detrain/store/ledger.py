@@ -17,6 +17,7 @@ A later record of the same batch stands for an attempt that did it again.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -83,7 +84,9 @@ class LedgerFile:
     def append(self, kind: bytes, body: bytes) -> None:
         """Add one record. Raises OSError."""
         head = _FRAME.pack(kind, len(body))
-        os.write(self._number, head + body + _CHECK.pack(zlib.crc32(body, zlib.crc32(head))))
+        record = head + body + _CHECK.pack(zlib.crc32(body, zlib.crc32(head)))
+        if os.write(self._number, record) != len(record):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a torn record must stay the last
 
     def append_json(self, kind: bytes, document: Any) -> None:
         """Add one record whose body is JSON."""

@@ -113,3 +113,42 @@ def test_diff_of_a_run_and_its_killed_and_resumed_twin_is_the_same(script) -> No
     one.attempt("b", "--every", "9batches")
     found = json.loads(one.command("diff", "a", "b", "--json"))
     assert (found["same"], found["parting"]) == (True, None)
+
+
+#: The second phase accumulates: its loop is known only after its fourth batch, and those before have gone by uncounted.
+PHASES = """
+import os, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for batch in range(10):
+    optimizer.zero_grad()
+    model(torch.randn(2, 4)).square().mean().backward()
+    optimizer.step()
+for number in range(40):
+    model(torch.randn(2, 4)).square().mean().backward()
+    if number % 4 == 3:
+        optimizer.step()
+        optimizer.zero_grad()
+    if number == 30 and os.environ.get("DIE"):
+        os.kill(os.getpid(), 9)
+print("the end", model.weight.sum().item())
+"""
+
+
+def test_a_loop_that_is_found_late_leaves_no_gap_in_the_ledger(script) -> None:
+    one = script(PHASES)
+    whole = one.attempt("whole", "--every", "1000batches")
+    one.attempt("run", "--every", "1000batches", status=-9, DIE="1")
+    assert one.attempt("run", "--every", "1000batches") == whole
+
+
+def test_a_damaged_ledger_is_said_and_the_training_goes_on(script) -> None:
+    one = script(PHASES)
+    one.attempt("run", "--every", "5batches", status=-9, DIE="1")
+    path = one.folder / "run" / "ledger"
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    assert "the end" in one.attempt("run", "--every", "5batches")
+    assert "the ledger cannot be read: ledger is damaged at byte 0" in one.said

@@ -111,7 +111,7 @@ def set_flags(flags: dict[str, Any]) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """What the bits depend on beside the script: version, threads, instruction set, device."""
+    """What the bits depend on beside the script: version, instruction set, device."""
     found = {
         "torch": torch.__version__,
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
