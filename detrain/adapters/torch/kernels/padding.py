@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -32,31 +32,43 @@ def _middle(gradient: Tensor, dim: int, inputs: int, before: int, behind: int) -
 
 def reflection_gradient(gradient: Tensor, features: Tensor, padding: Sequence[int]) -> Tensor | None:
     """`reflection_pad1d_backward`, 2d and 3d: the edge itself is not reflected, its neighbours are, in turned order."""
-    if not gradient.numel() or not features.numel():
-        return None
-    result = gradient.to(exact(gradient.dtype))
-    for dim, inputs, before, behind in _sides(gradient, features, padding):
-        folded = _middle(result, dim, inputs, before, behind)
-        if before > 0:
-            folded.narrow(dim, 1, before).add_(result.narrow(dim, 0, before).flip(dim))
-        if behind > 0:
-            start = result.shape[dim] - behind
-            folded.narrow(dim, inputs - 1 - behind, behind).add_(result.narrow(dim, start, behind).flip(dim))
-        result = folded
-    return result.to(gradient.dtype)
+
+    def fold(into: Tensor, dim: int, before: Tensor | None, behind: Tensor | None) -> None:
+        if before is not None:
+            into.narrow(dim, 1, before.shape[dim]).add_(before.flip(dim))
+        if behind is not None:
+            length = behind.shape[dim]
+            into.narrow(dim, into.shape[dim] - 1 - length, length).add_(behind.flip(dim))
+
+    return _folded(gradient, features, padding, fold)
 
 
 def replication_gradient(gradient: Tensor, features: Tensor, padding: Sequence[int]) -> Tensor | None:
     """`replication_pad1d_backward`, 2d and 3d: the edges get the sums of what repeats them."""
+
+    def fold(into: Tensor, dim: int, before: Tensor | None, behind: Tensor | None) -> None:
+        if before is not None:
+            into.narrow(dim, 0, 1).add_(before.sum(dim, keepdim=True))
+        if behind is not None:
+            into.narrow(dim, into.shape[dim] - 1, 1).add_(behind.sum(dim, keepdim=True))
+
+    return _folded(gradient, features, padding, fold)
+
+
+def _folded(
+    gradient: Tensor, features: Tensor, padding: Sequence[int],
+    fold: Callable[[Tensor, int, Tensor | None, Tensor | None], None],
+) -> Tensor | None:  # fmt: skip
+    """The gradient of the middle, with what lies before and behind it folded in, side by side."""
     if not gradient.numel() or not features.numel():
         return None
     result = gradient.to(exact(gradient.dtype))
     for dim, inputs, before, behind in _sides(gradient, features, padding):
         folded = _middle(result, dim, inputs, before, behind)
-        if before > 0:
-            folded.narrow(dim, 0, 1).add_(result.narrow(dim, 0, before).sum(dim, keepdim=True))
-        if behind > 0:
-            start = result.shape[dim] - behind
-            folded.narrow(dim, inputs - 1, 1).add_(result.narrow(dim, start, behind).sum(dim, keepdim=True))
+        fold(
+            folded, dim,
+            result.narrow(dim, 0, before) if before > 0 else None,
+            result.narrow(dim, result.shape[dim] - behind, behind) if behind > 0 else None,
+        )  # fmt: skip
         result = folded
     return result.to(gradient.dtype)
