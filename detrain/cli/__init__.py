@@ -19,6 +19,7 @@ MODULES = {
     "ls": "look",
     "inspect": "look",
     "diff": "look",
+    "verify": "prove",
     "doctor": "look",
 }
 

@@ -55,13 +55,24 @@ def inspect(checkpoint: Path, leaf: str | None, as_json: bool) -> int:
 @click.command()
 @click.argument("a", type=click.Path(exists=True, path_type=Path))
 @click.argument("b", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--op", "by_operator", is_flag=True, help="Two runs: do their first differing batch again, and name the operator."
+)
 @as_json_option
-def diff(a: Path, b: Path, as_json: bool) -> int:
+def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
     """Compare two runs or two checkpoints: exit 0 if all bits are the same, 1 if not."""
     from detrain.store import diff as differ
 
+    if by_operator and not (a.is_dir() and b.is_dir()):
+        raise UsageError("--op compares two run directories: it does their batches again")
     result: dict[str, Any] = differ.compare(a, b)
-    click.echo(json.dumps(result, indent=1) if as_json else differ.format_result(result))
+    text = differ.format_result(result)
+    if by_operator and result["parting"] is not None:
+        from detrain.rerun import operators
+
+        found = result["operators"] = operators.find(a, b)
+        text = f"{text}\n{operators.format_result(found)}" if found is not None else text
+    click.echo(json.dumps(result, indent=1) if as_json else text)
     return 0 if result["same"] else 1
 
 

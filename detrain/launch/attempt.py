@@ -19,6 +19,7 @@ from detrain.launch.signals import Signals
 from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import policy
 from detrain.session.messages import say, warn
+from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Frameworks, Session, Settings
 from detrain.store.directory import RunDirectory
@@ -67,6 +68,8 @@ class Attempt:
         self.session = Session(
             settings, self.directory, policy.Policy(every, time.monotonic()), info, self.frameworks, self.resume
         )
+        if request.get("rerun"):
+            self.session.rerun = Rerun(self.directory.path, request["rerun"])
         self.answers = Answers(self.directory.path / "answers.log", self.record["process"], self.session.is_user_file)
         self.instrumenter = Instrumenter(
             info.parts(),
@@ -118,7 +121,7 @@ class Attempt:
         record["attempts"] = before["attempts"] + 1
         record["began"] = before["began"]
         record["process"] = before.get("process", record["process"])
-        if self.directory.checkpoint_paths() and not self.request["trust_changes"]:
+        if (self.directory.checkpoint_paths() or self.request.get("rerun")) and not self.request["trust_changes"]:
             record["machine"] = before.get("machine", record["machine"])
         record["only_known"] = before.get("only_known", False)
         self.directory.write_record(record)
@@ -129,6 +132,12 @@ class Attempt:
         return {
             "script": script_path,
             "name": self.request["name"],
+            "command": {
+                "script": self.request["script"],
+                "module": self.request["module"],
+                "nondeterministic": self.request["nondeterministic"],
+                "interpreter": environment.interpreter_flags(sys.orig_argv[1:]),
+            },
             "arguments": self.request["arguments"],
             "folder": os.getcwd(),
             "seed": self.request["seed"],
@@ -265,6 +274,8 @@ class Attempt:
         if session.is_off:
             return  # a forked child that leaves through the script's end
         was_pending = self.resume.is_pending
+        if session.rerun is not None:
+            session.rerun.write(session, is_stopped=False)
         self._stop()
         if was_pending and status == 0:
             session.files.give_up()

@@ -44,7 +44,9 @@ def _held(request: dict[str, Any]) -> dict[str, str | None]:
     directory = RunDirectory(Path(request["ckpt_dir"]))
     if not directory.path.is_dir():
         return {}
-    if request["fresh"] or request["trust_changes"] or directory.finished_at() or not directory.checkpoint_paths():
+    if request["fresh"] or request["trust_changes"] or directory.finished_at():
+        return {}
+    if not directory.checkpoint_paths() and not request.get("rerun"):
         return {}
     record = directory.read_record()
     return machine.hold(record["machine"], request["machine"]) if record and "machine" in record else {}
@@ -68,7 +70,7 @@ def prepare(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     environment[REQUEST] = json.dumps(request)
     boot = Path(__file__).with_name("boot.py")
     target = ["-m", request["module"]] if request["module"] else [request["script"]]
-    flags = interpreter_flags(sys.orig_argv[1:])
+    flags = request.get("interpreter", interpreter_flags(sys.orig_argv[1:]))
     return [sys.executable, *flags, str(boot), *target, *request["arguments"]], environment
 
 

@@ -37,9 +37,12 @@ _PIECE_S = 2e-6
 class Recorder:
     """The ledger of one attempt."""
 
-    def __init__(self, path: Path, generators: Callable[[], dict[str, Any]], fail: Callable[[str], None]) -> None:
-        """`fail` is called with what differs."""
-        self._path, self._generators, self._fail = path, generators, fail
+    def __init__(
+        self, path: Path, generators: Callable[[], dict[str, Any]], differs: Callable[[Batch, str], None]
+    ) -> None:
+        """`differs` is called with the record on file, and the leaf that is another now."""
+        self._path, self._generators, self._differs = path, generators, differs
+        self.num_compared = 0
         self._file: ledger.LedgerFile | None = None
         self._expected: dict[tuple[int, int], Batch] = {}
         self._expected_until = -1
@@ -49,6 +52,8 @@ class Recorder:
         self._began_at = self._last_noted = 0
         self._began_s, self._spent_s = time.perf_counter(), 0.0
         self._candidates: list[tuple[Leaf, int]] = []  # since the last checkpoint, with their sketches then
+        self._changing: list[Leaf] = []  # those of them that have changed since
+        self._taken_at = self._settle_at = 0
         self._by_path: dict[str, Leaf] = {}
         self._pieces: list[tuple[Leaf, int]] = []
         self._list_number, self._next_piece = 0, 0
@@ -86,7 +91,7 @@ class Recorder:
         if self.is_off or self._file is None:
             return
         self._write(b"S", {"name": name, "batches": batches})
-        self.take(walk)
+        self.take(walk, batches)
 
     def at_header(
         self, batches: int, epochs: int, batch_in_epoch: int, path: Sequence[Any], *, must: bool = False
@@ -101,13 +106,13 @@ class Recorder:
         if batches > self._began_at:
             self._loss_of[batches] = self._losses
         self._losses = b""
-        if self._candidates:
-            self._settle()
+        if self._candidates and batches >= self._settle_at:
+            self._settle(batches)
         if batches > self._expected_until:
             self._expected = {}  # what has not come by now will not come: the attempt was told to trust changes
         allowance_s = (began_s - self._began_s) * BUDGET - self._spent_s
         if self._expected or must or allowance_s > 0 or len(self._loss_of) >= MOST_LOSSES:
-            position = _digest_of_position(path)
+            position = position_of(path)
             expected = self._expected.pop((batches, position), None)
             if expected is not None:
                 self._compare(expected)
@@ -128,9 +133,10 @@ class Recorder:
 
     # --- what is covered -----------------------------------------------------------------------------------------------------
 
-    def take(self, walk: Walk) -> None:
-        """A walk has just met these leaves."""
+    def take(self, walk: Walk, batches: int) -> None:
+        """A walk has just met these leaves, `batches` having ended."""
         self._candidates = [(leaf, leaf.sketch()) for leaf in leaves(walk)]
+        self._changing, self._taken_at, self._settle_at = [], batches, batches + 1
         self._by_path = {}
         for leaf, _ in self._candidates:
             leaf.path = readable(walk.tree, leaf.path)
@@ -138,16 +144,24 @@ class Recorder:
                 leaf.path += "'"  # two keys of one dict, say
             self._by_path[leaf.path] = leaf
 
-    def _settle(self) -> None:
-        """Of what lay there at the checkpoint: what has changed since and is still there is the run's state, and not its data."""
-        changed = [leaf for leaf, sketch in self._candidates if leaf.sketch() not in (0, sketch)]
-        self._candidates = []
-        if not changed and self._pieces:
-            return  # no batch has been between
+    def _settle(self, batches: int) -> None:
+        """Of what lay there at the checkpoint: what has changed since and is still there is the run's state, and not its data.
+
+        Looked at after 1, 2, 4, 8 … batches: weights may change in every tenth only.
+        """
+        sketches = [(leaf, before, leaf.sketch()) for leaf, before in self._candidates]
+        changed = [leaf for leaf, before, now in sketches if now not in (0, before)]
+        self._candidates = [(leaf, before) for leaf, before, now in sketches if now == before]
+        self._settle_at = batches + max(batches - self._taken_at, 1)
+        if not changed:
+            return
+        self._changing += changed
         self._list_number += 1
-        self._pieces = [(leaf, start) for leaf in changed for start in range(0, leaf.num_bytes, PIECE_BYTES)]
+        self._pieces = [(leaf, start) for leaf in self._changing for start in range(0, leaf.num_bytes, PIECE_BYTES)]
         self._next_piece = 0
-        self._write(b"L", {"number": self._list_number, "leaves": [[leaf.path, leaf.num_bytes] for leaf in changed]})
+        self._write(
+            b"L", {"number": self._list_number, "leaves": [[leaf.path, leaf.num_bytes] for leaf in self._changing]}
+        )
 
     def _cover(self, allowance_s: float) -> tuple[int, tuple[int, ...]]:
         """As many pieces as there is time for, at least one; from where the last record ended."""
@@ -184,10 +198,8 @@ class Recorder:
     def _compare(self, expected: Batch) -> None:
         differing = next(self._differences(expected), None)
         if differing is not None:
-            self._fail(
-                f"after batch {expected.batches} of the run (epoch {expected.epochs - 1}, batch {expected.batch_in_epoch}), {differing} "
-                "differs from what the killed attempt had there, according to the ledger"
-            )
+            self._differs(expected, differing)
+        self.num_compared += 1
 
     def _differences(self, expected: Batch) -> Iterator[str]:
         assert self._before is not None
@@ -225,7 +237,6 @@ class Recorder:
         )
 
 
-def _digest_of_position(path: Sequence[Any]) -> int:
-    """Of the loops from the outermost: which entry, which iteration. Without lines, so that two versions of a script can be compared."""
-    text = " ".join(f"{loop.ordinal}.{loop.iteration}" for loop in path)
-    return xxhash.xxh3_64_intdigest(text.encode())
+def position_of(path: Sequence[Any]) -> int:
+    """The ledger's digest of where a run is, from the loops of the nest."""
+    return ledger.digest_of_position((loop.ordinal, loop.iteration) for loop in path)

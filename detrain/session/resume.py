@@ -9,6 +9,7 @@ is exact too.
 from __future__ import annotations
 
 import os
+import sys
 import time
 import traceback
 import types
@@ -55,7 +56,7 @@ class Resume:
                 self._take_census(session, loop, frame)
         self._batches_run += loop.site.part == "batch"
         target = self._targets[0]
-        if loop.iteration != 0 or not self._leads_to(loop, target.meta["position"]):
+        if loop.iteration != 0 or not leads_to(loop, target.meta["position"]):
             return
         try:
             self._arrive(session, loop, frame, target)
@@ -64,18 +65,6 @@ class Resume:
         except Exception as error:  # noqa: BLE001 - a script that catches everything would go on with half a state
             traceback.print_exc()
             fail(session, RestoreError(f"{target.name} cannot be restored: {type(error).__name__}: {error}"))
-
-    def _leads_to(self, loop: Loop, position: list[list[Any]]) -> bool:
-        path = [one for one in loop.path if one.site.part]
-        if len(path) != len(position):
-            return False
-        for one, (filename, line, ordinal, iteration) in zip(path, position, strict=True):
-            here = os.path.normpath(one.site.filename)
-            if (here, one.site.line, one.ordinal) != (os.path.normpath(filename), line, ordinal):
-                return False
-            if one is not loop and one.iteration != iteration:
-                return False
-        return True
 
     def _take_census(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
         import detrain.state.load_handlers  # noqa: F401 - registers the handlers
@@ -166,6 +155,20 @@ class Resume:
         )
 
 
+def leads_to(loop: Loop, position: list[list[Any]]) -> bool:
+    """True if this is the loop of a checkpoint's position, in the iterations of the loops around it; its own is not looked at."""
+    path = [one for one in loop.path if one.site.part]
+    if len(path) != len(position):
+        return False
+    for one, (filename, line, ordinal, iteration) in zip(path, position, strict=True):
+        here = os.path.normpath(one.site.filename)
+        if (here, one.site.line, one.ordinal) != (os.path.normpath(filename), line, ordinal):
+            return False
+        if one is not loop and one.iteration != iteration:
+            return False
+    return True
+
+
 def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]]:
     """The chain to the latest usable checkpoint (or to the one named `start`), and what had to be passed over, as messages.
 
@@ -199,16 +202,21 @@ def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]
 
 
 def fail(session: Session, error: DetrainError) -> NoReturn:
-    """End the attempt where it stands, because going on would not be exact.
+    """End the attempt where it stands, because going on would not be exact."""
+    sys.stdout.flush()
+    say(f"error: {error}")
+    leave(session, error.exit_status)
 
-    Not by an exception: the hook is called from the middle of the script, and a script may catch everything.
+
+def leave(session: Session, status: int) -> NoReturn:
+    """End the process where it stands.
+
+    Not by an exception: hooks are called from the middle of the script, and a script may catch everything.
     """
     import multiprocessing
-    import sys
 
     session.files.give_up()
     for child in multiprocessing.active_children():
         child.kill()  # what the set-up code has started would wait for ever for an attempt that does not go on
     sys.stdout.flush()
-    say(f"error: {error}")
-    os._exit(error.exit_status)
+    os._exit(status)

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detrain import instfile
 from detrain.errors import RestoreError
@@ -21,8 +21,12 @@ from detrain.session.loading import Loading, digest_of
 from detrain.session.loops import Loop, Site, address, innermost_active
 from detrain.session.messages import say, warn
 from detrain.session.policy import Policy
+from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, fail
 from detrain.store.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from detrain.store.ledger import Batch
 
 
 @dataclass
@@ -85,6 +89,11 @@ class Frameworks:
         """True if there is something that will report the updates it makes."""
         return any(adapter.has_optimizer() for adapter in self.loaded.values() if hasattr(adapter, "has_optimizer"))
 
+    def log_operators(self, is_user_file: Callable[[str], bool]) -> list[Any]:
+        """Note every operator from now on; each of what is returned has `stop`, which returns what was noted."""
+        adapters = [adapter for adapter in self.loaded.values() if hasattr(adapter, "log_operators")]
+        return [adapter.log_operators(is_user_file) for adapter in adapters]
+
     def hold_loading(self, is_on: bool) -> None:
         """Tell loaders that what they would load now will not be used."""
         for adapter in self.loaded.values():
@@ -108,6 +117,7 @@ class Session:
         self.info, self.frameworks, self.resume = info, frameworks, resume
         self.files = OutputFiles(directory.path)
         self.recorder: Any = None  # detrain.session.recorder.Recorder; loads numpy, so made when the training begins
+        self.rerun: Rerun | None = None  # where only a part of a run is done again
         self.loading = Loading(info.extra, lambda: digest_of(frameworks.generators()))
         self.top: Loop | None = None
         self.is_off = False
@@ -235,7 +245,8 @@ class Session:
             if loop.parent is None and self.policy.without_epochs():
                 warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
             is_near = loop.parent is None or loop.parent.is_marked
-            must = self.policy.is_due_at_batch(self.batches, time.monotonic(), is_near=is_near) and self._may_save(loop)
+            is_due = self.policy.is_due_at_batch(self.batches, time.monotonic(), is_near=is_near)
+            must = (is_due or self._is_goal(loop)) and self._may_save(loop)
             self._record(loop, must=must)
             if must:
                 self._save(loop)
@@ -245,8 +256,8 @@ class Session:
             return
         now_s = time.monotonic()
         self.batch_in_epoch = 0
-        is_due = self.policy.is_due_at_outer if part == "outer" else self.policy.is_due_at_epoch
-        if loop.iteration > 0 and self._may_save(loop) and is_due(self.epochs, now_s):
+        is_due_at = self.policy.is_due_at_outer if part == "outer" else self.policy.is_due_at_epoch
+        if loop.iteration > 0 and self._may_save(loop) and (is_due_at(self.epochs, now_s) or self._is_goal(loop)):
             self._save(loop)
         if part == "epoch":
             if loop.iteration > 0 and self._epoch_began_s is not None:
@@ -267,7 +278,7 @@ class Session:
             return
         if loop.parent is None:
             self._record(loop, must=True)
-        if self.policy.is_due_at_end(loop.parent is None, time.monotonic()):
+        if self.policy.is_due_at_end(loop.parent is None, time.monotonic()) or self._is_goal(loop):
             self._save(loop)
 
     def _begin_recording(self, loop: Loop) -> None:
@@ -281,14 +292,24 @@ class Session:
                 from detrain.session import gather
 
                 around = gather.look_around(loop.find_frame(), loop, self.is_user_file, self.settings.script_name)
-                self.recorder.take(gather.capture(around, self.frameworks.generators(), None, self.loading))
+                walk = gather.capture(around, self.frameworks.generators(), None, self.loading)
+                self.recorder.take(walk, self.batches)
 
     def _record(self, loop: Loop, *, must: bool) -> None:
         if self.recorder is not None:
             path = [one for one in loop.path if one.site.part]
             self.recorder.at_header(self.batches, self.epochs, self.batch_in_epoch, path, must=must)
+            if self.rerun is not None:
+                self.rerun.at_header(self, path)
 
-    def _differs(self, what: str) -> None:
+    def _differs(self, record: Batch, leaf: str) -> None:
+        if self.rerun is not None:
+            self.rerun.differs(self, record, leaf)
+            return
+        what = (
+            f"after batch {record.batches} of the run (epoch {record.epochs - 1}, batch {record.batch_in_epoch}), {leaf} differs from "
+            "what the killed attempt had there, according to the ledger"
+        )
         if self.resume.is_trusting:
             warn("ledger", f"{what}; going on all the same")
         else:
@@ -305,10 +326,15 @@ class Session:
             return False
         return loop.site.part != "batch" or bool(self._parts) or is_settled(loop, loop.parent)
 
+    def _is_goal(self, loop: Loop) -> bool:
+        return self.rerun is not None and self.rerun.is_goal(loop)
+
     def _save(self, loop: Loop) -> None:
         frame = loop.find_frame()
         with self.frameworks.aside() as entropy:
             self._save_now(loop, frame, entropy)
+        if self.rerun is not None:
+            self.rerun.saved(self)
         self.on_saved()
 
     def _save_now(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:

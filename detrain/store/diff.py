@@ -21,13 +21,18 @@ def compare(a: Path, b: Path) -> dict[str, Any]:
     compared (`a`, `b`), `num_leaves`, `num_differences`, the first `differences` and `notes`.
     Raises `CheckpointError` for what cannot be read.
     """
-    sides = open_side(a), open_side(b)
+    parting = parting_of(a, b) if a.is_dir() and b.is_dir() else None
+    return compare_sides(open_side(a), open_side(b), parting)
+
+
+def compare_sides(a: Side, b: Side, parting: Parting | None = None) -> dict[str, Any]:
+    """Compare two checkpoints that have been loaded; returns what `compare` does."""
+    sides = a, b
     walk = Comparison(*sides)
     walk.run()
-    parting = _parting(a, b) if a.is_dir() and b.is_dir() else None
     return {
         "same": not walk.num_differences and parting is None,
-        "parting": vars(parting) if parting is not None else None,
+        "parting": _describe_parting(parting),
         "a": _summary(sides[0]),
         "b": _summary(sides[1]),
         "num_leaves": walk.num_leaves,
@@ -37,10 +42,15 @@ def compare(a: Path, b: Path) -> dict[str, Any]:
     }
 
 
-def _parting(a: Path, b: Path) -> Parting | None:
+def parting_of(a: Path, b: Path) -> Parting | None:
     """Where two runs part, by their ledgers."""
     names = [str((RunDirectory(path).read_record() or {}).get("name", "")) for path in (a, b)]
     return find(ledger.read(a / "ledger"), ledger.read(b / "ledger"), (names[0], names[1]))
+
+
+def _describe_parting(parting: Parting | None) -> dict[str, Any] | None:
+    """Without the ledger's own keys."""
+    return None if parting is None else {k: v for k, v in vars(parting).items() if k not in ("key", "last_key")}
 
 
 def open_side(path: Path) -> Side:

@@ -22,10 +22,12 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from detrain.errors import CheckpointError
 from detrain.state.live import PIECE_BYTES
@@ -135,6 +137,11 @@ def read(path: Path) -> Ledger:
         elif kind == b"S":
             ledger.saved.append(json.loads(body))
     return ledger
+
+
+def digest_of_position(loops: Iterable[tuple[int, int]]) -> int:
+    """Of the loops from the outermost: which entry, which iteration. Without lines, so that two versions of a script can be compared."""
+    return xxhash.xxh3_64_intdigest(" ".join(f"{ordinal}.{iteration}" for ordinal, iteration in loops).encode())
 
 
 def _records(content: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:

@@ -15,20 +15,23 @@ class Parting:
     epoch: int
     batch: int  # of the epoch
     leaf: str  # what differs first
+    key: tuple[int, int]  # of the record
+    last_key: tuple[int, int] | None  # of the last record that both have and that is the same
     last_same: int  # batches ended at the last record that both have and that is the same; -1 if there is none
     num_compared: int  # records that both have, up to here
 
 
 def find(a: Ledger, b: Ledger, names: tuple[str, str] = ("", "")) -> Parting | None:
     """Compare what both ledgers cover. `names`: of the scripts, which begin the paths of their variables."""
-    last_same = -1
+    last_same, last_key = -1, None
     both = [key for key in a.batches if key in b.batches]
     for count, key in enumerate(both, 1):
         one, other = a.batches[key], b.batches[key]
         leaf = _first_difference(one, other, _pieces(a, one, names[0]), _pieces(b, other, names[1]))
         if leaf:
-            return Parting(one.batches, max(one.epochs - 1, 0), one.batch_in_epoch, leaf, last_same, count)
-        last_same = one.batches
+            epoch = max(one.epochs - 1, 0)
+            return Parting(one.batches, epoch, one.batch_in_epoch, leaf, key, last_key, last_same, count)
+        last_same, last_key = one.batches, key
     return None
 
 

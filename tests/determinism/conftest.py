@@ -24,6 +24,7 @@ class Script:
         self.folder, self.path = folder, folder / "script.py"
         self.path.write_text(textwrap.dedent(text), encoding="utf-8")
         self._num_runs = 0
+        self.arguments: list[str] = []
 
     def plainly(self, **variables: str) -> str:
         """What it prints under `python`."""
@@ -49,22 +50,35 @@ class Script:
         return self._start(["-m", "detrain", *words], {}, status, is_script=False)
 
     def _start(self, words: list[str], variables: Mapping[str, str], status: int = 0, *, is_script: bool = True) -> str:
-        own = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES and not k.startswith("DETRAIN_")}
-        spec = importlib.util.find_spec("detrain")
-        assert spec is not None
-        assert spec.origin is not None
-        own |= {"PYTHONPATH": str(Path(spec.origin).parents[1]), "PYTHONUNBUFFERED": "1", "DETRAIN_LEDGER_BUDGET": "1"}
-        own |= variables
         done = subprocess.run(
-            [sys.executable, *words, *([str(self.path)] if is_script else [])],
-            cwd=self.folder, env=own, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+            [sys.executable, *words, *([str(self.path), *self.arguments] if is_script else [])],
+            cwd=self.folder, env=environment(variables), capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
         )  # fmt: skip
         assert done.returncode == status, done.stderr
         self.said = "".join(line for line in done.stderr.splitlines(keepends=True) if line.startswith("detrain:"))
         return done.stdout
 
 
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """This environment without what would steer detrain, with detrain importable from any folder."""
+    own = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES and not k.startswith("DETRAIN_")}
+    spec = importlib.util.find_spec("detrain")
+    assert spec is not None
+    assert spec.origin is not None
+    own |= {"PYTHONPATH": str(Path(spec.origin).parents[1]), "PYTHONUNBUFFERED": "1", "DETRAIN_LEDGER_BUDGET": "1"}
+    return own | dict(variables)
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], Script]:
     """Write a script."""
     return lambda text: Script(tmp_path, text)
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> None:
+    """Needed by what does a run again."""
+    code = "from detrain.rerun import sandbox; sandbox.enter([])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"nothing can be shut off on this system: {done.stderr.splitlines()[-1]}")

@@ -12,9 +12,10 @@ PACKAGE = Path(__file__).parents[2] / "detrain"
 #: Part of the package to the parts that it may import. `errors` and the package itself may be imported by all.
 MAY_IMPORT = {
     "__main__": {"cli"},
-    "cli": {"doctor", "launch", "session", "store", "tracer", "instfile", "rewrite", "sites", "state"},
+    "cli": {"doctor", "launch", "rerun", "session", "store", "tracer", "instfile", "rewrite", "sites", "state"},
     "launch": {"adapters", "hooks", "instfile", "rewrite", "session", "store", "state", "tracer"},
     "doctor": {"launch", "store"},
+    "rerun": {"instfile", "launch", "session", "store"},
     "hooks": {"session"},
     "session": {"instfile", "nest", "state", "store"},
     "rewrite": {"instfile", "sites"},

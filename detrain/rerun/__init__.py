@@ -1,0 +1,1 @@
+"""Doing parts of a run again, where nothing of the user's can be touched: `verify` and `diff --op`."""

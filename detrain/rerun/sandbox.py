@@ -1,0 +1,145 @@
+"""A view of the machine in which a script can run again and change nothing: Linux namespaces, without privileges.
+
+The whole file system becomes read-only. Over each folder that the run may write lies an overlay: what is written there goes to memory,
+and is gone with the last process inside. There is no network, so that nothing is logged or uploaded a second time.
+Sources: user_namespaces(7), mount_namespaces(7), mount_setattr(2); the kernel's documentation of overlayfs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+from detrain.errors import DetrainError
+
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
+_MOUNT_ATTR_RDONLY, _AT_RECURSIVE, _AT_FDCWD = 1, 0x8000, -100
+_MOUNT_SETATTR = 442  # the same number on every architecture; glibc 2.36 is the first with a function for it
+_IFF_UP, _SIOCSIFFLAGS = 1, 0x8914
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+class NoSandbox(DetrainError):  # noqa: N818 - a refusal
+    """The system does not let a process shut itself off; the message says at which step."""
+
+
+class _MountAttributes(ctypes.Structure):
+    """`struct mount_attr`."""
+
+    _fields_ = (
+        ("set", ctypes.c_uint64), ("clear", ctypes.c_uint64), ("propagation", ctypes.c_uint64),
+        ("namespace", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+def outermost(folders: Iterable[Path]) -> list[Path]:
+    """These folders with links resolved, without those that lie within another one or do not exist; never the root."""
+    found: list[Path] = []
+    for folder in sorted({Path(os.path.realpath(folder)) for folder in folders}):
+        if folder.is_dir() and folder != Path("/") and not any(folder.is_relative_to(outer) for outer in found):
+            found.append(folder)
+    return found
+
+
+def enter(needed: Iterable[Path], wished: Iterable[Path] = ()) -> dict[Path, int]:
+    """Shut this process, and what it starts, off; call it while it has one thread.
+
+    Both name folders that may be changed, in this process's eyes only; a wished one that the system will not have (something else
+    is mounted in it, say) stays read-only. Returns, for each that may, a descriptor of the folder that takes what is written below it.
+    What has been opened before stays as it was. Raises `NoSandbox`.
+    """
+    if platform.system() != "Linux":
+        raise NoSandbox("a part of a run can only be done again, apart from your files, on Linux")
+    system = _System()
+    user, group, folder = os.getuid(), os.getgid(), os.getcwd()
+    system.unshare(_CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWNET)
+    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    system.mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    system.protect("/")
+    system.mount(
+        "tmpfs", str(_SHARED_MEMORY), "tmpfs"
+    )  # what is written goes here; covered below, so the script does not see it
+    needed = outermost(needed)
+    uppers: dict[Path, int] = {}
+    for target in outermost([*needed, *wished]):
+        try:
+            uppers[target] = system.overlay(target)
+        except NoSandbox:
+            within = [one for one in needed if one.is_relative_to(target)]
+            if target in within:
+                raise
+            for one in within:
+                uppers[one] = system.overlay(one)
+    system.mount("tmpfs", str(_SHARED_MEMORY), "tmpfs")
+    os.chdir(folder)  # the one until now lies below an overlay
+    _switch_loopback_on()
+    return uppers
+
+
+def _escaped(path: Path) -> str:
+    """As a value among mount's options, where a colon parts layers and a comma options."""
+    text = str(path)
+    for character in ("\\", ":", ","):
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def _switch_loopback_on() -> None:
+    """Processes of one script may talk to each other (torch.distributed, managers)."""
+    import fcntl
+    import socket
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        fcntl.ioctl(one, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+
+
+class _System:
+    """The calls that Python has no function for."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._num_overlays = 0
+
+    def unshare(self, what: int) -> None:
+        self._check(self._libc.unshare(what), "no namespace of its own can be made for a process")
+
+    def mount(self, source: str | None, target: str, kind: str | None, flags: int = 0, data: str | None = None) -> None:
+        texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+        status = self._libc.mount(*texts[:3], ctypes.c_ulong(flags), texts[3])
+        self._check(status, f"{kind or 'a view'} cannot be mounted on {target}")
+
+    def overlay(self, target: Path) -> int:
+        """Let what is written below a folder go to shared memory; returns a descriptor of where."""
+        self._num_overlays += 1
+        place = _SHARED_MEMORY / str(self._num_overlays)
+        upper, work = place / "upper", place / "work"
+        upper.mkdir(parents=True)
+        work.mkdir()
+        options = f"lowerdir={_escaped(target)},upperdir={upper},workdir={work},userxattr"
+        self.mount("overlay", str(target), "overlay", data=options)
+        return os.open(upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def protect(self, path: str) -> None:
+        """Read-only, with everything that is mounted below."""
+        attributes = _MountAttributes(_MOUNT_ATTR_RDONLY)
+        status = self._libc.syscall(
+            ctypes.c_long(_MOUNT_SETATTR), ctypes.c_int(_AT_FDCWD), os.fsencode(path), ctypes.c_uint(_AT_RECURSIVE),
+            ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)),
+        )  # fmt: skip
+        self._check(status, "the file system cannot be made read-only for a process")
+
+    def _check(self, status: int, what: str) -> None:
+        if status != 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise NoSandbox(
+                f"{what} here ({reason}), so the script cannot be run again without touching your files. Unprivileged user namespaces "
+                "must be allowed (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor, the container's seccomp profile), "
+                "and Linux be 5.12 or later"
+            )
