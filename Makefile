@@ -20,7 +20,7 @@ soak:  ## kill and resume for minutes on end, with output
 	@$(python) -m pytest -m soak -s $(ARGS)
 
 bench:  ## what detrain costs
-	@shopt -s nullglob; $(python) --version >/dev/null && for file in benchmarks/hooks.py benchmarks/resume.py benchmarks/trace.py benchmarks/kernels.py; do \
+	@shopt -s nullglob; $(python) --version >/dev/null && for file in benchmarks/hooks.py benchmarks/resume.py benchmarks/trace.py benchmarks/kernels.py benchmarks/ledger.py benchmarks/determinism.py; do \
 		echo "== $$file"; "$$py" "$$file" || exit; done
 
 clean:  ## remove what was built, the environment too

@@ -90,7 +90,8 @@ class Recorder:
         """A checkpoint has been taken; what the walk has met can be covered from now on."""
         if self.is_off or self._file is None:
             return
-        self._write(b"S", {"name": name, "batches": batches})
+        seconds = round(time.perf_counter() - self._began_s, 6)
+        self._write(b"S", {"name": name, "batches": batches, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
         self.take(walk, batches)
 
     def at_header(

@@ -9,7 +9,8 @@ The file is a sequence of records. A record is framed so that a torn last one is
 
     A  an attempt begins           JSON {"attempt": 2, "batches": 120}
     L  which leaves are covered    JSON {"number": 3, "leaves": [[path, bytes], …]}; pieces of at most 1 MiB are counted through
-    S  a checkpoint was taken      JSON {"name": …, "batches": 128, "digest": …}
+    S  a checkpoint was taken      JSON {"name": …, "batches": 128, "seconds": 61.2, "ledger_s": 0.4}: since the attempt came to its
+                                   first header, and how much of that the ledger took
     B  a batch has ended           the struct BATCH, then one 4-byte digest for each piece covered
 
 A later record of the same batch stands for an attempt that did it again.

@@ -1,0 +1,33 @@
+"""`python sized.py MEGABYTES BATCHES`: a training whose parameters and Adam moments take so much memory.
+
+Prints when each batch began, in seconds of the monotonic clock.
+"""
+
+import json
+import sys
+import time
+
+import torch
+
+BATCH_SIZE, WIDTH = 64, 1024
+
+
+def main():
+    num_bytes, num_batches = float(sys.argv[1]) * 1e6, int(sys.argv[2])
+    width = min(WIDTH, int((num_bytes / 12) ** 0.5))
+    torch.manual_seed(1)
+    # Each layer's weight is of float32, and so are its two moments.
+    layers = [torch.nn.Linear(width, width, bias=False) for _ in range(max(1, round(num_bytes / 12 / width**2)))]
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-5)
+    data = torch.randn(BATCH_SIZE, width)
+    began = []
+    for _ in range(num_batches):
+        began.append(time.monotonic())
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+    print(json.dumps(began), flush=True)
+
+
+main()
