@@ -21,6 +21,7 @@ MODULES = {
     "diff": "look",
     "verify": "prove",
     "doctor": "look",
+    "report": "look",
 }
 
 

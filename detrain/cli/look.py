@@ -91,3 +91,23 @@ def doctor(script: Path | None, ckpt_dir: str | None, as_json: bool) -> int:
     found = examiner.examine(script, Path(directory) if directory is not None else None)
     click.echo(json.dumps(examiner.as_json(found), indent=1) if as_json else examiner.format_findings(found))
     return 1 if any(one.level == "breaks" for one in found) else 0
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "-o",
+    "target",
+    metavar="FILE.html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to (default DIR/report.html).",
+)
+def report(folder: Path, target: Path | None) -> int:
+    """Write a page with the run's curves, attempts, checkpoints and proofs; it needs no network."""
+    from detrain.report import page
+    from detrain.session.messages import say
+
+    target = target or folder / "report.html"
+    page.write(folder, target)
+    say(f"wrote {target}")
+    return 0

@@ -27,5 +27,6 @@ def verify(folder: Path, jobs: int | None, as_json: bool) -> int:
         say(f"segment {row['number']}, from {row['start']} to {row['until']}: {row['result']} ({row['seconds']:.1f} s)")
 
     result = verifier.verify(folder, jobs, tell)
+    verifier.keep(folder, result)
     click.echo(json.dumps(result, indent=1) if as_json else verifier.format_result(result))
     return 0 if result["same"] else 1

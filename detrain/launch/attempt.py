@@ -22,6 +22,7 @@ from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Frameworks, Session, Settings
+from detrain.store import printed
 from detrain.store.directory import RunDirectory
 
 _HOOKS = {
@@ -254,6 +255,8 @@ class Attempt:
                 "attempt",
             )
         self.answers.begin()
+        printed.cut_torn(self.directory.path / printed.NAME)
+        preload.note_printed(self.directory.path / printed.NAME, printed.MOST_BYTES)
 
     def _begin_training(self) -> None:
         self.answers.stop_clock()

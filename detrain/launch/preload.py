@@ -87,6 +87,15 @@ def own_folder(path: str) -> None:
         function(os.fsencode(path))
 
 
+def note_printed(path: Path, most_bytes: int) -> bool:
+    """Append what this process prints to a file as it goes by, until it has so many bytes; False if that cannot be.
+
+    `detrain.store.printed` reads the file.
+    """
+    function = _function("detrain_note_printed", ctypes.c_char_p, ctypes.c_uint64)
+    return function is not None and bool(function(os.fsencode(path), most_bytes))
+
+
 def rename_at_exit(prepared: Path, final: Path) -> bool:
     """Let the very last act of this process be a rename, made only if it ends by itself; False if no library is there to do it."""
     function = _function("detrain_rename_at_exit", ctypes.c_char_p, ctypes.c_char_p)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +17,7 @@ from detrain.rerun.segments import Segment, segments_of
 from detrain.rerun.worker import Order
 from detrain.store import ledger
 from detrain.store.checkpoint import Checkpoint
-from detrain.store.directory import RunDirectory
+from detrain.store.directory import RunDirectory, write_atomically
 from detrain.store.listing import holder_of
 
 #: How a part came out; only the first proves it.
@@ -79,6 +81,12 @@ def verify(
         "damaged": damaged,
         "segments": rows,
     }
+
+
+def keep(path: Path, result: dict[str, Any]) -> None:
+    """Leave the result in the run directory, for the report."""
+    text = json.dumps({**result, "when": time.strftime("%Y-%m-%d %H:%M:%S %z")}, indent=1)
+    write_atomically(path / "verified.json", text + "\n")
 
 
 def order_for(

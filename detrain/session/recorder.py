@@ -48,6 +48,8 @@ class Recorder:
         self._expected_until = -1
         self._before: ledger.Ledger | None = None
         self._losses = b""  # of the batch that runs
+        self._values: list[float] = []  # likewise
+        self._curve: list[tuple[int, int, float]] = []  # of the batches since the last record
         self._loss_of: dict[int, bytes] = {}  # of the batches before, by their number
         self._began_at = self._last_noted = 0
         self._began_s, self._spent_s = time.perf_counter(), 0.0
@@ -67,7 +69,7 @@ class Recorder:
         try:
             before = ledger.read(self._path)
             self._file = ledger.LedgerFile(self._path)
-            self._file.append_json(b"A", {"attempt": attempt, "batches": batches})
+            self._file.append_json(b"A", {"attempt": attempt, "batches": batches, "at": time.time()})
         except (OSError, CheckpointError) as error:
             self._give_up(error)
             return
@@ -75,23 +77,31 @@ class Recorder:
         self._expected_until = max((key[0] for key in self._expected), default=-1)
         self._before = before
         self._list_number = max(before.lists, default=0)
-        self._began_at, self._losses = batches, b""
+        self._began_at, self._losses, self._values = batches, b"", []
 
     @property
     def has_expectations(self) -> bool:
         """True while there are batches ahead that a killed attempt had already done."""
         return bool(self._expected)
 
-    def add_loss(self, content: bytes) -> None:
-        """Gradients are about to be computed of this."""
+    def add_loss(self, content: bytes, values: Sequence[float]) -> None:
+        """Gradients are about to be computed of this: its bits, and as numbers for a person."""
         self._losses += content
+        self._values += values
 
-    def saved(self, name: str, batches: int, walk: Walk) -> None:
-        """A checkpoint has been taken; what the walk has met can be covered from now on."""
+    def saved(self, path: Path, batches: int, walk: Walk, stall_s: float) -> None:
+        """A checkpoint has been taken, for which the training waited; what the walk has met can be covered from now on."""
         if self.is_off or self._file is None:
             return
         seconds = round(time.perf_counter() - self._began_s, 6)
-        self._write(b"S", {"name": name, "batches": batches, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
+        found = {
+            "name": path.name,
+            "batches": batches,
+            "at": time.time(),
+            "stall_s": round(stall_s, 6),
+            "bytes": path.stat().st_size,
+        }
+        self._write(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
         self.take(walk, batches)
 
     def at_header(
@@ -107,6 +117,8 @@ class Recorder:
         if batches > self._began_at:
             self._loss_of[batches] = self._losses
         self._losses = b""
+        self._curve += [(batches, number, value) for number, value in enumerate(self._values)]
+        self._values = []
         if self._candidates and batches >= self._settle_at:
             self._settle(batches)
         if batches > self._expected_until:
@@ -128,6 +140,9 @@ class Recorder:
             self._digest_of_losses(batches, num_losses), num_losses, self._list_number, first, pieces,
         )  # fmt: skip
         self._write(b"B", record)
+        if self._curve:
+            self._write(b"V", ledger.encode_losses(time.time(), self._curve))
+            self._curve = []
         self._last_noted = batches
         if not self._expected:
             self._loss_of = {}  # a record that a killed attempt has left may reach further back than ours
@@ -219,11 +234,13 @@ class Recorder:
 
     # --- the file ------------------------------------------------------------------------------------------------------------
 
-    def _write(self, kind: bytes, document: Batch | dict[str, Any]) -> None:
+    def _write(self, kind: bytes, document: Batch | bytes | dict[str, Any]) -> None:
         assert self._file is not None
         try:
             if isinstance(document, Batch):
                 self._file.append(kind, document.encode())
+            elif isinstance(document, bytes):
+                self._file.append(kind, document)
             else:
                 self._file.append_json(kind, document)
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ class Saver:
 
         A failure to write is said; the training goes on and tries again when next due.
         """
-        session = self._session
+        session, began_s = self._session, time.monotonic()
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         walk = gather.capture(around, session.frameworks.generators(), self.census, session.loading)
         if self.census is None:
@@ -62,7 +63,7 @@ class Saver:
         self._sequence += 1
         loop.mark(saved.name)
         self._last = saved
-        session.recorder.saved(saved.name, session.batches, walk)
+        session.recorder.saved(saved.path, session.batches, walk, time.monotonic() - began_s)
         self._checkpoints = [found for found in self._checkpoints if found.name != saved.name] + [saved]
         self._checkpoints = session.directory.retain(
             session.settings.keep, self._checkpoints, {*session.way_to(loop), saved.name}

@@ -365,7 +365,7 @@ class Session:
 
     def _on_gradient(self, adapter: Any, outputs: Any) -> None:
         if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
-            self.recorder.add_loss(adapter.loss_bytes(outputs))
+            self.recorder.add_loss(*adapter.losses(outputs))
         if self._is_seeing() and (nest := self._finder.on_gradient(self._running(sys._getframe(1)))) is not None:
             self._nest_found(nest)
 

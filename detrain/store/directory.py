@@ -7,6 +7,7 @@ ledger              what each batch has done, in digests (`detrain.store.ledger`
 checkpoint_*.h5     checkpoints
 folders.log         folders that the script has made (likewise)
 files.log           the script's own output files, as they were before the run wrote them (`detrain.session.files`)
+printed.log         what the script has printed, and when (`detrain.store.printed`)
 answers.log         what set-up code was told by the clock (`detrain.launch.answers`)
 cache/              instrumented code
 lock                held, by a POSIX record lock, while an attempt lives; who holds it is in it

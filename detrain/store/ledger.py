@@ -2,15 +2,17 @@
 
 The file is a sequence of records. A record is framed so that a torn last one is known as such::
 
-    kind      1 byte   B, L, S or A
+    kind      1 byte   B, L, S, V or A
     length    4 bytes  little endian, of the body
     body      length bytes
     check     4 bytes  CRC-32 of kind, length and body
 
-    A  an attempt begins           JSON {"attempt": 2, "batches": 120}
+    A  an attempt begins           JSON {"attempt": 2, "batches": 120, "at": 1763652011.5}: seconds since 1970
     L  which leaves are covered    JSON {"number": 3, "leaves": [[path, bytes], …]}; pieces of at most 1 MiB are counted through
-    S  a checkpoint was taken      JSON {"name": …, "batches": 128, "seconds": 61.2, "ledger_s": 0.4}: since the attempt came to its
-                                   first header, and how much of that the ledger took
+    S  a checkpoint was taken      JSON {"name": …, "batches": 128, "at": …, "stall_s": 0.02, "bytes": 52133, "seconds": 61.2,
+                                   "ledger_s": 0.4}: the training waited `stall_s`; since the attempt came to its first header
+                                   `seconds` have gone by, of which the ledger took `ledger_s`
+    V  losses of batches           seconds since 1970 (float64), then for each loss the struct VALUE
     B  a batch has ended           the struct BATCH, then one 4-byte digest for each piece covered
 
 A later record of the same batch stands for an attempt that did it again.
@@ -24,7 +26,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,11 @@ _CHECK = struct.Struct("<I")
 #: Batches ended since the run began, digest of the position, epochs begun, batches of this epoch; digest of the generators, and of the
 #: losses of as many last batches (0: not taken); number of the list of leaves, first piece covered.
 _BATCH = struct.Struct("<QQIIQQIII")
+
+
+#: Batches ended with the one that the loss is of, which of its losses, the loss.
+_VALUE = struct.Struct("<QHd")
+_AT = struct.Struct("<d")
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,10 @@ class Ledger:
     lists: dict[int, list[tuple[str, int]]]
     attempts: list[dict[str, Any]]
     saved: list[dict[str, Any]]
+    #: By number of batches ended and which loss of the last of them; of a batch that was done more than once, the last.
+    losses: dict[tuple[int, int], float] = field(default_factory=dict)
+    #: When how many batches had ended, in the order in which it was written: seconds since 1970, batches.
+    times: list[tuple[float, int]] = field(default_factory=list)
 
     def window(self, batch: Batch) -> list[tuple[str, int]]:
         """Leaf and first byte of each piece that a record covers."""
@@ -136,8 +147,25 @@ def read(path: Path) -> Ledger:
         elif kind == b"A":
             ledger.attempts.append(json.loads(body))
         elif kind == b"S":
-            ledger.saved.append(json.loads(body))
+            saved = json.loads(body)
+            ledger.saved.append(saved)
+            ledger.times.append((saved["at"], saved["batches"]))
+        elif kind == b"V":
+            _read_losses(ledger, body)
     return ledger
+
+
+def encode_losses(at_s: float, losses: Iterable[tuple[int, int, float]]) -> bytes:
+    """The body of a V record."""
+    return _AT.pack(at_s) + b"".join(_VALUE.pack(*one) for one in losses)
+
+
+def _read_losses(ledger: Ledger, body: bytes) -> None:
+    last = 0
+    for batches, which, value in _VALUE.iter_unpack(body[_AT.size :]):
+        ledger.losses[batches, which] = value
+        last = batches
+    ledger.times.append((_AT.unpack_from(body)[0], last))
 
 
 def digest_of_position(loops: Iterable[tuple[int, int]]) -> int:

@@ -74,7 +74,7 @@ def holder_of(path: Path) -> str | None:
 
 def _describe_file(path: Path) -> dict[str, Any]:
     status = path.stat()
-    found = {"file": path.name, "bytes": status.st_size, "when": _when(status.st_mtime), "damage": ""}
+    found = {"file": path.name, "bytes": status.st_size, "when": when(status.st_mtime), "damage": ""}
     try:
         header = checkpoint_file.read_header(path)
     except CheckpointError as error:
@@ -93,7 +93,8 @@ def _position(header: Checkpoint) -> dict[str, int]:
     return {"epoch": header.meta["epochs"], "batch": header.meta["batch_in_epoch"]}
 
 
-def _when(seconds: float) -> str:
+def when(seconds: float) -> str:
+    """Seconds since 1970 as a person reads them."""
     return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
 
 

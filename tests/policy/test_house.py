@@ -12,9 +12,22 @@ PACKAGE = Path(__file__).parents[2] / "detrain"
 #: Part of the package to the parts that it may import. `errors` and the package itself may be imported by all.
 MAY_IMPORT = {
     "__main__": {"cli"},
-    "cli": {"doctor", "launch", "rerun", "session", "store", "tracer", "instfile", "rewrite", "sites", "state"},
+    "cli": {
+        "doctor",
+        "launch",
+        "report",
+        "rerun",
+        "session",
+        "store",
+        "tracer",
+        "instfile",
+        "rewrite",
+        "sites",
+        "state",
+    },
     "launch": {"adapters", "hooks", "instfile", "rewrite", "session", "store", "state", "tracer"},
     "doctor": {"launch", "store"},
+    "report": {"store"},
     "rerun": {"instfile", "launch", "session", "store"},
     "hooks": {"session"},
     "session": {"instfile", "nest", "state", "store"},
@@ -27,7 +40,14 @@ MAY_IMPORT = {
     "nest": set(),
     "sites": set(),
 }
-ONLY_IN = {"libcst": "rewrite", "bytecode": "tracer", "torch": "adapters", "tensorflow": "adapters", "h5py": "store"}
+ONLY_IN = {
+    "libcst": "rewrite",
+    "bytecode": "tracer",
+    "torch": "adapters",
+    "tensorflow": "adapters",
+    "h5py": "store",
+    "plotly": "report",
+}
 
 
 def imports_of(path: Path) -> set[str]:

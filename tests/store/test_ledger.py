@@ -12,6 +12,7 @@ from detrain.store import ledger
 from detrain.store.ledger import Batch, LedgerFile
 
 BATCHES = [Batch(n, n << 50, 1, n, 2**64 - n, n << 40, 7, 1, 3, tuple(range(n))) for n in range(1, 6)]
+LOSSES = [(4, 0, 0.25), (5, 0, float("inf")), (5, 1, -1e-300)]
 
 
 @pytest.fixture
@@ -23,7 +24,8 @@ def path(tmp_path: Path) -> Path:
     file.append_json(b"L", {"number": 1, "leaves": [["model.weight", 64], ["ü", 3]]})
     for batch in BATCHES:
         file.append(b"B", batch.encode())
-    file.append_json(b"S", {"name": "checkpoint_0_5.h5", "batches": 5})
+    file.append(b"V", ledger.encode_losses(99.0, LOSSES))
+    file.append_json(b"S", {"name": "checkpoint_0_5.h5", "batches": 5, "at": 99.5})
     file.close()
     return path
 
@@ -33,7 +35,9 @@ def test_what_is_written_is_read(path: Path) -> None:
     assert list(found.batches.values()) == BATCHES
     assert found.lists == {1: [("model.weight", 64), ("ü", 3)]}
     assert found.attempts == [{"attempt": 1, "batches": 0}]
-    assert found.saved == [{"name": "checkpoint_0_5.h5", "batches": 5}]
+    assert found.losses == {(batches, which): value for batches, which, value in LOSSES}
+    assert found.times == [(99.0, 5), (99.5, 5)]
+    assert found.saved == [{"name": "checkpoint_0_5.h5", "batches": 5, "at": 99.5}]
 
 
 def test_a_ledger_that_is_not_there_is_empty(tmp_path: Path) -> None:
@@ -55,8 +59,8 @@ def test_a_torn_last_record_is_left_out_and_cut_off_by_the_next_attempt(path: Pa
     found = ledger.read(path)
     assert found.saved == []
     assert list(found.batches.values())[:4] == BATCHES[:4]
-    LedgerFile(path).append_json(b"S", {"name": "next", "batches": 6})
-    assert ledger.read(path).saved == [{"name": "next", "batches": 6}]
+    LedgerFile(path).append_json(b"S", {"name": "next", "batches": 6, "at": 100.5})
+    assert ledger.read(path).saved == [{"name": "next", "batches": 6, "at": 100.5}]
     assert ledger.read(path).batches == found.batches
 
 

@@ -17,7 +17,7 @@ from detrain.adapters.torch.watching import (
     has_optimizer,
     is_trained,
     loader_of,
-    loss_bytes,
+    losses,
     watch_in_place,
     watch_updates,
 )
@@ -42,7 +42,7 @@ register(
     torch._C.CompilationUnit,
 )  # fmt: skip
 __all__ = [
-    "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "log_operators", "loader_of", "loss_bytes",
+    "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "log_operators", "loader_of", "losses",
     "prepare", "set_flags", "watch_in_place", "watch_updates",
 ]  # fmt: skip
 

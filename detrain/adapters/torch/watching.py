@@ -39,13 +39,11 @@ def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], No
     Watch(on_update, on_gradient)
 
 
-def loss_bytes(outputs: Any) -> bytes:
-    """The bits of losses on CPU; what lies on a device would have to be waited for."""
-    return b"".join(
-        ctypes.string_at(one.data_ptr(), one.element_size())
-        for one in outputs
-        if isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.numel() == 1
-    )
+def losses(outputs: Any) -> tuple[bytes, list[float]]:
+    """The bits of losses on CPU, and the losses; what lies on a device would have to be waited for."""
+    found = [one for one in outputs if isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.numel() == 1]
+    bits = b"".join(ctypes.string_at(one.data_ptr(), one.element_size()) for one in found)
+    return bits, [one.item() for one in found if one.is_floating_point()]
 
 
 def watch_in_place(on_update: Callable[[], None]) -> None:

@@ -1,0 +1,1 @@
+"""`detrain report`: one page that shows what a run did."""

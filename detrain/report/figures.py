@@ -1,0 +1,120 @@
+"""The page's pictures, drawn by plotly."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from detrain.report.history import History
+from detrain.report.metrics import Series
+
+_COLORS = ("#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#0891b2")
+_KILL = "#dc2626"
+#: Metrics that get a picture; the others are named.
+MOST_METRICS = 24
+#: More points than this are thinned for the page.
+_MOST_POINTS = 5000
+
+
+def losses(history: History) -> go.Figure | None:
+    """The losses that gradients were computed of, over batches; None if none is on record."""
+    by_number: dict[int, list[tuple[int, float]]] = {}
+    for (batches, number), value in sorted(history.ledger.losses.items()):
+        by_number.setdefault(number, []).append((batches, value))
+    if not by_number:
+        return None
+    figure = go.Figure()
+    for number, points in by_number.items():
+        x, y = zip(*_thinned(points), strict=True)
+        name = "loss" if len(by_number) == 1 else f"loss {number + 1} of the batch"
+        figure.add_scatter(
+            x=x, y=y, name=name, mode="lines", line={"color": _COLORS[number % len(_COLORS)], "width": 1.2}
+        )
+    _mark_resumes(figure, history)
+    return _styled(figure, "batches", "loss")
+
+
+def metric(series: Series, history: History) -> go.Figure:
+    """One metric that the script printed."""
+    points = _thinned(list(zip(series.x, series.values, strict=True)))
+    x, y = zip(*points, strict=True)
+    mode = "lines+markers" if len(points) < 80 else "lines"
+    figure = go.Figure(go.Scatter(x=x, y=y, mode=mode, name=series.name, line={"color": _COLORS[0], "width": 1.5}))
+    if not series.is_counted:
+        _mark_resumes(figure, history)
+    return _styled(figure, "times printed" if series.is_counted else "batches", series.name, height=240)
+
+
+def life(history: History) -> go.Figure | None:
+    """How far the run was when: attempts, kills, resumes, checkpoints."""
+    if not history.attempts:
+        return None
+    figure = go.Figure()
+    for number, one in enumerate(history.attempts):
+        at, batches = zip(*_thinned(one.points), strict=True)
+        color = _COLORS[number % len(_COLORS)]
+        figure.add_scatter(
+            x=_dates(at), y=batches, mode="lines", name=f"attempt {one.number}", line={"color": color, "width": 2}
+        )
+    saved = history.ledger.saved
+    figure.add_scatter(
+        x=_dates([one["at"] for one in saved]), y=[one["batches"] for one in saved], mode="markers", name="checkpoint",
+        text=[one["name"] for one in saved], marker={"symbol": "diamond-open", "size": 8, "color": "#374151"},
+    )  # fmt: skip
+    ended = history.attempts if not history.run["is_finished"] else history.attempts[:-1]
+    figure.add_scatter(
+        x=_dates([one.points[-1][0] for one in ended]), y=[one.end for one in ended], mode="markers",
+        name="last seen before it was killed", marker={"symbol": "x", "size": 10, "color": _KILL},
+    )  # fmt: skip
+    return _styled(figure, "time", "batches")
+
+
+def checkpoints(history: History) -> go.Figure | None:
+    """What each checkpoint made the training wait, and its size."""
+    saved = history.ledger.saved
+    if not saved:
+        return None
+    figure = make_subplots(rows=1, cols=2, subplot_titles=("the training waited (ms)", "size (MB)"))
+    x, names = [one["batches"] for one in saved], [one["name"] for one in saved]
+    for column, values in ((1, [one["stall_s"] * 1e3 for one in saved]), (2, [one["bytes"] / 1e6 for one in saved])):
+        figure.add_scatter(
+            x=x,
+            y=values,
+            text=names,
+            mode="markers",
+            marker={"size": 7, "color": _COLORS[column - 1]},
+            row=1,
+            col=column,
+        )
+        figure.update_yaxes(rangemode="tozero", row=1, col=column)
+        figure.update_xaxes(title_text="batches", row=1, col=column)
+    return _styled(figure, "", "", height=280).update_layout(showlegend=False)
+
+
+def _mark_resumes(figure: go.Figure, history: History) -> None:
+    for one in history.attempts[1:]:
+        figure.add_vline(x=one.begin, line={"color": _KILL, "width": 1, "dash": "dot"})
+
+
+def _thinned(points: list[Any]) -> list[Any]:
+    """Every n-th, and the last: for the eye."""
+    step = -(-len(points) // _MOST_POINTS)
+    return points if step <= 1 else [*points[::step], points[-1]]
+
+
+def _dates(seconds: Any) -> list[datetime]:
+    return [datetime.fromtimestamp(one, UTC).astimezone().replace(tzinfo=None) for one in seconds]
+
+
+def _styled(figure: go.Figure, x: str, y: str, height: int = 360) -> go.Figure:
+    figure.update_layout(
+        template="plotly_white", height=height, margin={"l": 60, "r": 20, "t": 30, "b": 45}, hovermode="closest",
+        font={"family": "system-ui, sans-serif", "size": 12}, legend={"orientation": "h", "y": 1.12},
+    )  # fmt: skip
+    if x:
+        figure.update_xaxes(title_text=x)
+        figure.update_yaxes(title_text=y)
+    return figure

@@ -1,0 +1,89 @@
+"""What happened to a run, from its directory: attempts, kills, checkpoints, losses, what the ledger holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from detrain.errors import CheckpointError, UsageError
+from detrain.report.metrics import Series, series_of
+from detrain.store import ledger as ledger_file
+from detrain.store import listing, printed
+from detrain.store.directory import RunDirectory
+from detrain.store.ledger import Ledger
+
+
+@dataclass
+class Attempt:
+    """One process life, as the ledger saw it."""
+
+    number: int
+    begin: int  # batches that had ended when its training began
+    points: list[tuple[float, int]]  # seconds since 1970, batches ended
+
+    @property
+    def end(self) -> int:
+        """Batches at its last record."""
+        return self.points[-1][1]
+
+
+@dataclass
+class History:
+    """Everything that the page shows."""
+
+    path: Path
+    run: dict[str, Any]  # as `detrain ls` has it
+    record: dict[str, Any]  # run.json
+    facts: dict[str, Any]  # what the bits depend on, of the latest checkpoint
+    ledger: Ledger
+    attempts: list[Attempt]
+    metrics: list[Series]
+    verified: dict[str, Any] | None
+    damage: str  # of the ledger
+
+    @property
+    def batches(self) -> int:
+        """As far as the run came."""
+        return max((one.end for one in self.attempts), default=0)
+
+    @property
+    def num_replayed(self) -> int:
+        """Batches that were done more than once, because an attempt was killed after its last checkpoint."""
+        return sum(max(0, one.end - other.begin) for one, other in pairwise(self.attempts))
+
+
+def read(path: Path) -> History:
+    """Raises `UsageError` if this is no run directory."""
+    directory = RunDirectory(path)
+    record = directory.read_record()
+    if record is None:
+        raise UsageError(f"{path} is no run directory")
+    try:
+        ledger, damage = ledger_file.read(path / "ledger"), ""
+    except CheckpointError as error:
+        ledger, damage = Ledger({}, {}, [], []), str(error)
+    checkpoints, _ = directory.read_checkpoints()
+    verified = path / "verified.json"
+    return History(
+        path=path,
+        run=listing.describe_run(path),
+        record=record,
+        facts=checkpoints[0].meta["facts"] if checkpoints else {},
+        ledger=ledger,
+        attempts=_attempts(ledger),
+        metrics=series_of(printed.read(path / printed.NAME), ledger),
+        verified=json.loads(verified.read_text(encoding="utf-8")) if verified.exists() else None,
+        damage=damage,
+    )
+
+
+def _attempts(ledger: Ledger) -> list[Attempt]:
+    found = [Attempt(one["attempt"], one["batches"], [(one["at"], one["batches"])]) for one in ledger.attempts]
+    ends = [one.points[0][0] for one in found[1:]] + [float("inf")]
+    for one, end in zip(found, ends, strict=True):
+        begin = one.points[0][0]
+        one.points += [(at_s, batches) for at_s, batches in ledger.times if begin <= at_s < end]
+    return found

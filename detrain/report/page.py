@@ -1,0 +1,226 @@
+"""The page: one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from detrain.errors import UsageError
+from detrain.report.history import History, read
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1f2937; background: #f8fafc; margin: 0; }
+main { max-width: 1060px; margin: 0 auto; padding: 24px 20px 60px; }
+h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere; }
+h2 { font-size: 18px; margin: 36px 0 8px; }
+p { margin: 6px 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 18px 0; }
+.card { background: #fff; border: 1px solid #e5e7eb; border-radius: 8px; padding: 10px 14px; }
+.card b { display: block; font-size: 20px; overflow-wrap: anywhere; }
+.card span, .quiet { color: #6b7280; font-size: 13px; }
+.figure { background: #fff; border: 1px solid #e5e7eb; border-radius: 8px; padding: 4px; margin: 8px 0; min-width: 0; }
+.pair { display: grid; grid-template-columns: repeat(auto-fill, minmax(440px, 1fr)); gap: 10px; }
+table { border-collapse: collapse; width: 100%; background: #fff; font-size: 13px; }
+th, td { text-align: left; padding: 5px 10px; border-bottom: 1px solid #e5e7eb; overflow-wrap: anywhere; }
+th { color: #6b7280; font-weight: 600; }
+.good { color: #047857; font-weight: 600; }
+.bad { color: #b91c1c; font-weight: 600; }
+code { background: #eef2f7; padding: 1px 5px; border-radius: 4px; overflow-wrap: anywhere; }
+"""
+
+
+def write(folder: Path, target: Path) -> None:
+    """Write the page of a run. Raises `UsageError` if this is no run, if plotly is missing, or if the file cannot be written."""
+    try:
+        import plotly.offline
+    except ImportError:
+        raise UsageError(
+            "the report is drawn with plotly, which is not installed: pip install 'detrain[report]'"
+        ) from None
+    text = compose(read(folder), plotly.offline.get_plotlyjs())
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error}") from None
+
+
+def compose(history: History, plotly_script: str) -> str:
+    """The page's text."""
+    title = f"{history.record['name']} — detrain report"
+    parts = [
+        f"<h1>{escape(_command(history))}</h1>", f"<p class=quiet>{escape(str(history.path.resolve()))}</p>", _cards(history),
+        *_curves(history), *_life(history), *_checkpoints(history), *_proof(history), *_surroundings(history),
+    ]  # fmt: skip
+    return (
+        f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>{escape(title)}</title>"
+        f'<meta name=viewport content="width=device-width, initial-scale=1"><style>{_STYLE}</style>'
+        f"<script>{plotly_script}</script></head>\n<body><main>\n" + "\n".join(parts) + "\n</main></body></html>\n"
+    )
+
+
+def _command(history: History) -> str:
+    return " ".join([Path(history.record["script"]).name, *history.record["arguments"]])
+
+
+def _cards(history: History) -> str:
+    run = history.run
+    state = "finished" if run["is_finished"] else "running" if run["held_by"] else "broken off"
+    cards = [
+        (state, f"began {run['began']}" + (f", ended {run['ended']}" if run["ended"] else "")),
+        (f"{history.batches:,}", "batches"),
+        (str(run["attempts"]), "attempts"),
+        (f"{history.num_replayed:,}", "batches done again after kills, by the ledger"),
+        (str(len(history.ledger.saved)), f"checkpoints taken, {len(run['checkpoints'])} kept"),
+        (_verdict(history)[0], "proof"),
+    ]
+    return (
+        "<div class=cards>"
+        + "".join(f"<div class=card><b>{escape(a)}</b><span>{escape(b)}</span></div>" for a, b in cards)
+        + "</div>"
+    )
+
+
+def _verdict(history: History) -> tuple[str, str]:
+    """In a word, and the class of its color."""
+    if history.damage:
+        return "ledger damaged", "bad"
+    if history.verified is None:
+        return "not verified", "quiet"
+    return ("proved", "good") if history.verified["same"] else ("not proved", "bad")
+
+
+def _curves(history: History) -> Iterable[str]:
+    from detrain.report import figures
+
+    yield "<h2>Losses and metrics</h2>"
+    if len(history.attempts) > 1:
+        yield "<p class=quiet>Dotted lines: where an attempt resumed.</p>"
+    loss = figures.losses(history)
+    if loss is not None:
+        yield "<p class=quiet>Every loss that gradients were computed of.</p>" + _figure(loss)
+    moving = [one for one in history.metrics if len(set(one.values)) > 1]
+    shown = moving[: figures.MOST_METRICS]
+    if shown:
+        yield "<p class=quiet>Numbers with a name in what the script printed.</p>"
+        yield f"<div class=pair>{''.join(_figure(figures.metric(one, history)) for one in shown)}</div>"
+    left_out = [one.name for one in moving[figures.MOST_METRICS :]]
+    if left_out:
+        yield f"<p class=quiet>Also printed: {escape(', '.join(left_out))}.</p>"
+    constant = [f"{one.name} {one.values[0]:g}" for one in history.metrics if len(set(one.values)) == 1]
+    if constant:
+        yield f"<p class=quiet>The same throughout: {escape(', '.join(constant))}.</p>"
+    if loss is None and not shown:
+        yield "<p>No loss is on record, and the script printed no number with a name.</p>"
+
+
+def _life(history: History) -> Iterable[str]:
+    from detrain.report import figures
+
+    found = figures.life(history)
+    if found is None:
+        return
+    yield "<h2>Life</h2>" + _figure(found)
+    rows = []
+    for number, one in enumerate(history.attempts):
+        later = history.attempts[number + 1] if number + 1 < len(history.attempts) else None
+        again = max(0, one.end - later.begin) if later is not None else 0
+        how = (
+            "the next attempt went on"
+            if later is not None
+            else "finished"
+            if history.run["is_finished"]
+            else "last seen"
+        )
+        rows.append([one.number, _time(one.points[0][0]), one.begin, _time(one.points[-1][0]), one.end, again, how])
+    yield _table(
+        ["attempt", "training began", "at batch", "last record", "at batch", "batches done again by the next", "then"],
+        rows,
+    )
+
+
+def _checkpoints(history: History) -> Iterable[str]:
+    from detrain.report import figures
+
+    found = figures.checkpoints(history)
+    if found is None:
+        return
+    saved = history.ledger.saved
+    trained_s = sum(one.points[-1][0] - one.points[0][0] for one in history.attempts)
+    stall_s = sum(one["stall_s"] for one in saved)
+    yield "<h2>Checkpoints</h2>"
+    share = f", {stall_s / trained_s:.2%} of the time between first and last record" if trained_s else ""
+    yield f"<p>{len(saved)} were taken; the training waited {stall_s:.2f} s for them{share}.</p>"
+    yield _figure(found)
+    yield _table(
+        ["kept", "epoch", "batch", "bytes", "written", "damage"],
+        [
+            [one["file"], one.get("epoch", ""), one.get("batch", ""), f"{one['bytes']:,}", one["when"], one["damage"]]
+            for one in history.run["checkpoints"]
+        ],
+    )
+
+
+def _proof(history: History) -> Iterable[str]:
+    yield "<h2>Proof</h2>"
+    word, color = _verdict(history)
+    yield f"<p>This run is <span class={color}>{escape(word)}</span>."
+    if history.damage:
+        yield f" {escape(history.damage)}</p>"
+        return
+    if history.verified is None:
+        yield f" <code>detrain verify {escape(str(history.path))}</code> does it again and compares.</p>"
+    else:
+        yield f" <code>detrain verify</code> did it again on {escape(history.verified['when'])}.</p>"
+        rows = [
+            [row["number"], row["start"], row["until"], row["num_compared"], f"{row['seconds']:.1f}", row["result"]]
+            for row in history.verified["segments"]
+        ]
+        yield _table(["segment", "from", "to", "records compared", "seconds", "result"], rows)
+    batches = history.ledger.batches
+    covered = {path for leaves in history.ledger.lists.values() for path, _ in leaves}
+    spent = (
+        f"; it took {history.ledger.saved[-1]['ledger_s']:.2f} s of the last attempt" if history.ledger.saved else ""
+    )
+    yield (
+        f"<p>The ledger holds {len(batches):,} records, with digests of the generators of random numbers, of the losses and of "
+        f"{len(covered):,} leaves that the training changes{spent}.</p>"
+    )
+
+
+def _surroundings(history: History) -> Iterable[str]:
+    yield "<h2>Surroundings</h2>"
+    machine = history.record.get("machine") or {}
+    found = {
+        "script": history.record["script"],
+        "arguments": " ".join(history.record["arguments"]),
+        "folder": history.record["folder"],
+        "seed": history.record["seed"],
+        "checkpoints": f"--every {history.record['every']}",
+        **history.facts,
+        "processors": machine.get("processors", ""),
+        "set by the user": machine.get("variables", ""),
+    }
+    yield _table(
+        ["", ""], [[name, value if isinstance(value, str) else json.dumps(value)] for name, value in found.items()]
+    )
+
+
+def _figure(figure: Any) -> str:
+    html = figure.to_html(full_html=False, include_plotlyjs=False, config={"displayModeBar": False, "responsive": True})
+    return f"<div class=figure>{html}</div>"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    head = "".join(f"<th>{escape(one)}</th>" for one in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _time(seconds: float) -> str:
+    from detrain.store.listing import when
+
+    return when(seconds)
