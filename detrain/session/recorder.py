@@ -115,7 +115,8 @@ class Recorder:
             return
         began_s = time.perf_counter()
         if batches > self._began_at:
-            self._loss_of[batches] = self._losses
+            # More than one header may lie behind a batch: that which finds nothing left, and the loop's end.
+            self._loss_of[batches] = self._loss_of.get(batches, b"") + self._losses
         self._losses = b""
         self._curve += [(batches, number, value) for number, value in enumerate(self._values)]
         self._values = []

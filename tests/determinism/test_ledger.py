@@ -152,3 +152,16 @@ def test_a_damaged_ledger_is_said_and_the_training_goes_on(script) -> None:
     path.write_bytes(content)
     assert "the end" in one.attempt("run", "--every", "5batches")
     assert "the ledger cannot be read: ledger is damaged at byte 0" in one.said
+
+
+def test_the_last_batch_of_a_loop_counts_once_though_two_headers_lie_behind_it(script) -> None:
+    """With no time for records but the one at the loop's end, which a killed attempt has left without a checkpoint."""
+    one = script(
+        PHASES.replace("DIE", "NO").replace(
+            'print("the end"', 'os.environ.get("DIE") and os.kill(os.getpid(), 9)\nprint("the end"'
+        )
+    )
+    variables = {"DETRAIN_LEDGER_BUDGET": "0"}
+    one.attempt("run", "--every", "never", status=-9, DIE="1", **variables)
+    assert ledger.read(one.folder / "run" / "ledger").batches
+    assert "the end" in one.attempt("run", "--every", "never", **variables)
