@@ -26,7 +26,7 @@ class Training:
         directory = bench.new_folder()
         bench.environment["DETRAIN_LEDGER_BUDGET"] = budget
         command = detrain(directory, f"{num_batches // 5}batches", [SCRIPT, str(megabytes), str(num_batches)])
-        done = bench.run([*command[:5], "--keep", "1", *command[5:]], is_fixed=False)
+        done = bench.run([*command[:4], "--keep", "1", *command[4:]], is_fixed=False)
         del bench.environment["DETRAIN_LEDGER_BUDGET"]
         began_s = json.loads(done.lines[-1][1])
         # Without the batches that a checkpoint was taken before.

@@ -9,8 +9,10 @@ SOURCES = {
     "order of a set of strings": "print(list({str(i) for i in range(30)}))",
     "order of a set of objects": """
         class Thing: pass
-        things = [Thing() for _ in range(40)]
-        print([things.index(thing) for thing in set(things)])
+        # So many that bits of the address count which are not the same in every process.
+        things = [Thing() for _ in range(20_000)]
+        number = {id(thing): n for n, thing in enumerate(things)}
+        print([number[id(thing)] for thing in set(things)][:50])
         """,
     "os.urandom": "import os; print(os.urandom(8))",
     "getrandom": "import os; print(os.getrandom(8))",
