@@ -80,11 +80,16 @@ SOURCES = {
 }
 
 
+def differs(program) -> bool:
+    """True as soon as a run under `python` is not as the first; chance may let a few be alike."""
+    first = program.plainly()
+    return any(program.plainly() != first for _ in range(30))
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_what_differs_under_python_does_not_under_detrain(script, name: str) -> None:
     program = script(SOURCES[name])
-    plain = {program.plainly() for _ in range(4)}
-    assert len(plain) > 1, "this source cannot be shown here"
+    assert differs(program), "this source cannot be shown here"
     first = program.anew()
     if name == "order of a set of objects" and not program.record("run1")["is_address_space_fixed"]:
         pytest.skip("this system does not let a program switch address-space randomisation off")
