@@ -66,13 +66,16 @@ def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
     if by_operator and not (a.is_dir() and b.is_dir()):
         raise UsageError("--op compares two run directories: it does their batches again")
     result: dict[str, Any] = differ.compare(a, b)
-    text = differ.format_result(result)
+    if not as_json:
+        click.echo(differ.format_result(result))
     if by_operator and result["parting"] is not None:
         from detrain.rerun import operators
 
         found = result["operators"] = operators.find(a, b)
-        text = f"{text}\n{operators.format_result(found)}" if found is not None else text
-    click.echo(json.dumps(result, indent=1) if as_json else text)
+        if found is not None and not as_json:
+            click.echo(operators.format_result(found))
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
     return 0 if result["same"] else 1
 
 

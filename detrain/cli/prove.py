@@ -27,6 +27,9 @@ def verify(folder: Path, jobs: int | None, as_json: bool) -> int:
         say(f"segment {row['number']}, from {row['start']} to {row['until']}: {row['result']} ({row['seconds']:.1f} s)")
 
     result = verifier.verify(folder, jobs, tell)
-    verifier.keep(folder, result)
     click.echo(json.dumps(result, indent=1) if as_json else verifier.format_result(result))
+    try:
+        verifier.keep(folder, result)
+    except OSError as error:
+        say(f"the result cannot be kept for `detrain report`: {error}")
     return 0 if result["same"] else 1

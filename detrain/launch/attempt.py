@@ -54,7 +54,7 @@ class Attempt:
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
-        self.directory = RunDirectory(Path(request["ckpt_dir"]).absolute())
+        self.directory = RunDirectory(Path(os.path.abspath(request["ckpt_dir"])))
         self.script_path = Path(request["script"] or request["module"])
         every = policy.parse(request["every"])
         self._lock()
@@ -170,7 +170,7 @@ class Attempt:
 
     def _read_info(self) -> instfile.InstInfo:
         path = self.directory.path / "inst.info"
-        if not path.exists():
+        if not path.exists() or self._is_to_find_loops():
             return instfile.InstInfo()
         info = instfile.read(path, Path(self.record["script"]).parent)
         changed = [name for name, digest in info.sources.items() if instfile.digest_of(name) != digest]
@@ -181,6 +181,10 @@ class Attempt:
             return instfile.InstInfo()
         instfile.check_lines(path, info)
         return info
+
+    def _is_to_find_loops(self) -> bool:
+        """True if a run is done again from its beginning that did not know its loops there: batches are counted once they are found."""
+        return bool(self.request.get("rerun")) and not self.resume.is_pending and not self.record["only_known"]
 
     @staticmethod
     def _lost(info: instfile.InstInfo) -> str:

@@ -27,7 +27,7 @@ class Rounds:
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = dict(request)
-        self._directory = RunDirectory(Path(request["ckpt_dir"]).absolute())
+        self._directory = RunDirectory(Path(os.path.abspath(request["ckpt_dir"])))
         self._folder = Path(os.path.abspath(request["script"]) if request["script"] else request["module"]).parent
         self._has_second = False
 

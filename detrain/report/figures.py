@@ -59,12 +59,13 @@ def life(history: History) -> go.Figure | None:
         figure.add_scatter(
             x=_dates(at), y=batches, mode="lines", name=f"attempt {one.number}", line={"color": color, "width": 2}
         )
-    saved = history.ledger.saved
+    saved = [one for one in history.ledger.saved if "at" in one]
     figure.add_scatter(
         x=_dates([one["at"] for one in saved]), y=[one["batches"] for one in saved], mode="markers", name="checkpoint",
         text=[one["name"] for one in saved], marker={"symbol": "diamond-open", "size": 8, "color": "#374151"},
     )  # fmt: skip
-    ended = history.attempts if not history.run["is_finished"] else history.attempts[:-1]
+    is_over = history.run["is_finished"] or history.run["held_by"]
+    ended = history.attempts[:-1] if is_over else history.attempts
     figure.add_scatter(
         x=_dates([one.points[-1][0] for one in ended]), y=[one.end for one in ended], mode="markers",
         name="last seen before it was killed", marker={"symbol": "x", "size": 10, "color": _KILL},
@@ -74,7 +75,7 @@ def life(history: History) -> go.Figure | None:
 
 def checkpoints(history: History) -> go.Figure | None:
     """What each checkpoint made the training wait, and its size."""
-    saved = history.ledger.saved
+    saved = [one for one in history.ledger.saved if "stall_s" in one]
     if not saved:
         return None
     figure = make_subplots(rows=1, cols=2, subplot_titles=("the training waited (ms)", "size (MB)"))

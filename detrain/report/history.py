@@ -47,7 +47,13 @@ class History:
     @property
     def batches(self) -> int:
         """As far as the run came."""
-        return max((one.end for one in self.attempts), default=0)
+        return max([one.end for one in self.attempts] + [batches for batches, _ in self.ledger.batches], default=0)
+
+    @property
+    def is_verification_old(self) -> bool:
+        """True if the run has gone on since it was verified."""
+        now = {"attempts": self.run["attempts"], "is_finished": self.run["is_finished"]}
+        return self.verified is not None and any(self.verified.get(name) != value for name, value in now.items())
 
     @property
     def num_replayed(self) -> int:
@@ -81,7 +87,11 @@ def read(path: Path) -> History:
 
 
 def _attempts(ledger: Ledger) -> list[Attempt]:
-    found = [Attempt(one["attempt"], one["batches"], [(one["at"], one["batches"])]) for one in ledger.attempts]
+    found = [
+        Attempt(one["attempt"], one["batches"], [(one["at"], one["batches"])]) for one in ledger.attempts if "at" in one
+    ]
+    if not found:
+        return []
     ends = [one.points[0][0] for one in found[1:]] + [float("inf")]
     for one, end in zip(found, ends, strict=True):
         begin = one.points[0][0]

@@ -14,9 +14,13 @@ from detrain.store.printed import Line
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf"
 #: `loss=0.3`, `val loss: 1e-3`, `'lr': 0.1`; and `loss 0.3`, where the number has a point.
 _PAIRS = (
-    re.compile(rf"([A-Za-z_][\w./@-]*(?: [A-Za-z_][\w./@-]*)?)['\"]?\s*[:=]\s*({_NUMBER})(?![\w/:])"),
-    re.compile(r"([A-Za-z_][\w./@-]*(?: [A-Za-z_][\w./@-]*)?)\s+([-+]?\d*\.\d+(?:[eE][-+]?\d+)?)(?![\w/:.])"),
+    re.compile(rf"(?<![\w.])([A-Za-z_][\w./@-]*(?: [A-Za-z_][\w./@-]*)?)['\"]?\s*[:=]\s*({_NUMBER})(?!\.?\d|[\w/:%])"),
+    re.compile(
+        r"(?<![\w.])([A-Za-z_][\w./@-]*(?: [A-Za-z_][\w./@-]*)?)\s+([-+]?\d*\.\d+(?:[eE][-+]?\d+)?)(?!\.?\d|[\w/:%])"
+    ),
 )
+#: Characters of a line that are looked at.
+_LONGEST = 2000
 #: Names of counters: they say where, not how good.
 _COUNTERS = {
     "epoch",
@@ -72,7 +76,7 @@ def numbers_in(text: str) -> dict[str, float]:
     """Names and numbers of one line; counters are left out."""
     found: dict[str, float] = {}
     for pattern in _PAIRS:
-        for name, number in pattern.findall(text):
+        for name, number in pattern.findall(text[:_LONGEST]):
             if name.rpartition(" ")[2].lower() not in _COUNTERS:
                 found.setdefault(name, float(number))
     return found

@@ -90,6 +90,8 @@ def _verdict(history: History) -> tuple[str, str]:
         return "ledger damaged", "bad"
     if history.verified is None:
         return "not verified", "quiet"
+    if history.is_verification_old:
+        return "verified before it went on", "quiet"
     return ("proved", "good") if history.verified["same"] else ("not proved", "bad")
 
 
@@ -148,7 +150,7 @@ def _checkpoints(history: History) -> Iterable[str]:
     found = figures.checkpoints(history)
     if found is None:
         return
-    saved = history.ledger.saved
+    saved = [one for one in history.ledger.saved if "stall_s" in one]
     trained_s = sum(one.points[-1][0] - one.points[0][0] for one in history.attempts)
     stall_s = sum(one["stall_s"] for one in saved)
     yield "<h2>Checkpoints</h2>"
@@ -182,9 +184,8 @@ def _proof(history: History) -> Iterable[str]:
         yield _table(["segment", "from", "to", "records compared", "seconds", "result"], rows)
     batches = history.ledger.batches
     covered = {path for leaves in history.ledger.lists.values() for path, _ in leaves}
-    spent = (
-        f"; it took {history.ledger.saved[-1]['ledger_s']:.2f} s of the last attempt" if history.ledger.saved else ""
-    )
+    last = history.ledger.saved[-1] if history.ledger.saved else {}
+    spent = f"; it took {last['ledger_s']:.2f} s of the last attempt" if "ledger_s" in last else ""
     yield (
         f"<p>The ledger holds {len(batches):,} records, with digests of the generators of random numbers, of the losses and of "
         f"{len(covered):,} leaves that the training changes{spent}.</p>"

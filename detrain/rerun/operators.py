@@ -100,8 +100,8 @@ def format_result(found: dict[str, Any]) -> str:
         lines.append(f"  then {_describe(one)} gives something else in B of the same inputs{_elsewhere(one, other)}")
     elif what == "input":
         lines.append(
-            f"  then {_describe(one)} is given something else in B, which no operator has made so: it was changed in another way "
-            f"before{_elsewhere(one, other)}"
+            f"  then {_describe(one)} is given something else in B (tensors, or a generator of random numbers), which no operator of "
+            f"these batches has made so{_elsewhere(one, other)}"
         )
     elif what == "operator":
         for side in ("A", "B"):

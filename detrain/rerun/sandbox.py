@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +21,23 @@ _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 _MOUNT_ATTR_RDONLY, _AT_RECURSIVE, _AT_FDCWD = 1, 0x8000, -100
 _MOUNT_SETATTR = 442  # the same number on every architecture; glibc 2.36 is the first with a function for it
 _IFF_UP, _SIOCSIFFLAGS = 1, 0x8914
-_SHARED_MEMORY = Path("/dev/shm")
+_SHARED_MEMORY, _RUN = Path("/dev/shm"), Path("/run")
+#: No program of a user's writes there.
+_SYSTEM = (
+    "/proc/",
+    "/sys/",
+    "/dev/",
+    "/run/",
+    "/boot/",
+    "/etc/",
+    "/usr/",
+    "/bin/",
+    "/sbin/",
+    "/lib/",
+    "/lib32/",
+    "/lib64/",
+    "/libx32/",
+)
 
 
 class NoSandbox(DetrainError):  # noqa: N818 - a refusal
@@ -36,47 +53,67 @@ class _MountAttributes(ctypes.Structure):
     )  # fmt: skip
 
 
-def outermost(folders: Iterable[Path]) -> list[Path]:
-    """These folders with links resolved, without those that lie within another one or do not exist; never the root."""
+def outermost(folders: Iterable[Path], mounts: Iterable[Path] = ()) -> list[Path]:
+    """These folders with links resolved, outer ones first; without the root, those that do not exist, and those within another one.
+
+    `mounts`: where something is mounted. What lies on a mount within another folder is not seen through that folder.
+    """
     found: list[Path] = []
     for folder in sorted({Path(os.path.realpath(folder)) for folder in folders}):
-        if folder.is_dir() and folder != Path("/") and not any(folder.is_relative_to(outer) for outer in found):
+        if folder.is_dir() and folder != Path("/") and not any(_covers(outer, folder, mounts) for outer in found):
             found.append(folder)
     return found
 
 
-def enter(needed: Iterable[Path], wished: Iterable[Path] = ()) -> dict[Path, int]:
+def _covers(outer: Path, folder: Path, mounts: Iterable[Path]) -> bool:
+    if not folder.is_relative_to(outer):
+        return False
+    return not any(folder.is_relative_to(one) and one.is_relative_to(outer) and one != outer for one in mounts)
+
+
+def mount_points() -> list[Path]:
+    """Folders on which something is mounted, apart from those of the system."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    # Blanks and the like are written as octal numbers there.
+    named = {re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines}
+    return sorted(Path(name) for name in named if not name.startswith(_SYSTEM) and os.path.isdir(name))
+
+
+def user_folders() -> list[Path]:
+    """Where programs keep what is theirs: the folders below the root but for the system's, and what is mounted."""
+    top = [f"/{name}" for name in os.listdir("/")]
+    return [Path(name) for name in top if not f"{name}/".startswith(_SYSTEM) and os.path.isdir(name)] + mount_points()
+
+
+def enter(needed: Iterable[Path], wished: Iterable[Path], place: Path) -> dict[Path, int]:
     """Shut this process, and what it starts, off; call it while it has one thread.
 
-    Both name folders that may be changed, in this process's eyes only; a wished one that the system will not have (something else
-    is mounted in it, say) stays read-only. Returns, for each that may, a descriptor of the folder that takes what is written below it.
-    What has been opened before stays as it was. Raises `NoSandbox`.
+    `needed` and `wished` name folders that may be changed, in this process's eyes only; a wished one that the system will not have
+    stays read-only. `place`: an empty folder, for the mount that takes what is written. Returns, for each folder that may be
+    changed, a descriptor of where what is written below it goes. What has been opened before stays as it was. Raises `NoSandbox`.
     """
     if platform.system() != "Linux":
         raise NoSandbox("a part of a run can only be done again, apart from your files, on Linux")
-    system = _System()
-    user, group, folder = os.getuid(), os.getgid(), os.getcwd()
-    system.unshare(_CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWNET)
-    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    system, folder, mounts = _System(), os.getcwd(), mount_points()
+    needed = outermost(needed)
+    targets = outermost([*needed, *wished, _SHARED_MEMORY], mounts)
+    system.unshare()
     system.mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     system.protect("/")
-    system.mount(
-        "tmpfs", str(_SHARED_MEMORY), "tmpfs"
-    )  # what is written goes here; covered below, so the script does not see it
-    needed = outermost(needed)
+    system.mount("tmpfs", str(place), "tmpfs")
+    system.place = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     uppers: dict[Path, int] = {}
-    for target in outermost([*needed, *wished]):
+    while targets:
+        target = targets.pop(0)
         try:
             uppers[target] = system.overlay(target)
         except NoSandbox:
-            within = [one for one in needed if one.is_relative_to(target)]
-            if target in within:
+            if target in needed:
                 raise
-            for one in within:
-                uppers[one] = system.overlay(one)
-    system.mount("tmpfs", str(_SHARED_MEMORY), "tmpfs")
+            within = [one for one in [*needed, *wished] if one != target and one.is_relative_to(target)]
+            targets = [*outermost(within, mounts), *[one for one in targets if not one.is_relative_to(target)]]
+    if _RUN.is_dir() and not any(one.is_relative_to(_RUN) for one in needed):
+        system.mount("tmpfs", str(_RUN), "tmpfs")  # sockets of the system's services
     os.chdir(folder)  # the one until now lies below an overlay
     _switch_loopback_on()
     return uppers
@@ -105,10 +142,19 @@ class _System:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
+        self.place = -1  # a descriptor: its path may come to lie below an overlay
         self._num_overlays = 0
 
-    def unshare(self, what: int) -> None:
-        self._check(self._libc.unshare(what), "no namespace of its own can be made for a process")
+    def unshare(self) -> None:
+        """Namespaces of its own for mounts and network; with one for users where that takes privileges that this process lacks."""
+        if self._libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET) == 0:
+            return
+        user, group = os.getuid(), os.getgid()
+        status = self._libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWNET)
+        self._check(status, "no namespace of its own can be made for a process")
+        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
 
     def mount(self, source: str | None, target: str, kind: str | None, flags: int = 0, data: str | None = None) -> None:
         texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
@@ -116,9 +162,9 @@ class _System:
         self._check(status, f"{kind or 'a view'} cannot be mounted on {target}")
 
     def overlay(self, target: Path) -> int:
-        """Let what is written below a folder go to shared memory; returns a descriptor of where."""
+        """Let what is written below a folder go to memory; returns a descriptor of where."""
         self._num_overlays += 1
-        place = _SHARED_MEMORY / str(self._num_overlays)
+        place = Path(f"/proc/self/fd/{self.place}/{self._num_overlays}")
         upper, work = place / "upper", place / "work"
         upper.mkdir(parents=True)
         work.mkdir()

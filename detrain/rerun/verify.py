@@ -21,7 +21,7 @@ from detrain.store.directory import RunDirectory, write_atomically
 from detrain.store.listing import holder_of
 
 #: How a part came out; only the first proves it.
-SAME, DIFFERENT, BROKEN, UNPROVED = "same", "different", "could not be done again", "nothing to compare with"
+SAME, DIFFERENT, BROKEN, UNPROVED = "same", "different", "could not be done again", "not all compared"
 
 
 def open_run(path: Path) -> tuple[RunDirectory, dict[str, Any], list[Checkpoint], list[str]]:
@@ -77,6 +77,7 @@ def verify(
         "same": not damaged and all(row["result"] == SAME for row in rows),
         "run": str(directory.path),
         "is_finished": bool(directory.finished_at()),
+        "attempts": record["attempts"],
         "jobs": count,
         "damaged": damaged,
         "segments": rows,
@@ -130,15 +131,16 @@ def _judge(part: Segment, order: Order) -> dict[str, Any]:
                 "result": DIFFERENT,
                 "difference": {"leaf": checkpoint["differences"][0]["path"], "in": part.until.name},
             }
-    elif not part.is_whole and not found["num_compared"]:
-        return {**row, "result": UNPROVED}
+    elif found["num_compared"] < part.num_records or not (found["num_compared"] or part.is_whole):
+        missing = part.num_records - found["num_compared"]
+        return {**row, "result": UNPROVED, "why": f"{missing} records of the ledger were not come to again"}
     return {**row, "result": SAME}
 
 
 def _cores_for(record: dict[str, Any]) -> int:
     machine = record.get("machine") or {}
     threads = machine.get("variables", {}).get("OMP_NUM_THREADS") or machine.get("processors") or 1
-    return max(1, len(os.sched_getaffinity(0)) // max(1, int(threads)))
+    return max(1, len(os.sched_getaffinity(0)) // max(1, int(str(threads).partition(",")[0])))
 
 
 def format_result(result: dict[str, Any]) -> str:

@@ -5,10 +5,13 @@ Reads an `Order` as JSON from standard input, writes what it found as JSON to st
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import filecmp
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +19,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from detrain.errors import DetrainError
 from detrain.launch import environment
@@ -26,6 +31,7 @@ from detrain.store.directory import RunDirectory
 
 #: As much of what a failed attempt said is handed on. Characters.
 _TAIL = 2000
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <sys/prctl.h>
 
 
 @dataclass(frozen=True)
@@ -41,20 +47,16 @@ class Order:
 
     def carry_out(self) -> dict[str, Any]:
         """In a process of its own; returns what it found. Raises `DetrainError` where nothing could be run."""
-        words = [sys.executable, "-m", "detrain.rerun.worker"]
-        package = str(Path(__file__).parents[2])
-        surroundings = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")])),
-        }
-        done = subprocess.run(
-            words,
-            input=json.dumps(dataclasses.asdict(self)),
-            capture_output=True,
-            text=True,
-            env=surroundings,
-            check=False,
+        # By name and not by `-m` or PYTHONPATH: the script is to find its modules where it found them.
+        home = repr(str(Path(__file__).parents[2]))
+        code = (
+            f"import sys; sys.path.insert(0, {home}); from detrain.rerun import worker; sys.path.pop(0); worker.main()"
         )
+        with tempfile.TemporaryDirectory(prefix="detrain-rerun-") as place:
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", code, place], input=json.dumps(dataclasses.asdict(self)), capture_output=True,
+                text=True, check=False,
+            )  # fmt: skip
         try:
             found: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
@@ -68,6 +70,7 @@ class Order:
 
 def main() -> None:
     """Entry point of the process."""
+    _end_with_parent()
     order = Order(**json.load(sys.stdin))
     try:
         found = _carry_out(order)
@@ -80,11 +83,12 @@ def _carry_out(order: Order) -> dict[str, Any]:
     began_s = time.monotonic()
     machine = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # as it is outside
     directory = RunDirectory(Path(order.directory))
-    uppers = sandbox.enter([directory.path], _folders(order))
+    uppers = sandbox.enter(*_folders(order), Path(sys.argv[1]))
     if os.path.isdir(order.record["folder"]):
         os.chdir(order.record["folder"])
     _clear(directory, order)
     status = _run(order, directory)
+    _kill_what_is_left()
     report = _report(directory)
     found = {"status": status, "seconds": time.monotonic() - began_s, **report, "said": ""}
     if not report["is_stopped"] and (status or not order.plan["is_whole"]):
@@ -96,21 +100,28 @@ def _carry_out(order: Order) -> dict[str, Any]:
     return found
 
 
-def _folders(order: Order) -> list[Path]:
-    """Where a script may write."""
-    named = [
-        order.record["folder"],
-        os.path.dirname(order.record["script"]),
-        os.path.expanduser("~"),
-        "/tmp",
-        "/var/tmp",
-    ]
+def _folders(order: Order) -> tuple[list[Path], list[Path]]:
+    """Where the script must be able to write, and where it may."""
+    record = order.record
+    needed = [order.directory, record["folder"], *(os.path.dirname(path) for path in _written(order))]
+    wished = [os.path.dirname(record["script"]), os.path.expanduser("~"), tempfile.gettempdir(), "/tmp", "/var/tmp"]
+    return [Path(name) for name in needed], [
+        Path(name) for name in wished if os.path.isabs(name)
+    ] + sandbox.user_folders()
+
+
+def _written(order: Order) -> dict[str, int]:
+    """The files that the run has written, and how long each was before; -1 for one that was not there."""
     try:
         lines = (Path(order.directory) / "files.log").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        lines = []
-    named += [os.path.dirname(json.loads(line)[0]) for line in lines if line.endswith("]")]
-    return [Path(name) for name in [*named, tempfile.gettempdir()] if os.path.isabs(name)]
+        return {}
+    found: dict[str, int] = {}
+    for line in lines:
+        if line.endswith("]"):  # else the torn last line of a killed attempt
+            path, size, _ = json.loads(line)
+            found.setdefault(path, size)
+    return found
 
 
 def _clear(directory: RunDirectory, order: Order) -> None:
@@ -120,6 +131,23 @@ def _clear(directory: RunDirectory, order: Order) -> None:
             path.unlink()
     for name in ("finished", REPORT):
         (directory.path / name).unlink(missing_ok=True)
+    if order.start is None:
+        for written, size in _written(order).items():
+            if size < 0 and os.path.isfile(written):
+                os.unlink(written)
+
+
+def _end_with_parent() -> None:
+    """No process of a verification that was stopped goes on; what the script starts and leaves behind becomes ours."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _kill_what_is_left() -> None:
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 def _run(order: Order, directory: RunDirectory) -> int:
@@ -134,6 +162,7 @@ def _run(order: Order, directory: RunDirectory) -> int:
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    _end_with_parent()
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, name in ((1, "rerun.out"), (2, "rerun.err")):
@@ -182,7 +211,3 @@ def _changed_files(uppers: dict[Path, int], machine: int, run_directory: Path) -
                     is_same = filecmp.cmp(os.path.join(folder, name), before, shallow=False)
                     found["same" if is_same else "different"].append(path)
     return found
-
-
-if __name__ == "__main__":
-    main()

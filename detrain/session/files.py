@@ -25,7 +25,8 @@ class OutputFiles:
     """Files that this run has appended to, or holds open for writing."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory.absolute()
+        self._directory = Path(os.path.abspath(directory))
+        self._own_folders = tuple({f"{self._directory}{os.sep}", f"{os.path.realpath(directory)}{os.sep}"})
         self._log = self._directory / "files.log"
         self._folders_log = self._directory / "folders.log"
         #: Absolute path to [size before the run's first write or -1 if it did not exist, whether it was ever appended to].
@@ -77,7 +78,7 @@ class OutputFiles:
         known = self.known.get(path)
         if known is not None and (known[1] or not is_appended):
             return
-        if path.startswith((f"{self._directory}{os.sep}", "/dev/", "/proc/", "/sys/")):
+        if path.startswith((*self._own_folders, "/dev/", "/proc/", "/sys/")):
             return
         try:
             size = os.stat(path).st_size
@@ -103,7 +104,7 @@ class OutputFiles:
         return sorted(path for path in known if os.path.isdir(path))
 
     def _note_folder(self, path: str) -> None:
-        if os.path.lexists(path) or path.startswith(f"{self._directory}{os.sep}"):
+        if os.path.lexists(path) or path.startswith(self._own_folders):
             return
         self._is_own = True
         try:

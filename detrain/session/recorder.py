@@ -28,6 +28,8 @@ from detrain.store.ledger import Batch
 BUDGET = float(os.environ.get("DETRAIN_LEDGER_BUDGET", "0.01"))
 #: Leaves and pieces that one record covers at most: it stays small enough to be written for every batch. Pieces.
 MOST_PIECES = 256
+#: Of so many losses of one batch the value is noted, for a person.
+MOST_VALUES = 16
 #: There is a record at the latest after so many batches.
 MOST_LOSSES = 1000
 _BYTES_PER_S = 4e9  # what a digest is taken to cost before it has been measured
@@ -45,7 +47,7 @@ class Recorder:
         self.num_compared = 0
         self._file: ledger.LedgerFile | None = None
         self._expected: dict[tuple[int, int], Batch] = {}
-        self._expected_until = -1
+        self._expected_until, self._num_ahead = -1, 0
         self._before: ledger.Ledger | None = None
         self._losses = b""  # of the batch that runs
         self._values: list[float] = []  # likewise
@@ -74,6 +76,7 @@ class Recorder:
             self._give_up(error)
             return
         self._expected = {key: batch for key, batch in before.batches.items() if key[0] >= batches}
+        self._num_ahead = sum(key[0] > batches for key in self._expected)
         self._expected_until = max((key[0] for key in self._expected), default=-1)
         self._before = before
         self._list_number = max(before.lists, default=0)
@@ -81,13 +84,17 @@ class Recorder:
 
     @property
     def has_expectations(self) -> bool:
-        """True while there are batches ahead that a killed attempt had already done."""
-        return bool(self._expected)
+        """True while there are batches ahead that a killed attempt had already done.
+
+        A header behind which as many batches had ended as now may lie behind us already.
+        """
+        return bool(self._expected) and self._num_ahead > 0
 
     def add_loss(self, content: bytes, values: Sequence[float]) -> None:
         """Gradients are about to be computed of this: its bits, and as numbers for a person."""
         self._losses += content
-        self._values += values
+        if len(self._values) < MOST_VALUES:
+            self._values += values[:MOST_VALUES]
 
     def saved(self, path: Path, batches: int, walk: Walk, stall_s: float) -> None:
         """A checkpoint has been taken, for which the training waited; what the walk has met can be covered from now on."""
@@ -129,6 +136,7 @@ class Recorder:
             position = position_of(path)
             expected = self._expected.pop((batches, position), None)
             if expected is not None:
+                self._num_ahead -= batches > self._began_at
                 self._compare(expected)
             self._note(batches, position, epochs, batch_in_epoch, max(allowance_s, 0.0))
         self._spent_s += time.perf_counter() - began_s

@@ -61,7 +61,12 @@ class Rerun:
 
     def differs(self, session: Session, record: Batch, leaf: str) -> None:
         """The state is not what the ledger says."""
-        found = {"batches": record.batches, "epoch": record.epochs - 1, "batch": record.batch_in_epoch, "leaf": leaf}
+        found = {
+            "batches": record.batches,
+            "epoch": max(record.epochs - 1, 0),
+            "batch": record.batch_in_epoch,
+            "leaf": leaf,
+        }
         self._difference = self._difference or found
         if self._operators is None:
             self._stop(session)

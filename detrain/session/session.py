@@ -307,8 +307,8 @@ class Session:
             self.rerun.differs(self, record, leaf)
             return
         what = (
-            f"after batch {record.batches} of the run (epoch {record.epochs - 1}, batch {record.batch_in_epoch}), {leaf} differs from "
-            "what the killed attempt had there, according to the ledger"
+            f"after batch {record.batches} of the run (epoch {max(record.epochs - 1, 0)}, batch {record.batch_in_epoch}), {leaf} differs "
+            "from what the killed attempt had there, according to the ledger"
         )
         if self.resume.is_trusting:
             warn("ledger", f"{what}; going on all the same")

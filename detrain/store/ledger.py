@@ -43,7 +43,7 @@ _BATCH = struct.Struct("<QQIIQQIII")
 
 
 #: Batches ended with the one that the loss is of, which of its losses, the loss.
-_VALUE = struct.Struct("<QHd")
+_VALUE = struct.Struct("<QId")
 _AT = struct.Struct("<d")
 
 
@@ -149,7 +149,8 @@ def read(path: Path) -> Ledger:
         elif kind == b"S":
             saved = json.loads(body)
             ledger.saved.append(saved)
-            ledger.times.append((saved["at"], saved["batches"]))
+            if "at" in saved:
+                ledger.times.append((saved["at"], saved["batches"]))
         elif kind == b"V":
             _read_losses(ledger, body)
     return ledger

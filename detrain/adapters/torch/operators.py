@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -40,6 +41,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and note it."""
         inputs = [_digest(one) for one in _tensors((args, kwargs))]
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            inputs.append(_digest(torch.get_rng_state()))  # what is drawn depends on it as well
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         outputs = list(_tensors(result)) or list(_written(func, args, kwargs or {}))
@@ -93,4 +96,4 @@ def _digest(tensor: torch.Tensor) -> str:
         return ""
     with torch.utils._python_dispatch._disable_current_modes():
         plain = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
-        return xxhash.xxh3_64_hexdigest(plain.flatten().view(torch.uint8).numpy() if plain.numel() else b"")
+        return xxhash.xxh3_64_hexdigest(ctypes.string_at(plain.data_ptr(), plain.nbytes))

@@ -45,8 +45,9 @@ class TensorHandler(Handler):
         node["dtype"], node["device"] = dtype_name(obj.dtype), str(obj.device)
         node["shape"] = list(obj.shape)
         node["requires_grad"] = obj.requires_grad
+        gone = _graph_gone_of(obj)
         for name in _HOOKS:
-            if getattr(obj, name, None) is not None and obj.is_leaf:
+            if getattr(obj, name, None) is not None and obj.is_leaf and gone is None:
                 node[name] = walk.child(getattr(obj, name), f".{name}")
         if obj.layout is torch.sparse_coo:
             node["coo"] = [
@@ -58,6 +59,8 @@ class TensorHandler(Handler):
         node["strides"], node["offset"] = list(obj.stride()), obj.storage_offset()
         if obj.grad_fn is not None:
             node["graph"] = str(obj.grad_fn.name())
+        elif gone is not None:
+            node["graph"] = gone.function
         elif obj.is_leaf and obj.grad is not None:
             node["grad"] = walk.child(obj.grad, ".grad")
         storage = obj.untyped_storage()
@@ -124,6 +127,12 @@ class TensorHandler(Handler):
                 restore.afterwards(lambda: setattr(obj, "grad", grad))
             elif live_grad is not None:
                 obj.grad = None
+
+
+def _graph_gone_of(obj: Any) -> _GraphIsGone | None:
+    """What stands on a tensor that has been restored without its graph."""
+    hooks = (getattr(obj, "_backward_hooks", None) or {}).values()
+    return next((hook for hook in hooks if type(hook) is _GraphIsGone), None)
 
 
 class _GraphIsGone:
