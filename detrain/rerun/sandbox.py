@@ -76,7 +76,9 @@ def mount_points() -> list[Path]:
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     # Blanks and the like are written as octal numbers there.
     named = {re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines}
-    return sorted(Path(name) for name in named if not name.startswith(_SYSTEM) and os.path.isdir(name))
+    return sorted(
+        Path(name) for name in named if name != "/" and not f"{name}/".startswith(_SYSTEM) and os.path.isdir(name)
+    )
 
 
 def user_folders() -> list[Path]:

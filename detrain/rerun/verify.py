@@ -131,9 +131,10 @@ def _judge(part: Segment, order: Order) -> dict[str, Any]:
                 "result": DIFFERENT,
                 "difference": {"leaf": checkpoint["differences"][0]["path"], "in": part.until.name},
             }
-    elif found["num_compared"] < part.num_records or not (found["num_compared"] or part.is_whole):
+    elif found["num_compared"] < part.num_records or not (found["num_compared"] or part.start is not None):
         missing = part.num_records - found["num_compared"]
-        return {**row, "result": UNPROVED, "why": f"{missing} records of the ledger were not come to again"}
+        why = f"{missing} records of the ledger were not come to again" if missing > 0 else "the ledger holds nothing of it"
+        return {**row, "result": UNPROVED, "why": why}
     return {**row, "result": SAME}
 
 

@@ -165,3 +165,27 @@ def test_the_last_batch_of_a_loop_counts_once_though_two_headers_lie_behind_it(s
     one.attempt("run", "--every", "never", status=-9, DIE="1", **variables)
     assert ledger.read(one.folder / "run" / "ledger").batches
     assert "the end" in one.attempt("run", "--every", "never", **variables)
+
+
+def test_the_run_directory_is_detrains_own_however_it_is_written(script) -> None:
+    """Else the ledger is taken for a log of the script's, and cut back by a resume."""
+    one = script(TRAINING)
+    (one.folder / "link").symlink_to(one.folder, target_is_directory=True)
+    for run in (f"../{one.folder.name}/run", "link/other"):
+        one.attempt(run, "--every", "9batches", status=-9, DIE="1")
+        assert one.attempt(run, "--every", "9batches", status=1, MEDDLE="torch.rand(())") == ""
+        assert "a generator of random numbers differs" in one.said
+
+
+def test_any_number_of_gradients_in_a_batch_is_no_more_than_a_long_batch(script) -> None:
+    one = script("""
+import torch
+weight = torch.zeros(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight], 0.1)
+for batch in range(3):
+    for _ in range(66_000 if batch == 1 else 1):
+        (weight[0] * 2).backward()
+    optimizer.step()
+print("the end")
+""")
+    assert one.attempt("run") == "the end\n"

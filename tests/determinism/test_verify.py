@@ -167,3 +167,41 @@ def test_a_script_done_again_reaches_no_network_and_deletes_nothing(script, monk
     assert (one.folder / "mine.txt").read_text(encoding="utf-8") == "mine"
     # The run had reached a server, and what came of it is in its state: without a network it cannot be proved.
     assert "reach" in str([row.get("difference") for row in found["segments"]])
+
+
+#: The first update comes late, so the loops are found late, and batches are counted from then on.
+WARMING_UP = """
+import os
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+replay = []
+for episode in range(5):
+    for step in range(int(os.environ.get("STEPS", "8"))):
+        replay.append(torch.randn(4))
+        if len(replay) > 20:
+            optimizer.zero_grad()
+            (model(torch.stack(replay[-8:])).square().mean() * float(os.environ.get("SCALE", "1"))).backward()
+            optimizer.step()
+"""
+
+
+def test_a_run_whose_loops_were_found_late_is_proved_record_by_record(script, monkeypatch) -> None:
+    one = script(WARMING_UP)
+    one.attempt("run", "--every", "never")
+    (row,) = json.loads(one.command("verify", "run", "--json"))["segments"]
+    assert row["num_compared"] >= row["num_records"] > 15
+    monkeypatch.setenv("SCALE", "3")
+    assert "is not what the run had there" in one.command("verify", "run", status=1)
+    monkeypatch.setenv("SCALE", "1")
+    monkeypatch.setenv("STEPS", "7")
+    found = json.loads(one.command("verify", "run", "--json", status=1))
+    assert not found["same"]
+
+
+def test_without_a_ledger_and_checkpoints_nothing_is_proved(script) -> None:
+    one = script(WARMING_UP)
+    one.attempt("run", "--every", "never")
+    (one.folder / "run" / "ledger").unlink()
+    one.command("verify", "run", status=1)

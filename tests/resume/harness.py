@@ -232,7 +232,8 @@ def _differences_in_lines(number: int, attempt: Attempt, lines: list[str], known
     One that says that it ran batches again on its way may jump ahead: once for each checkpoint that it came through.
     """
     origin = f"attempt {number} ({'resumed at ' + attempt.resumed if attempt.resumed else 'from the beginning'})"
-    may_jump = "having run" in attempt.stderr
+    # One that was killed on its way to the checkpoint has not said so yet.
+    may_jump = "having run" in attempt.stderr or (number > 1 and attempt.is_killed and not attempt.resumed)
     expected: int | None = None
     for line in attempt.batches:
         place = known.get(line)
