@@ -133,7 +133,11 @@ def _judge(part: Segment, order: Order) -> dict[str, Any]:
             }
     elif found["num_compared"] < part.num_records or not (found["num_compared"] or part.start is not None):
         missing = part.num_records - found["num_compared"]
-        why = f"{missing} records of the ledger were not come to again" if missing > 0 else "the ledger holds nothing of it"
+        why = (
+            f"{missing} records of the ledger were not come to again"
+            if missing > 0
+            else "the ledger holds nothing of it"
+        )
         return {**row, "result": UNPROVED, "why": why}
     return {**row, "result": SAME}
 

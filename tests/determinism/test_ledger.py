@@ -189,3 +189,16 @@ for batch in range(3):
 print("the end")
 """)
     assert one.attempt("run") == "the end\n"
+
+
+def test_losses_that_were_kept_with_their_graphs_make_no_difference_after_a_resume(script) -> None:
+    """Their graphs are in no checkpoint, neither of the one run nor of the other."""
+    one = script(
+        TRAINING.replace("for epoch", "history = []\nfor epoch").replace(
+            "loss.backward()", "history.append(loss); loss.backward()"
+        )
+    )
+    one.attempt("a", "--every", "9batches")
+    one.attempt("b", "--every", "9batches", status=-9, DIE="1")
+    one.attempt("b", "--every", "9batches")
+    assert json.loads(one.command("diff", "a", "b", "--json"))["differences"] == []
