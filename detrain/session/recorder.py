@@ -58,6 +58,8 @@ class Recorder:
         self._candidates: list[tuple[Leaf, int]] = []  # since the last checkpoint, with their sketches then
         self._changing: list[Leaf] = []  # those of them that have changed since
         self._taken_at = self._settle_at = 0
+        self._seen_at = (-1, 0)  # the header where the leaves had their paths
+        self._looks: set[tuple[int, int]] = set()  # where the killed attempt looked, from here on
         self._by_path: dict[str, Leaf] = {}
         self._pieces: list[tuple[Leaf, int]] = []
         self._list_number, self._next_piece = 0, 0
@@ -76,6 +78,7 @@ class Recorder:
             self._give_up(error)
             return
         self._expected = {key: batch for key, batch in before.batches.items() if key[0] >= batches}
+        self._looks = {seen for seen in before.seen_at.values() if seen[0] >= batches}
         self._num_ahead = sum(key[0] > batches for key in self._expected)
         self._expected_until = max((key[0] for key in self._expected), default=-1)
         self._before = before
@@ -96,20 +99,20 @@ class Recorder:
         if len(self._values) < MOST_VALUES:
             self._values += values[:MOST_VALUES]
 
-    def saved(self, path: Path, batches: int, walk: Walk, stall_s: float) -> None:
+    def saved(self, file: Path, batches: int, path: Sequence[Any], walk: Walk, stall_s: float) -> None:
         """A checkpoint has been taken, for which the training waited; what the walk has met can be covered from now on."""
         if self.is_off or self._file is None:
             return
         seconds = round(time.perf_counter() - self._began_s, 6)
         found = {
-            "name": path.name,
+            "name": file.name,
             "batches": batches,
             "at": time.time(),
             "stall_s": round(stall_s, 6),
-            "bytes": path.stat().st_size,
+            "bytes": file.stat().st_size,
         }
         self._write(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
-        self.take(walk, batches)
+        self.look(walk, batches, path)
 
     def at_header(
         self, batches: int, epochs: int, batch_in_epoch: int, path: Sequence[Any], *, must: bool = False
@@ -158,8 +161,13 @@ class Recorder:
 
     # --- what is covered -----------------------------------------------------------------------------------------------------
 
-    def take(self, walk: Walk, batches: int) -> None:
-        """A walk has just met these leaves, `batches` having ended."""
+    def is_to_look(self, batches: int, path: Sequence[Any]) -> bool:
+        """True at a header where the killed attempt looked at its objects, whose names have to be compared with ours."""
+        return self.has_expectations and bool(self._looks) and (batches, position_of(path)) in self._looks
+
+    def look(self, walk: Walk, batches: int, path: Sequence[Any]) -> None:
+        """A walk has just met these leaves, at this header."""
+        self._seen_at = batches, position_of(path)
         self._candidates = [(leaf, leaf.sketch()) for leaf in leaves(walk)]
         self._changing, self._taken_at, self._settle_at = [], batches, batches + 1
         self._by_path = {}
@@ -185,7 +193,12 @@ class Recorder:
         self._pieces = [(leaf, start) for leaf in self._changing for start in range(0, leaf.num_bytes, PIECE_BYTES)]
         self._next_piece = 0
         self._write(
-            b"L", {"number": self._list_number, "leaves": [[leaf.path, leaf.num_bytes] for leaf in self._changing]}
+            b"L",
+            {
+                "number": self._list_number,
+                "seen_at": self._seen_at,
+                "leaves": [[leaf.path, leaf.num_bytes] for leaf in self._changing],
+            },
         )
 
     def _cover(self, allowance_s: float) -> tuple[int, tuple[int, ...]]:
@@ -228,7 +241,9 @@ class Recorder:
 
     def _differences(self, expected: Batch) -> Iterator[str]:
         assert self._before is not None
-        for (path, start), digest in zip(self._before.window(expected), expected.pieces, strict=True):
+        is_same_look = self._before.seen_at.get(expected.list_number) == self._seen_at
+        window = self._before.window(expected) if is_same_look else []
+        for (path, start), digest in zip(window, expected.pieces, strict=is_same_look):
             leaf = self._by_path.get(path)
             here = leaf.digest(start) if leaf is not None else 0
             if here and digest and here != digest:

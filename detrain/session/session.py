@@ -250,6 +250,8 @@ class Session:
             self._record(loop, must=must)
             if must:
                 self._save(loop)
+            else:
+                self._look_again(loop)
             self._is_looking = self._is_looking and not is_settled(loop, loop.parent)
             self.batches += 1
             self.batch_in_epoch += 1
@@ -259,6 +261,8 @@ class Session:
         is_due_at = self.policy.is_due_at_outer if part == "outer" else self.policy.is_due_at_epoch
         if loop.iteration > 0 and self._may_save(loop) and (is_due_at(self.epochs, now_s) or self._is_goal(loop)):
             self._save(loop)
+        else:
+            self._look_again(loop)
         if part == "epoch":
             if loop.iteration > 0 and self._epoch_began_s is not None:
                 self.policy.epoch_took(now_s - self._epoch_began_s)
@@ -280,6 +284,8 @@ class Session:
             self._record(loop, must=True)
         if self.policy.is_due_at_end(loop.parent is None, time.monotonic()) or self._is_goal(loop):
             self._save(loop)
+        else:
+            self._look_again(loop)
 
     def _begin_recording(self, loop: Loop) -> None:
         """Open the ledger; after a resume, look at the state once more, to compare it with what a killed attempt has noted."""
@@ -289,15 +295,24 @@ class Session:
             self.recorder = Recorder(self.directory.path / "ledger", self.frameworks.generators, self._differs)
             self.recorder.begin(self.settings.record.get("attempts", 1), self.batches)
             if self.recorder.has_expectations:
-                from detrain.session import gather
+                self._look(loop)
 
-                around = gather.look_around(loop.find_frame(), loop, self.is_user_file, self.settings.script_name)
-                walk = gather.capture(around, self.frameworks.generators(), None, self.loading)
-                self.recorder.take(walk, self.batches)
+    def _look_again(self, loop: Loop) -> None:
+        """Where a killed attempt has looked at its objects, under whose names then the ledger has digests of theirs."""
+        if self.recorder is not None and self.recorder.is_to_look(self.batches, _parts_of(loop)):
+            with self.frameworks.aside():
+                self._look(loop)
+
+    def _look(self, loop: Loop) -> None:
+        from detrain.session import gather
+
+        around = gather.look_around(loop.find_frame(), loop, self.is_user_file, self.settings.script_name)
+        walk = gather.capture(around, self.frameworks.generators(), None, self.loading)
+        self.recorder.look(walk, self.batches, _parts_of(loop))
 
     def _record(self, loop: Loop, *, must: bool) -> None:
         if self.recorder is not None:
-            path = [one for one in loop.path if one.site.part]
+            path = _parts_of(loop)
             self.recorder.at_header(self.batches, self.epochs, self.batch_in_epoch, path, must=must)
             if self.rerun is not None:
                 self.rerun.at_header(self, path)
@@ -437,3 +452,8 @@ class Session:
             "weights were updated, but not inside a loop of the script's own files. If the loop is a library's, `detrain trace` finds it "
             "for the runs that follow"
         )
+
+
+def _parts_of(loop: Loop) -> list[Loop]:
+    """The loops of the nest down to this one."""
+    return [one for one in loop.path if one.site.part]

@@ -8,7 +8,9 @@ The file is a sequence of records. A record is framed so that a torn last one is
     check     4 bytes  CRC-32 of kind, length and body
 
     A  an attempt begins           JSON {"attempt": 2, "batches": 120, "at": 1763652011.5}: seconds since 1970
-    L  which leaves are covered    JSON {"number": 3, "leaves": [[path, bytes], …]}; pieces of at most 1 MiB are counted through
+    L  which leaves are covered    JSON {"number": 3, "seen_at": [128, 77], "leaves": [[path, bytes], …]}; pieces of at most 1 MiB are
+                                   counted through. `seen_at`: the header (batches, position) where the objects had these paths; a
+                                   name may stand for another object since, in each attempt when its collector of garbage comes by
     S  a checkpoint was taken      JSON {"name": …, "batches": 128, "at": …, "stall_s": 0.02, "bytes": 52133, "seconds": 61.2,
                                    "ledger_s": 0.4}: the training waited `stall_s`; since the attempt came to its first header
                                    `seconds` have gone by, of which the ledger took `ledger_s`
@@ -117,6 +119,8 @@ class Ledger:
     lists: dict[int, list[tuple[str, int]]]
     attempts: list[dict[str, Any]]
     saved: list[dict[str, Any]]
+    #: By number of a list: the header where its objects had these paths. Only digests of lists that were seen at the same can be compared.
+    seen_at: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: By number of batches ended and which loss of the last of them; of a batch that was done more than once, the last.
     losses: dict[tuple[int, int], float] = field(default_factory=dict)
     #: When how many batches had ended, in the order in which it was written: seconds since 1970, batches.
@@ -144,6 +148,8 @@ def read(path: Path) -> Ledger:
         elif kind == b"L":
             document = json.loads(body)
             ledger.lists[document["number"]] = [(leaf, size) for leaf, size in document["leaves"]]
+            batches, position = document.get("seen_at", (-1, document["number"]))
+            ledger.seen_at[document["number"]] = batches, position
         elif kind == b"A":
             ledger.attempts.append(json.loads(body))
         elif kind == b"S":

@@ -27,7 +27,10 @@ def find(a: Ledger, b: Ledger, names: tuple[str, str] = ("", "")) -> Parting | N
     both = [key for key in a.batches if key in b.batches]
     for count, key in enumerate(both, 1):
         one, other = a.batches[key], b.batches[key]
-        leaf = _first_difference(one, other, _pieces(a, one, names[0]), _pieces(b, other, names[1]))
+        pieces: tuple[dict[tuple[str, int], int], ...] = {}, {}
+        if a.seen_at.get(one.list_number) == b.seen_at.get(other.list_number):
+            pieces = _pieces(a, one, names[0]), _pieces(b, other, names[1])
+        leaf = _first_difference(one, other, *pieces)
         if leaf:
             epoch = max(one.epochs - 1, 0)
             return Parting(one.batches, epoch, one.batch_in_epoch, leaf, key, last_key, last_same, count)

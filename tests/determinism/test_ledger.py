@@ -202,3 +202,33 @@ def test_losses_that_were_kept_with_their_graphs_make_no_difference_after_a_resu
     one.attempt("b", "--every", "9batches", status=-9, DIE="1")
     one.attempt("b", "--every", "9batches")
     assert json.loads(one.command("diff", "a", "b", "--json"))["differences"] == []
+
+
+#: Each fold's model has the name of the one before, which something keeps alive.
+FOLDS = """
+import os
+import torch
+torch.manual_seed(0)
+data = torch.randn(10, 4, 6)
+old = []
+for fold in range(4):
+    model = torch.nn.Linear(6, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    if os.environ.get("KEEP"):
+        old.append(model)
+    for epoch in range(2):
+        for batch in range(10):
+            optimizer.zero_grad()
+            model(data[batch]).square().mean().backward()
+            optimizer.step()
+            if (fold, epoch, batch) == (2, 1, 5) and os.environ.get("DIE"):
+                os.kill(os.getpid(), 9)
+print("the end")
+"""
+
+
+def test_another_object_under_the_name_of_an_earlier_one_is_not_taken_for_it(script) -> None:
+    """Whether the earlier one lives still may hang on when garbage is collected: here, on whether it is kept."""
+    one = script(FOLDS.replace("old = []", "import builtins; old = builtins.__dict__.setdefault('old', [])"))
+    one.attempt("run", "--every", "13batches", status=-9, DIE="1", KEEP="1")
+    assert one.attempt("run", "--every", "13batches") == "the end\n"

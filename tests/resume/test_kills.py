@@ -12,7 +12,6 @@ from .programs import PROGRAMS, QUICK
 REFUSED = {"threads_prefetching": "threads.Thread"}
 #: Programs that are not resumed as they should be, and why.
 NOT_YET = {
-    "output_folder_must_be_new": "set-up code that refuses what an earlier attempt has made is not yet answered",
     "resumes_by_itself": "files that the script has rewritten are not yet put back before the set-up code reads them",
 }
 SOAK_KILLS = int(os.environ.get("DETRAIN_SOAK_KILLS", "20"))
