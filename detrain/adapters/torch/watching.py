@@ -41,9 +41,18 @@ def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], No
 
 def losses(outputs: Any) -> tuple[bytes, list[float]]:
     """The bits of losses on CPU, and the losses; what lies on a device would have to be waited for."""
-    found = [one for one in outputs if isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.numel() == 1]
+    found = [one for one in outputs if _is_plain(one) and one.device.type == "cpu" and one.numel() == 1]
     bits = b"".join(ctypes.string_at(one.data_ptr(), one.element_size()) for one in found)
     return bits, [one.item() for one in found if one.is_floating_point()]
+
+
+def _is_plain(value: Any) -> bool:
+    """False for what only stands for a tensor (inside `torch.func.grad`, `vmap`, a fake or a distributed one): it has no memory to look at."""
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and torch._C._has_storage(value)
+        and value.layout is torch.strided
+    )
 
 
 def watch_in_place(on_update: Callable[[], None]) -> None:
