@@ -47,7 +47,7 @@ def losses(outputs: Any) -> tuple[bytes, list[float]]:
 
 
 def _is_plain(value: Any) -> bool:
-    """False for what only stands for a tensor (inside `torch.func.grad`, `vmap`, a fake or a distributed one): it has no memory to look at."""
+    """False for what only stands for a tensor (inside `torch.func.grad`, a fake or a distributed one): it has no memory."""
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter)
         and torch._C._has_storage(value)
