@@ -29,7 +29,7 @@ def test_names_and_numbers_are_found(text: str, expected: dict[str, float]) -> N
 
 
 def ledger_of(attempts: list[float], times: list[tuple[float, int]]) -> Ledger:
-    return Ledger({}, {}, [{"attempt": n, "batches": 0, "at": at} for n, at in enumerate(attempts, 1)], [], {}, times)
+    return Ledger({}, {}, [{"attempt": n, "batches": 0, "at": at} for n, at in enumerate(attempts, 1)], [], times=times)
 
 
 def test_what_was_printed_lies_at_the_batch_that_ran_then() -> None:
