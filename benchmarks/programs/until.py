@@ -1,4 +1,4 @@
-"""`python until.py N plain|settrace SCRIPT ARGS…`: run a script until its N-th optimizer step, and end there at once.
+"""`python until.py N plain|settrace SCRIPT ARGS…`: run a script until its N-th optimizer step, and end there at once, saying so.
 
 `settrace` puts the kind of tracer under it that reads the local variables at every line of everything but the standard library.
 """
@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 PACKAGES = (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
 
+REACHED = "the last step"
 limit, kind = int(sys.argv[1]), sys.argv[2]
 seen: dict[str, int] = {}
 
@@ -35,6 +36,7 @@ def stop_at_the_last(*_: object) -> None:
     global limit
     limit -= 1
     if limit == 0:
+        print(REACHED, flush=True)
         os._exit(0)
 
 
