@@ -20,8 +20,7 @@ _SHOWN = 10
 def find(a: Path, b: Path) -> dict[str, Any] | None:
     """Do the batches between the last common record of two runs and the first that differs again, on both sides.
 
-    Returns None if the ledgers part nowhere; else `what` ("output", "operator" or "nothing"), `number` of the operator among those
-    of the batches, `num_operators` compared, the operators as `a` and `b`, and `notes`. Raises `DetrainError`.
+    Returns None if the ledgers part nowhere; else what `compare` does, and `notes`. Raises `DetrainError`.
     """
     parting = diff.parting_of(a, b)
     if parting is None:

@@ -24,20 +24,8 @@ _IFF_UP, _SIOCSIFFLAGS = 1, 0x8914
 _SHARED_MEMORY, _RUN = Path("/dev/shm"), Path("/run")
 #: No program of a user's writes there.
 _SYSTEM = (
-    "/proc/",
-    "/sys/",
-    "/dev/",
-    "/run/",
-    "/boot/",
-    "/etc/",
-    "/usr/",
-    "/bin/",
-    "/sbin/",
-    "/lib/",
-    "/lib32/",
-    "/lib64/",
-    "/libx32/",
-)
+    "/proc/", "/sys/", "/dev/", "/run/", "/boot/", "/etc/", "/usr/", "/bin/", "/sbin/", "/lib/", "/lib32/", "/lib64/", "/libx32/",
+)  # fmt: skip
 
 
 class NoSandbox(DetrainError):  # noqa: N818 - a refusal

@@ -18,11 +18,6 @@ class Segment:
     num_records: int  # in the ledger, of batches that begin and end in it
 
     @property
-    def first_batch(self) -> int:
-        """Batches of the run that have ended where it begins."""
-        return int(self.start.meta["batches"]) if self.start is not None else 0
-
-    @property
     def names(self) -> tuple[str, str]:
         """Where it begins and ends, for a person."""
         end = self.until.name if self.until is not None else "the end" if self.is_whole else "the last record"

@@ -25,6 +25,7 @@ import psutil
 from detrain.errors import DetrainError
 from detrain.launch import environment
 from detrain.rerun import sandbox
+from detrain.session.files import OutputFiles
 from detrain.session.messages import say
 from detrain.session.rerun import REPORT
 from detrain.store.directory import RunDirectory
@@ -112,16 +113,9 @@ def _folders(order: Order) -> tuple[list[Path], list[Path]]:
 
 def _written(order: Order) -> dict[str, int]:
     """The files that the run has written, and how long each was before; -1 for one that was not there."""
-    try:
-        lines = (Path(order.directory) / "files.log").read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return {}
-    found: dict[str, int] = {}
-    for line in lines:
-        if line.endswith("]"):  # else the torn last line of a killed attempt
-            path, size, _ = json.loads(line)
-            found.setdefault(path, size)
-    return found
+    files = OutputFiles(Path(order.directory))
+    files.read_log()
+    return {path: size for path, (size, _) in files.known.items()}
 
 
 def _clear(directory: RunDirectory, order: Order) -> None:

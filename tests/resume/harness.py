@@ -19,6 +19,7 @@ TIMEOUT_S = 90.0
 BATCH_LINE = re.compile(r"^batch \S+ \S+ .*$", re.MULTILINE)
 # Not at the beginning of a line: a progress bar may stand there.
 OWN_WORDS = re.compile(r"detrain: .*")
+RUN_AGAIN = re.compile(r"having run (\d+) batches again")
 RESUMED = re.compile(r"detrain: resumed at (.*?),? [\d.]+ s after")
 FOREIGN_VARIABLES = {"CKPT_DIR", "MODEL_NAME", "ENABLE_TRACE", "DIFF_SIZE", "PYTHONHASHSEED", "LD_PRELOAD"}
 #: Every attempt gets this many: the same on each side of a comparison, and cheap beside loader workers.
@@ -229,18 +230,19 @@ def differences(reference: Life, life: Life) -> list[str]:
 def _differences_in_lines(number: int, attempt: Attempt, lines: list[str], known: dict[str, int]) -> list[str]:
     """Each attempt must print a stretch of the reference's lines, without gap or repetition.
 
-    One that says that it ran batches again on its way may jump ahead: once for each checkpoint that it came through.
+    One that says that it ran batches again on its way to the checkpoint may jump ahead, while those last.
     """
     origin = f"attempt {number} ({'resumed at ' + attempt.resumed if attempt.resumed else 'from the beginning'})"
-    # One that was killed on its way to the checkpoint has not said so yet.
-    may_jump = "having run" in attempt.stderr or (number > 1 and attempt.is_killed and not attempt.resumed)
+    said = RUN_AGAIN.search(attempt.stderr)
+    # One that was killed on its way has not said so yet.
+    num_again = int(said[1]) if said else len(lines) if number > 1 and attempt.is_killed and not attempt.resumed else 0
     expected: int | None = None
-    for line in attempt.batches:
+    for count, line in enumerate(attempt.batches):
         place = known.get(line)
         if place is None:
             same = next((one for one in lines if one.split()[:3] == line.split()[:3]), "nothing")
             return [f"{origin} printed {line!r} in place of {same!r}"]
-        if expected is not None and (place < expected or (place > expected and not may_jump)):
+        if expected is not None and (place < expected or (place > expected and count > num_again)):
             wanted = lines[expected] if expected < len(lines) else "nothing"
             return [f"{origin} printed {line!r} where {wanted!r} was due"]
         expected = place + 1
