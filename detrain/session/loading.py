@@ -25,7 +25,7 @@ from detrain.session import progress
 from detrain.session.messages import warn
 
 if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
-    from detrain.state.tree import Tree
+    from detrain.state.tree import Node, Tree
     from detrain.state.walk import Walk
 
 
@@ -37,6 +37,14 @@ class _Log:
     calls: list[list[Any]] = field(default_factory=list)
     is_left: bool = False  # captures leave it alone: it cannot be written down
     obstacle: str = ""  # why its calls cannot be replayed
+    answers: str = ""  # digest of all that its calls have returned
+    beside: set[str] = field(default_factory=set)  # attributes that threads of its own were found to change
+
+    def look(self, owner: Any) -> None:
+        """Note what threads change. One that has ended tells nothing any more, but may have been at work at an earlier look."""
+        from detrain.session.beside import changed_beside
+
+        self.beside |= changed_beside(owner)
 
     def flat(self) -> list[list[Any]]:
         """Every call by itself."""
@@ -102,7 +110,7 @@ class Loading:
             self._is_asked = True
             if self._depth:
                 return plain(owner, *args, **kwargs)  # a part of the call around it, and replayed with that
-            before, outcome = self._states(), "BaseException"
+            before, outcome, result = self._states(), "BaseException", None
             self._depth += 1
             try:
                 result = plain(owner, *args, **kwargs)
@@ -113,16 +121,19 @@ class Loading:
                 raise
             finally:
                 self._depth -= 1
-                self._note(owner, args, kwargs, outcome, is_drawing=self._states() != before)
+                self._note(owner, args, kwargs, outcome, result, is_drawing=self._states() != before)
 
         return call
 
     def _note(
-        self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: str, *, is_drawing: bool
+        self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: str, result: Any, *, is_drawing: bool
     ) -> None:
         from detrain.state.tree import encode_value, is_value
 
         log = self._log_of(owner)
+        if not log.answers:
+            log.look(owner)
+        log.answers = answer_digest(log.answers, outcome, result, owner)
         named = tuple(sorted(kwargs.items()))
         if is_drawing:
             log.obstacle = "its calls draw from the process-wide generators, so they cannot be replayed"
@@ -166,25 +177,28 @@ class Loading:
                 why = why or "its calls were not seen, so they cannot be replayed"
             node = walk.tree.nodes[number]
             node["calls"] = [list(call) for call in log.calls]
-            node["digest"] = digest_of(owner)
+            log.look(owner)
+            node["digest"] = digest_without(owner, log.beside)
+            if log.beside:
+                node.update(beside=sorted(log.beside), answers=log.answers)
             if why:
                 node.update(kept=why, loud=True)
 
     def owns(self, thread: threading.Thread) -> bool:
         """True for a thread that serves a loader whose calls are replayed."""
-        from detrain.state.walk import instance_dict, slot_values
+        from detrain.session.beside import attributes_of
 
         target = getattr(getattr(thread, "_target", None), "__self__", None)
         for owner, log in self._alive():
-            held = [*(instance_dict(owner) or {}).values(), *(value for _, value in slot_values(owner, type(owner)))]
+            held = (value for _, value in attributes_of(owner))
             if log.is_left and (target is owner or any(value is thread for value in held)):
                 return True
         return False
 
-    def replay(self, tree: Tree, live: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    def replay(self, tree: Tree, live: Mapping[str, Any]) -> list[tuple[str, Any, Node]]:
         """Make the calls that a checkpoint's loaders had answered and that have not been made yet in this attempt.
 
-        Returns path, loader and digest of those that must be as they were once all is restored. A loader that is not there yet is
+        Returns path, loader and node of those that must be as they were once all is restored. A loader that is not there yet is
         made in the body that follows, and is none of this checkpoint's.
         """
         from detrain.state.walk import Walk
@@ -201,10 +215,11 @@ class Loading:
             (path, node, objects[path]) for path, node in saved if isinstance(objects.get(path), tuple(self._classes))
         ]
         for path, node, owner in there:
-            self._call_again(owner, path, _Log(lambda: None, node["calls"]).flat())
-        return [(path, owner, node["digest"]) for path, node, owner in there]
+            self._call_again(owner, path, _Log(lambda: None, node["calls"]).flat(), node.get("answers"))
+            self._log_of(owner).beside.update(node.get("beside", ()))
+        return [(path, owner, node) for path, node, owner in there]
 
-    def _call_again(self, owner: Any, path: str, calls: list[list[Any]]) -> None:
+    def _call_again(self, owner: Any, path: str, calls: list[list[Any]], answers: str | None) -> None:
         from detrain.state.tree import decode_value
 
         method = next(name for cls, name in self._classes.items() if isinstance(owner, cls))
@@ -222,12 +237,17 @@ class Loading:
                 raise RestoreError(
                     f"call {number} of {path} ended with {now or 'a batch'}, and with {outcome or 'a batch'} before"
                 )
+        if answers is not None and self._log_of(owner).answers != answers:
+            raise RestoreError(
+                f"{path} has threads, and its {len(calls)} calls have not given what they gave before: what its threads do, or "
+                "something else that changes it, is not the same every time. This resume cannot be exact"
+            )
 
 
-def check(replayed: list[tuple[str, Any, str]]) -> None:
+def check(replayed: list[tuple[str, Any, Node]]) -> None:
     """Raises `RestoreError` if a loader is not what it was when its calls had been made the first time."""
-    for path, owner, digest in replayed:
-        if digest_of(owner) != digest:
+    for path, owner, node in replayed:
+        if digest_without(owner, set(node.get("beside", ()))) != node["digest"]:
             raise RestoreError(
                 f"{path} is not what it was after its calls have been replayed: something else changes it as well. Its state cannot be "
                 "captured either, so this resume cannot be exact"
@@ -236,13 +256,37 @@ def check(replayed: list[tuple[str, Any, str]]) -> None:
 
 def digest_of(value: Any) -> str:
     """xxh3-64 of all that can be captured of an object, in hex."""
+    return _digest(_walk_of(value).tree)
+
+
+def digest_without(owner: Any, beside: set[str]) -> str:
+    """Digest of a loader without the attributes that threads of its own may change at any moment."""
+    from detrain.session.beside import attributes_of
+
+    if not beside:
+        return digest_of(owner)
+    compared = {name: value for name, value in sorted(attributes_of(owner)) if name not in beside}
+    return _digest(_walk_of([type(owner), compared], {id(owner): "the loader"}).tree)
+
+
+def answer_digest(before: str, outcome: str, result: Any, owner: Any) -> str:
+    """Digest of one more call's answer and of those before."""
+    tree = _walk_of(result, {id(owner): "the loader"}).tree
+    return xxhash.xxh3_64(f"{before} {outcome} {_digest(tree)}".encode()).hexdigest()
+
+
+def _walk_of(value: Any, leave: Mapping[int, str] = types.MappingProxyType({})) -> Walk:
     import detrain.state.load_handlers  # noqa: F401 - registers the handlers
     from detrain.state.walk import Walk
 
-    walk = Walk()
+    walk = Walk(leave=leave)
     walk.root("value", value)
-    tree = walk.run()
-    state = xxhash.xxh3_64(json.dumps(tree.nodes, sort_keys=True).encode())
+    walk.run()
+    return walk
+
+
+def _digest(tree: Tree) -> str:
+    state = xxhash.xxh3_64(json.dumps([tree.roots, tree.nodes], sort_keys=True).encode())
     for array in tree.arrays:
         state.update(array.compute_digest().encode())
     return state.hexdigest()
@@ -250,13 +294,9 @@ def digest_of(value: Any) -> str:
 
 def is_capturable(value: Any) -> bool:
     """True if a checkpoint can hold all that is reachable from an object, and no thread works on it beside the loop."""
-    import detrain.state.load_handlers  # noqa: F401 - registers the handlers
-    from detrain.state.objects import OWNS_THREAD
-    from detrain.state.walk import Walk
+    from detrain.session.beside import is_threaded
 
-    walk = Walk()
-    walk.root("loader", value)
-    walk.run()
-    if any(isinstance(obj, threading.Thread) for obj in walk.objects):
+    walk = _walk_of(value)
+    if is_threaded(walk):
         return False  # nobody knows how far it has read
-    return not any(node.get("loud") or node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)
+    return not any(node.get("loud") for node in walk.tree.nodes)
