@@ -69,4 +69,5 @@ QUICK = [
     "accumulation_modulo",
     "csv_held_open",
     "nothing_seeded",
+    "functional_training",
 ]
