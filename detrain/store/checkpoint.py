@@ -16,6 +16,7 @@ variable length in a heap without a checksum, and one flipped bit there can make
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from dataclasses import dataclass, field
@@ -70,8 +71,10 @@ def save(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | Non
     stored: list[list[Any]] = []
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        # Composed in memory and written by us: when a write of its own fails, libhdf5 cannot close the file any more.
-        with h5py.File(path.name, "w", driver="core", backing_store=False, libver=("v110", "v110")) as file:
+        # Composed in memory and written by us: when a write of its own fails, libhdf5 cannot close the file any more. Not through
+        # its in-memory driver: the file images that HDF5 1.14 gives have a wrong checksum in their superblock.
+        image = io.BytesIO()
+        with h5py.File(image, "w", libver=("v110", "v110")) as file:
             group = file.create_group("arrays")
             for number, array in enumerate(tree.arrays):
                 digest = array.compute_digest()
@@ -82,9 +85,7 @@ def save(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | Non
                     _write_array(group, number, array)
                 stored.append([array.path, digest, array.label, size, holder, there])
             _write_document(file, tree, meta, stored)
-            file.flush()
-            image = file.id.get_file_image()
-        _write_synced(temporary, image)
+        _write_synced(temporary, image.getbuffer())
         os.replace(temporary, path)
         _sync(path.parent)
     except OSError:
@@ -128,9 +129,9 @@ def _document_digest(text: bytes, meta_text: bytes) -> str:
     return state.hexdigest()
 
 
-def _write_synced(path: Path, content: bytes) -> None:
+def _write_synced(path: Path, content: memoryview) -> None:
     with open(path, "wb", buffering=0) as file:
-        left = memoryview(content)
+        left = content
         while left:
             left = left[file.write(left) :]
         os.fsync(file.fileno())
