@@ -198,8 +198,9 @@ class Feed:
         if loop is None:
             raise StopIteration
         if not loop.is_exhausted and self.iterable is not _TAKEN:
-            iterable, self.iterable = (self.iterable if self.replacement is None else self.replacement), _TAKEN
-            self.replacement = None
+            iterable, self.iterable = self.iterable, _TAKEN
+            if self.replacement is not None:
+                iterable, self.replacement = _Begun(self.replacement), None
             return iterable
         self._loop = None
         self.iterable = _TAKEN
@@ -207,6 +208,18 @@ class Feed:
         if loop.site.part:
             loop.session.at_end(loop)
         raise StopIteration
+
+
+class _Begun:
+    """Gives an iterator that has been asked for already: many a loader's `__iter__` starts over and returns the loader itself."""
+
+    __slots__ = ("_iterator",)
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+
+    def __iter__(self) -> Any:
+        return self._iterator
 
 
 _TAKEN: Any = object()

@@ -61,6 +61,7 @@ QUICK = [
     "iterable_dataset",
     "generator_loader",
     "endless_next",
+    "loader_that_starts_over",
     "while_true",
     "early_stopping_best_state",
     "two_loops_per_epoch",

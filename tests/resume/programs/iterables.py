@@ -394,4 +394,31 @@ for epoch in range(3):
         log(epoch, batch, each.mean().item())
 save(model=model, optimizer=optimizer, data=data.x, losses=losses)
 """,
+    "loader_that_starts_over": """\
+class Batches:
+    def __init__(self, data, size):
+        self.data, self.size, self.place = data, size, 0
+
+    def __iter__(self):
+        self.place, self.order = 0, torch.randperm(len(self.data))
+        return self
+
+    def __next__(self):
+        if self.place == len(self.data):
+            raise StopIteration
+        chosen = self.order[self.place : self.place + self.size]
+        self.place += self.size
+        return self.data.x[chosen] + 0.1 * torch.randn(self.size, 6), self.data.y[chosen]
+
+
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+loader = Batches(Points(shake=False), 4)
+for epoch in range(3):
+    batch = 0
+    for x, y in loader:
+        log(epoch, batch, step(model, optimizer, x, y))
+        batch += 1
+save(model=model, optimizer=optimizer, place=loader.place)
+""",
 }
