@@ -38,11 +38,11 @@ def find(a: Path, b: Path) -> dict[str, Any] | None:
 
 
 def _do_again(path: Path, parting: Parting) -> dict[str, Any]:
-    directory, record, checkpoints, _ = open_run(path)
-    usable = [one for one in checkpoints if _is_before(one, parting.last_key)]
-    start = max(usable, key=lambda one: one.sequence, default=None)
-    order = order_for(directory, record, checkpoints, Segment(start, None, False, 0), [parting.last_key, parting.key])
-    found = order.carry_out()
+    with open_run(path) as (directory, record, checkpoints, _):
+        usable = [one for one in checkpoints if _is_before(one, parting.last_key)]
+        start = max(usable, key=lambda one: one.sequence, default=None)
+        part = Segment(start, None, False, 0)
+        found = order_for(directory, record, checkpoints, part, [parting.last_key, parting.key]).carry_out()
     if "operators" not in found:
         why = found["said"].strip() or f"the script ended with status {found['status']}"
         raise ResumeRefused(f"{path}: batch {parting.batches} was not come to again: {why}")

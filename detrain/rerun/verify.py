@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,23 +19,28 @@ from detrain.rerun.worker import Order
 from detrain.store import ledger
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.directory import RunDirectory, write_atomically
-from detrain.store.listing import holder_of
 
 #: How a part came out; only the first proves it.
 SAME, DIFFERENT, BROKEN, UNPROVED = "same", "different", "could not be done again", "not all compared"
 
 
-def open_run(path: Path) -> tuple[RunDirectory, dict[str, Any], list[Checkpoint], list[str]]:
-    """A run that can be done again: directory, record, checkpoints, what is wrong with others. Raises `DetrainError`."""
+@contextlib.contextmanager
+def open_run(path: Path) -> Iterator[tuple[RunDirectory, dict[str, Any], list[Checkpoint], list[str]]]:
+    """A run that can be done again, and does not go on meanwhile: directory, record, checkpoints, what is wrong with others.
+
+    Raises `DetrainError`.
+    """
     directory = RunDirectory(Path(os.path.realpath(path)))
     record = directory.read_record()
     if record is None:
         raise UsageError(f"{path} is no run directory")
     if "command" not in record:
         raise ResumeRefused(f"{path} is a run of an earlier detrain, which did not note how to start it again")
-    holder = holder_of(directory.path)
-    if holder is not None:
-        raise ResumeRefused(f"the run in {path} is going on; it is held by {holder}")
+    with directory.shared():
+        yield directory, record, *_usable(directory, record)
+
+
+def _usable(directory: RunDirectory, record: dict[str, Any]) -> tuple[list[Checkpoint], list[str]]:
     checkpoints, bad = directory.read_checkpoints()
     sources = checkpoints[0].meta["sources"] if checkpoints else _sources(directory, record)
     changed = sorted(name for name, digest in sources.items() if instfile.digest_of(name) != digest)
@@ -42,7 +48,7 @@ def open_run(path: Path) -> tuple[RunDirectory, dict[str, Any], list[Checkpoint]
         raise ResumeRefused(
             f"the source has changed since the run: {', '.join(changed)}. What it did cannot be done again"
         )
-    return directory, record, checkpoints, [str(error) for error in bad]
+    return checkpoints, [str(error) for error in bad]
 
 
 def _sources(directory: RunDirectory, record: dict[str, Any]) -> dict[str, str]:
@@ -58,30 +64,32 @@ def verify(
     Returns `same`, `segments` (each with `start`, `until`, `result`, `num_compared` of `num_records`, and where they
     differ, `difference`), `damaged`, `jobs`. Raises `DetrainError` where nothing can be done again at all.
     """
-    directory, record, checkpoints, damaged = open_run(path)
-    parts = segments_of(checkpoints, ledger.read(directory.path / "ledger"), is_finished=bool(directory.finished_at()))
-    if not parts:
-        raise ResumeRefused(f"{path} holds no checkpoint and nothing in its ledger: there is nothing to prove")
-    count = jobs or _cores_for(record)
+    with open_run(path) as (directory, record, checkpoints, damaged):
+        parts = segments_of(
+            checkpoints, ledger.read(directory.path / "ledger"), is_finished=bool(directory.finished_at())
+        )
+        if not parts:
+            raise ResumeRefused(f"{path} holds no checkpoint and nothing in its ledger: there is nothing to prove")
+        count = jobs or _cores_for(record)
 
-    def do(number: int) -> dict[str, Any]:
-        part = parts[number]
-        row = {"number": number, "start": part.names[0], "until": part.names[1], "num_records": part.num_records}
-        row.update(_judge(part, order_for(directory, record, checkpoints, part)))
-        on_done(row)
-        return row
+        def do(number: int) -> dict[str, Any]:
+            part = parts[number]
+            row = {"number": number, "start": part.names[0], "until": part.names[1], "num_records": part.num_records}
+            row.update(_judge(part, order_for(directory, record, checkpoints, part)))
+            on_done(row)
+            return row
 
-    with ThreadPoolExecutor(count) as pool:
-        rows = list(pool.map(do, range(len(parts))))
-    return {
-        "same": not damaged and all(row["result"] == SAME for row in rows),
-        "run": str(directory.path),
-        "is_finished": bool(directory.finished_at()),
-        "attempts": record["attempts"],
-        "jobs": count,
-        "damaged": damaged,
-        "segments": rows,
-    }
+        with ThreadPoolExecutor(count) as pool:
+            rows = list(pool.map(do, range(len(parts))))
+        return {
+            "same": not damaged and all(row["result"] == SAME for row in rows),
+            "run": str(directory.path),
+            "is_finished": bool(directory.finished_at()),
+            "attempts": record["attempts"],
+            "jobs": count,
+            "damaged": damaged,
+            "segments": rows,
+        }
 
 
 def keep(path: Path, result: dict[str, Any]) -> None:

@@ -15,20 +15,25 @@ lock                held, by a POSIX record lock, while an attempt lives; who ho
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import re
 import socket
+import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from detrain.errors import CheckpointError, ResumeRefused
 
 if TYPE_CHECKING:
     from detrain.store.checkpoint import Checkpoint
 
+#: `struct flock` of 64-bit Linux: type, whence, start, length, process.
+_FLOCK = struct.Struct("hhqqi4x")
 _NAME = re.compile(r"checkpoint_(\d+)_(\d+)\.h5$")
 
 
@@ -49,8 +54,7 @@ class RunDirectory:
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            self._lock.seek(0)
-            holder = self._lock.read().strip() or "another process"
+            holder = self._in_the_way()
             self.unlock()
             raise ResumeRefused(
                 f"the run directory {self.path} is held by {holder}. Wait for it, stop it, or choose another with --ckpt-dir"
@@ -60,6 +64,43 @@ class RunDirectory:
         since = time.strftime("%Y-%m-%d %H:%M:%S %z")
         self._lock.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
         self._lock.flush()
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Keep attempts from beginning while the directory is read, as others may at the same time.
+
+        Raises `ResumeRefused` if an attempt holds it. Where nobody can write it, none can begin, and nothing needs to be kept.
+        """
+        holder = self.holder()
+        if holder is not None:
+            raise ResumeRefused(f"the run in {self.path} is going on; it is held by {holder}")
+        with contextlib.ExitStack() as stack:
+            try:
+                lock = stack.enter_context((self.path / "lock").open("a+", encoding="utf-8"))
+                fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                holder = self.holder()
+                if holder is not None:
+                    raise ResumeRefused(f"the run in {self.path} has just begun again: {holder}") from None
+            except OSError:
+                pass
+            yield
+
+    def holder(self) -> str | None:
+        """What the attempt that holds the directory wrote into its lock file; None if nobody does. Takes no lock."""
+        try:
+            with (self.path / "lock").open("rb") as lock:
+                return None if _lock_on(lock, fcntl.F_RDLCK) is None else lock.read().decode(errors="replace").strip()
+        except OSError:
+            return None
+
+    def _in_the_way(self) -> str:
+        """Who has the lock that could not be had."""
+        found = _lock_on(self._lock, fcntl.F_WRLCK)
+        if found is not None and found[0] == fcntl.F_RDLCK:
+            return f"process {found[4]}, which does the run again to prove it"
+        self._lock.seek(0)
+        return self._lock.read().strip() or "another process"
 
     def unlock(self) -> None:
         """Let go of the directory."""
@@ -171,3 +212,10 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _lock_on(file: IO[Any], kind: int) -> tuple[int, ...] | None:
+    """A record lock of another process that keeps this one from having one of this kind."""
+    asked = _FLOCK.pack(kind, 0, 0, 0, 0)
+    answer = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if answer[0] == fcntl.F_UNLCK else answer

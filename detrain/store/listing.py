@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import re
-import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,6 @@ from detrain.store import leaves
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.directory import RunDirectory
 
-#: `struct flock` of 64-bit Linux: type, whence, start, length, process.
-_FLOCK = struct.Struct("hhqqi4x")
 _NAME = re.compile(r"checkpoint_(\d+)_(\d+)\.h5$")
 #: First elements that `inspect --leaf` shows.
 _SHOWN = 20
@@ -55,21 +51,10 @@ def describe_run(path: Path) -> dict[str, Any]:
         "ended": directory.finished_at() or None,
         "attempts": record.get("attempts", 0),
         "is_finished": bool(directory.finished_at()),
-        "held_by": holder_of(path),
+        "held_by": directory.holder(),
         "damage": damage,
         "checkpoints": checkpoints,
     }
-
-
-def holder_of(path: Path) -> str | None:
-    """What the attempt that holds a run directory wrote into its lock file; None if nobody does. Takes no lock."""
-    try:
-        with (path / "lock").open("rb") as lock:
-            asked = _FLOCK.pack(fcntl.F_RDLCK, 0, 0, 0, 0)
-            answer = _FLOCK.unpack(fcntl.fcntl(lock, fcntl.F_GETLK, asked))
-            return None if answer[0] == fcntl.F_UNLCK else lock.read().decode(errors="replace").strip()
-    except OSError:
-        return None
 
 
 def _describe_file(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from detrain.errors import CheckpointError, ResumeRefused
-from detrain.store import checkpoint, directory, listing
+from detrain.store import checkpoint, directory
 from detrain.store.directory import RunDirectory
 
 WRITER = """
@@ -48,6 +48,14 @@ HOLDER = """
     print("held", flush=True)
     time.sleep(60)
 """
+READER = """
+    import sys, time
+    from pathlib import Path
+    from detrain.store.directory import RunDirectory
+    with RunDirectory(Path(sys.argv[1])).shared():
+        print("held", flush=True)
+        time.sleep(60)
+"""
 FORKER = """
     import os, sys, time
     from pathlib import Path
@@ -66,8 +74,8 @@ def start(program: str, *words: str) -> "subprocess.Popen[str]":
 
 
 @contextlib.contextmanager
-def holder(path: Path):
-    process = start(HOLDER, str(path))
+def holder(path: Path, program: str = HOLDER):
+    process = start(program, str(path))
     with process:
         assert process.stdout.readline() == "held\n"
         yield process
@@ -240,7 +248,7 @@ def test_second_attempt_is_refused_and_told_who_holds_the_directory(tmp_path):
         ):
             refused.lock()
         refused.unlock()
-        assert f"process {process.pid} on " in (listing.holder_of(tmp_path / "run") or "")
+        assert f"process {process.pid} on " in (RunDirectory(tmp_path / "run").holder() or "")
 
 
 def test_lock_of_a_dead_holder_is_taken_over(tmp_path):
@@ -251,7 +259,29 @@ def test_lock_of_a_dead_holder_is_taken_over(tmp_path):
         place.lock()
     assert f"process {os.getpid()} on " in (tmp_path / "lock").read_text()
     place.unlock()
-    assert listing.holder_of(tmp_path) is None
+    assert RunDirectory(tmp_path).holder() is None
+
+
+def test_whoever_reads_a_run_keeps_attempts_from_beginning(tmp_path):
+    attempt = RunDirectory(tmp_path)
+    with holder(tmp_path, READER) as process:
+        with RunDirectory(tmp_path).shared():
+            assert RunDirectory(tmp_path).holder() is None  # no attempt does
+        with pytest.raises(
+            ResumeRefused, match=rf"held by process {process.pid}, which does the run again to prove it"
+        ):
+            attempt.lock()
+    attempt.lock()
+    attempt.unlock()
+
+
+def test_run_that_goes_on_cannot_be_shared(tmp_path):
+    with (
+        holder(tmp_path) as process,
+        pytest.raises(ResumeRefused, match=rf"is going on; it is held by process {process.pid}"),
+        RunDirectory(tmp_path).shared(),
+    ):
+        pass
 
 
 def test_forked_child_does_not_keep_the_lock(tmp_path):
