@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from detrain.errors import CheckpointError
+from detrain.session.losses import Losses, Reading
 from detrain.session.messages import warn
 from detrain.state import registry
 from detrain.state.live import PIECE_BYTES, Leaf, leaves
@@ -28,8 +29,6 @@ from detrain.store.ledger import Batch
 BUDGET = float(os.environ.get("DETRAIN_LEDGER_BUDGET", "0.01"))
 #: Leaves and pieces that one record covers at most: it stays small enough to be written for every batch. Pieces.
 MOST_PIECES = 256
-#: Of so many losses of one batch the value is noted, for a person.
-MOST_VALUES = 16
 #: There is a record at the latest after so many batches.
 MOST_LOSSES = 1000
 _BYTES_PER_S = 4e9  # what a digest is taken to cost before it has been measured
@@ -49,10 +48,7 @@ class Recorder:
         self._expected: dict[tuple[int, int], Batch] = {}
         self._expected_until, self._num_ahead = -1, 0
         self._before: ledger.Ledger | None = None
-        self._losses = b""  # of the batch that runs
-        self._values: list[float] = []  # likewise
-        self._curve: list[tuple[int, int, float]] = []  # of the batches since the last record
-        self._loss_of: dict[int, bytes] = {}  # of the batches before, by their number
+        self._losses = Losses()
         self._began_at = self._last_noted = 0
         self._began_s, self._spent_s = time.perf_counter(), 0.0
         self._candidates: list[tuple[Leaf, int]] = []  # since the last checkpoint, with their sketches then
@@ -83,7 +79,8 @@ class Recorder:
         self._expected_until = max((key[0] for key in self._expected), default=-1)
         self._before = before
         self._list_number = max(before.lists, default=0)
-        self._began_at, self._losses, self._values = batches, b"", []
+        self._began_at = batches
+        self._losses.forget_running()
 
     @property
     def has_expectations(self) -> bool:
@@ -93,11 +90,9 @@ class Recorder:
         """
         return bool(self._expected) and self._num_ahead > 0
 
-    def add_loss(self, content: bytes, values: Sequence[float]) -> None:
-        """Gradients are about to be computed of this: its bits, and as numbers for a person."""
-        self._losses += content
-        if len(self._values) < MOST_VALUES:
-            self._values += values[:MOST_VALUES]
+    def add_losses(self, readings: Iterable[Reading]) -> None:
+        """Gradients are about to be computed of these."""
+        self._losses.add(readings)
 
     def saved(self, file: Path, batches: int, path: Sequence[Any], walk: Walk, stall_s: float) -> None:
         """A checkpoint has been taken, for which the training waited; what the walk has met can be covered from now on."""
@@ -124,18 +119,13 @@ class Recorder:
         if self.is_off or self._file is None:
             return
         began_s = time.perf_counter()
-        if batches > self._began_at:
-            # More than one header may lie behind a batch: that which finds nothing left, and the loop's end.
-            self._loss_of[batches] = self._loss_of.get(batches, b"") + self._losses
-        self._losses = b""
-        self._curve += [(batches, number, value) for number, value in enumerate(self._values)]
-        self._values = []
+        self._losses.end_batch(batches, counts=batches > self._began_at)
         if self._candidates and batches >= self._settle_at:
             self._settle(batches)
         if batches > self._expected_until:
             self._expected = {}  # what has not come by now will not come: the attempt was told to trust changes
         allowance_s = (began_s - self._began_s) * BUDGET - self._spent_s
-        if self._expected or must or allowance_s > 0 or len(self._loss_of) >= MOST_LOSSES:
+        if self._expected or must or allowance_s > 0 or self._losses.num_batches >= MOST_LOSSES:
             position = position_of(path)
             expected = self._expected.pop((batches, position), None)
             if expected is not None:
@@ -149,15 +139,15 @@ class Recorder:
         num_losses = batches - max(self._last_noted, self._began_at)
         record = Batch(
             batches, position, epochs, batch_in_epoch, self._digest_of_generators(),
-            self._digest_of_losses(batches, num_losses), num_losses, self._list_number, first, pieces,
+            self._losses.digest(batches - num_losses + 1, batches + 1), num_losses, self._list_number, first, pieces,
         )  # fmt: skip
         self._write(b"B", record)
-        if self._curve:
-            self._write(b"V", ledger.encode_losses(time.time(), self._curve))
-            self._curve = []
+        curve = self._losses.take_curve()
+        if curve:
+            self._write(b"V", ledger.encode_losses(time.time(), curve))
         self._last_noted = batches
         if not self._expected:
-            self._loss_of = {}  # a record that a killed attempt has left may reach further back than ours
+            self._losses.forget()  # a record that a killed attempt has left may reach further back than ours
 
     # --- what is covered -----------------------------------------------------------------------------------------------------
 
@@ -221,16 +211,6 @@ class Recorder:
             state.update(registry.handler_for(type(generator)).fingerprint(generator))
         return state.intdigest() or 1
 
-    def _digest_of_losses(self, batches: int, count: int) -> int:
-        """Of the losses of the last `count` batches; 0 if there are none.
-
-        Without bounds between batches: those that ran while their loop was not known yet lie under the first that was seen.
-        """
-        state = xxhash.xxh3_64()
-        for number in range(batches - count + 1, batches + 1):
-            state.update(self._loss_of.get(number, b""))
-        return state.intdigest() if count else 0
-
     # --- what a killed attempt had done ---------------------------------------------------------------------------------------
 
     def _compare(self, expected: Batch) -> None:
@@ -250,10 +230,8 @@ class Recorder:
                 yield path
         if expected.generators and expected.generators != self._digest_of_generators():
             yield "a generator of random numbers"
-        count = expected.num_losses
-        if expected.batches - count >= self._began_at and expected.losses != self._digest_of_losses(
-            expected.batches, count
-        ):
+        first = expected.batches - expected.num_losses
+        if first >= self._began_at and expected.losses != self._losses.digest(first + 1, expected.batches + 1):
             yield "a loss"
 
     # --- the file ------------------------------------------------------------------------------------------------------------

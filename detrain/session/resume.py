@@ -73,6 +73,7 @@ class Resume:
         from detrain.state.walk import Census
 
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
+        session.frameworks.wait()
         walk = gather.capture(around, session.frameworks.generators(), None, session.loading)
         self._origins, self.census = Origins(walk), Census(walk)
 
@@ -98,9 +99,11 @@ class Resume:
             if len(self._targets) == 1:
                 session.files.put_back(meta["files"])
 
+        session.frameworks.wait()
         doubtful = gather.restore(
             tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files
         )
+        session.frameworks.wait()  # the script may go on with it on other streams
         self._check_leaves(doubtful)
         session.frameworks.set_flags(meta["flags"])  # restoring has registered hooks, which are counted
         if meta["entropy"] and session.frameworks.entropy is not None:

@@ -42,6 +42,7 @@ class Saver:
         """
         session, began_s = self._session, time.monotonic()
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
+        session.frameworks.wait()
         walk = gather.capture(around, session.frameworks.generators(), self.census, session.loading)
         if self.census is None:
             # The first look at this run's objects; later captures tell by it which object went where.

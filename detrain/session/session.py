@@ -94,6 +94,12 @@ class Frameworks:
         adapters = [adapter for adapter in self.loaded.values() if hasattr(adapter, "log_operators")]
         return [adapter.log_operators(is_user_file) for adapter in adapters]
 
+    def wait(self) -> None:
+        """Until devices have done all that they were told to: what lies on them can be read, and the script can go on using it."""
+        for adapter in self.loaded.values():
+            if hasattr(adapter, "wait"):
+                adapter.wait()
+
     def hold_loading(self, is_on: bool) -> None:
         """Tell loaders that what they would load now will not be used."""
         for adapter in self.loaded.values():
@@ -307,6 +313,7 @@ class Session:
         from detrain.session import gather
 
         around = gather.look_around(loop.find_frame(), loop, self.is_user_file, self.settings.script_name)
+        self.frameworks.wait()
         walk = gather.capture(around, self.frameworks.generators(), None, self.loading)
         self.recorder.look(walk, self.batches, _parts_of(loop))
 
@@ -380,7 +387,7 @@ class Session:
 
     def _on_gradient(self, adapter: Any, outputs: Any) -> None:
         if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
-            self.recorder.add_loss(*adapter.losses(outputs))
+            self.recorder.add_losses(adapter.losses(outputs))
         if self._is_seeing() and (nest := self._finder.on_gradient(self._running(sys._getframe(1)))) is not None:
             self._nest_found(nest)
 

@@ -25,31 +25,47 @@ class Leaf:
         self._ref = weakref.ref(obj)
         self._memory = address, num_bytes
         self._handler = registry.handler_for(type(obj))
-        self._buffer = (ctypes.c_ubyte * num_bytes).from_address(address)  # looked at only while `is_there`
 
-    @property
-    def is_there(self) -> bool:
-        """True if the object lives and has not moved."""
+    def _find(self) -> Any:
+        """The object, if it lives and has not moved."""
         obj = self._ref()
-        return obj is not None and self._handler.memory(obj) == self._memory
+        return obj if obj is not None and self._where(obj) == self._memory else None
+
+    def _where(self, obj: Any) -> tuple[int, int] | None:
+        return self._handler.memory(obj)
+
+    def _read(self, obj: Any, start: int, end: int) -> Any:
+        """Bytes of an object that has just been found."""
+        return (ctypes.c_ubyte * (end - start)).from_address(self._memory[0] + start)
 
     def digest(self, start: int = 0) -> int:
         """32 bits of the xxh3-64 of a piece, never 0; 0 if the object is gone."""
-        if not self.is_there:
+        obj = self._find()
+        if obj is None:
             return 0
-        piece = memoryview(self._buffer)[start : start + PIECE_BYTES]
+        piece = self._read(obj, start, min(start + PIECE_BYTES, self.num_bytes))
         return (xxhash.xxh3_64_intdigest(piece) & 0xFFFFFFFF) or 1
 
     def sketch(self) -> int:
         """Digest of a few samples, to see whether it changes at all."""
-        if not self.is_there:
+        obj = self._find()
+        if obj is None:
             return 0
-        whole = memoryview(self._buffer)
         places = {0, max(0, self.num_bytes // 2 - _SAMPLE_BYTES // 2), max(0, self.num_bytes - _SAMPLE_BYTES)}
         state = xxhash.xxh3_64()
         for place in sorted(places):
-            state.update(whole[place : place + _SAMPLE_BYTES])
+            state.update(self._read(obj, place, min(place + _SAMPLE_BYTES, self.num_bytes)))
         return state.intdigest()
+
+
+class DeviceLeaf(Leaf):
+    """One whose numbers lie on a device. Reading it waits until the device has done all that it was told to."""
+
+    def _where(self, obj: Any) -> tuple[int, int] | None:
+        return self._handler.device_memory(obj)
+
+    def _read(self, obj: Any, start: int, end: int) -> Any:
+        return self._handler.fetch(obj, start, end)
 
 
 def leaves(walk: Walk) -> list[Leaf]:
@@ -58,9 +74,13 @@ def leaves(walk: Walk) -> list[Leaf]:
     seen: set[int] = set()
     for number, obj in enumerate(walk.objects):
         handler = registry.handler_of_kind(walk.tree.nodes[number]["k"])
-        memory = handler.memory(obj) if handler is not None else None
+        if handler is None:
+            continue
+        kind, memory = Leaf, handler.memory(obj)
+        if memory is None:
+            kind, memory = DeviceLeaf, handler.device_memory(obj)
         if memory is None or not memory[1] or memory[0] in seen:
             continue
         seen.add(memory[0])
-        found.append(Leaf(walk.paths[number].removeprefix("."), obj, *memory))
+        found.append(kind(walk.paths[number].removeprefix("."), obj, *memory))
     return found

@@ -52,6 +52,14 @@ class Handler:
         """Address and bytes of the one stretch of memory that holds the object's numbers; None if there is no such."""
         return None
 
+    def device_memory(self, obj: Any) -> tuple[int, int] | None:
+        """As `memory`, for numbers that lie on a device: what `fetch` gives bytes of."""
+        return None
+
+    def fetch(self, obj: Any, start: int, end: int) -> Any:
+        """Some of the bytes that `device_memory` tells of, once the device has done all that it was told to."""
+        raise NotImplementedError(f"{self.kind} lies on no device")
+
     def fingerprint(self, obj: Any) -> bytes:
         """The state of a generator of random numbers, quickly."""
         raise NotImplementedError(f"{self.kind} has no fingerprint")

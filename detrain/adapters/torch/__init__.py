@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters import Settings
 from detrain.adapters.torch import kernels, loading, scripted, tensors
+from detrain.adapters.torch.devices import wait
 from detrain.adapters.torch.flow import Flow
 from detrain.adapters.torch.operators import log_operators
 from detrain.adapters.torch.watching import (
@@ -43,7 +44,7 @@ register(
 )  # fmt: skip
 __all__ = [
     "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "log_operators", "loader_of", "losses",
-    "prepare", "set_flags", "watch_in_place", "watch_updates",
+    "prepare", "set_flags", "wait", "watch_in_place", "watch_updates",
 ]  # fmt: skip
 
 registry.named_last.update({torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler})

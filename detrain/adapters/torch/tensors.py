@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from detrain.adapters.torch import devices
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.registry import Handler
 from detrain.state.restore import MISSING, Restore
@@ -70,9 +71,13 @@ class TensorHandler(Handler):
             walk.tree.nodes[node["storage"][1]].setdefault("as", [node["dtype"], node["shape"]])
 
     def memory(self, obj: Any) -> tuple[int, int] | None:
-        if obj.device.type != "cpu" or obj.layout is not torch.strided or not obj.is_contiguous():
-            return None
-        return obj.data_ptr(), obj.numel() * obj.element_size()
+        return None if devices.is_on_device(obj) else _stretch(obj)
+
+    def device_memory(self, obj: Any) -> tuple[int, int] | None:
+        return _stretch(obj) if devices.is_on_device(obj) else None
+
+    def fetch(self, obj: Any, start: int, end: int) -> Any:
+        return devices.fetch(obj, start, end)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
@@ -127,6 +132,12 @@ class TensorHandler(Handler):
                 restore.afterwards(lambda: setattr(obj, "grad", grad))
             elif live_grad is not None:
                 obj.grad = None
+
+
+def _stretch(tensor: torch.Tensor) -> tuple[int, int] | None:
+    if tensor.device.type == "meta" or tensor.layout is not torch.strided or not tensor.is_contiguous():
+        return None
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
 def _graph_gone_of(obj: Any) -> _GraphIsGone | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
+
+from detrain.adapters.torch import devices
 
 
 def has_optimizer() -> bool:
@@ -39,11 +41,25 @@ def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], No
     Watch(on_update, on_gradient)
 
 
-def losses(outputs: Any) -> tuple[bytes, list[float]]:
-    """The bits of losses on CPU, and the losses; what lies on a device would have to be waited for."""
-    found = [one for one in outputs if _is_plain(one) and one.device.type == "cpu" and one.numel() == 1]
-    bits = b"".join(ctypes.string_at(one.data_ptr(), one.element_size()) for one in found)
-    return bits, [one.item() for one in found if one.is_floating_point()]
+def losses(outputs: Any) -> list[Callable[[], devices.Reading]]:
+    """Each of the losses: what gives its bits, and the number. What lies on a device is waited for when it is asked for, not now.
+
+    Those of a CUDA graph are not seen: they are computed again at each replay, without Python.
+    """
+    found: list[Callable[[], devices.Reading]] = []
+    with devices.unseen():
+        for one in outputs:
+            if not _is_plain(one) or one.numel() != 1 or one.device.type == "meta":
+                continue
+            if not devices.is_on_device(one):
+                found.append(partial(_given, devices.read(one)))
+            elif not devices.is_recording():
+                found.append(partial(devices.read, one.detach().clone()))
+    return found
+
+
+def _given(reading: devices.Reading) -> devices.Reading:
+    return reading
 
 
 def _is_plain(value: Any) -> bool:

@@ -71,7 +71,7 @@ def log(epoch, batch, value):
 
 def fingerprint(value):
     if isinstance(value, torch.Tensor):
-        raw = value.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+        raw = value.detach().reshape(-1).contiguous().view(torch.uint8).cpu().numpy().tobytes()
         text = f"{value.dtype} {tuple(value.shape)} {value.stride()} {hashlib.sha1(raw).hexdigest()}"
     elif isinstance(value, np.ndarray):
         text = f"{value.dtype} {value.shape} {hashlib.sha1(value.tobytes()).hexdigest()}"

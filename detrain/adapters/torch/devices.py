@@ -1,0 +1,64 @@
+"""Reading what lies on a device: the processor has only asked for it, so whoever reads it waits."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+#: The bits of one loss, and the loss as a number for a person, if it is one.
+Reading = tuple[bytes, list[float]]
+
+
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """True if the processor cannot read a tensor's memory by itself."""
+    return str(tensor.device.type) not in ("cpu", "meta")
+
+
+def wait() -> None:
+    """Until every CUDA device that is in use has done all that it was told to, on whatever stream."""
+    if torch.cuda.is_initialized():
+        for number in range(torch.cuda.device_count()):
+            if torch._C._cuda_hasPrimaryContext(number):  # else asking would make one, of some hundred MB
+                torch.cuda.synchronize(number)
+
+
+def is_recording() -> bool:
+    """True while operations are recorded into a CUDA graph instead of being done."""
+    return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
+
+
+def unseen() -> AbstractContextManager[Any]:
+    """Operations in here are detrain's own: no mode of the script's sees them."""
+    return _without_modes() if torch._C._len_torch_dispatch_stack() else torch._C.DisableTorchFunction()
+
+
+@contextlib.contextmanager
+def _without_modes() -> Iterator[None]:
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def fetch(tensor: torch.Tensor, start: int, end: int) -> memoryview:
+    """Bytes `start` to `end` of a contiguous tensor's elements."""
+    wait()
+    start += tensor.storage_offset() * tensor.element_size()
+    end += tensor.storage_offset() * tensor.element_size()
+    with unseen():
+        window = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        return memoryview(window.set_(tensor.untyped_storage(), start, (end - start,)).cpu().numpy())
+
+
+def read(loss: torch.Tensor) -> Reading:
+    """A tensor of one element that nothing writes to any more."""
+    with unseen():
+        if is_on_device(loss):
+            wait()
+            loss = loss.cpu()
+        bits = ctypes.string_at(loss.data_ptr(), loss.element_size())
+        return bits, [loss.item()] if loss.is_floating_point() else []

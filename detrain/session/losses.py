@@ -1,0 +1,74 @@
+"""The losses of an attempt, by the number of the batches that had ended when each was computed.
+
+What lies on a device is read when a record of the ledger asks for it, so that the training need not wait for it at every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import xxhash
+
+#: Gives the bits of a loss, and the loss as a number for a person, if it is one.
+Reading = Callable[[], tuple[bytes, list[float]]]
+#: Of so many losses of one batch the value is noted.
+MOST_VALUES = 16
+
+
+class Losses:
+    """Those of the batches since the last record, and of the batch that runs."""
+
+    def __init__(self) -> None:
+        self._running: list[Reading] = []
+        self._unread: list[tuple[int, bool, list[Reading]]] = []  # of batches that have ended, and whether they count
+        self._bits: dict[int, bytes] = {}
+        self._curve: list[tuple[int, int, float]] = []
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that losses are held of."""
+        return len(self._unread) + len(self._bits)
+
+    def add(self, readings: Iterable[Reading]) -> None:
+        """Gradients are about to be computed of these."""
+        self._running += readings
+
+    def forget_running(self) -> None:
+        """What came so far belongs to no batch."""
+        self._running = []
+
+    def end_batch(self, batches: int, *, counts: bool) -> None:
+        """`batches` have ended. Those of one that does not count, before the first header, are on the curve only."""
+        if counts or self._running:
+            self._unread.append((batches, counts, self._running))
+            self._running = []
+
+    def digest(self, first: int, end: int) -> int:
+        """xxh3-64 of the losses of a range of batches; 0 if it is empty.
+
+        Without bounds between batches: those that ran while their loop was not known yet lie under the first that was seen.
+        """
+        self._read()
+        state = xxhash.xxh3_64()
+        for number in range(first, end):
+            state.update(self._bits.get(number, b""))
+        return state.intdigest() if end > first else 0
+
+    def take_curve(self) -> list[tuple[int, int, float]]:
+        """Batch, number of the loss in it, value: those that have not been taken yet."""
+        self._read()
+        curve, self._curve = self._curve, []
+        return curve
+
+    def forget(self) -> None:
+        """What has been read is on record."""
+        self._bits = {}
+
+    def _read(self) -> None:
+        for batches, counts, readings in self._unread:
+            found = [reading() for reading in readings]
+            values = [value for _, several in found for value in several][:MOST_VALUES]
+            self._curve += [(batches, number, value) for number, value in enumerate(values)]
+            if counts:  # more than one header may lie behind a batch: that which finds nothing left, and the loop's end
+                self._bits[batches] = self._bits.get(batches, b"") + b"".join(bits for bits, _ in found)
+        self._unread = []
