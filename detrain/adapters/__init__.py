@@ -17,7 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 #: Framework to the module that knows it.
-NAMES = {"numpy": "detrain.adapters.numpy", "torch": "detrain.adapters.torch"}
+NAMES = {
+    "numpy": "detrain.adapters.numpy",
+    "torch": "detrain.adapters.torch",
+    "tensorflow": "detrain.adapters.tensorflow",
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,58 @@
+"""tensorflow: variables, tensors, graphs' generators of random numbers, data sets' iterators, and where weights are updated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.autograph.core import config as autograph
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function, polymorphic_function
+from tensorflow.python.framework import func_graph
+
+from detrain.adapters import Settings
+from detrain.adapters.tensorflow import tensors
+from detrain.adapters.tensorflow.watching import losses, watch_updates
+from detrain.state import objects
+from detrain.state.registry import register
+
+register(tensors.TensorHandler(), tensors.EagerTensor)
+register(tensors.VariableHandler(), tensors.Variable)
+objects.register_value(tf.DType, lambda v: (v.name,), tf.as_dtype)
+objects.register_value(tf.TensorShape, lambda v: (None if v.rank is None else tuple(v.as_list()),), tf.TensorShape)
+register(
+    objects.KeptHandler(),
+    polymorphic_function.Function, concrete_function.ConcreteFunction, atomic_function.AtomicFunction, func_graph.FuncGraph, tf.Graph,
+    tf.data.Dataset, tf.TypeSpec,
+)  # fmt: skip
+
+__all__ = ["facts", "flags", "generators", "losses", "prepare", "set_flags", "watch_updates"]
+
+
+def prepare(settings: Settings) -> None:
+    """Seed the global generator and choose deterministic kernels."""
+    autograph.CONVERSION_RULES = (autograph.DoNotConvert("detrain"), *autograph.CONVERSION_RULES)
+    tf.random.set_seed(settings.seed)
+    if settings.is_deterministic:
+        tf.config.experimental.enable_op_determinism()
+
+
+def generators() -> dict[str, Any]:
+    """What seeds the operations that are run one by one."""
+    return {"tensorflow": context.context()._rng}
+
+
+def flags() -> dict[str, Any]:
+    """Switches that decide what comes out."""
+    return {"seed": context.context()._seed}
+
+
+def set_flags(flags: dict[str, Any]) -> None:
+    """The inverse of `flags`."""
+    if context.context()._seed != flags["seed"]:
+        context.context()._seed = flags["seed"]
+
+
+def facts() -> dict[str, Any]:
+    """What the bits depend on beside the script."""
+    return {"tensorflow": tf.__version__}

@@ -1,0 +1,109 @@
+"""Seeing weight updates and gradient computations: in Python where it computes them itself, else where it calls a graph that does."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import backprop, context
+from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.framework import func_graph, ops
+
+from detrain.adapters.tensorflow.tensors import EagerTensor, Variable
+
+Reading = tuple[bytes, list[float]]
+
+#: Graphs in which gradients are computed, and whether their variables are assigned to.
+_trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+#: Handles of the variables that gradients were asked for, by id.
+_trained: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+_ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
+
+
+class Watch:
+    """Tells of updates and of gradients."""
+
+    def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
+        self._on_update, self._on_gradient = on_update, on_gradient
+        self._wrap_gradient()
+        self._wrap_calls()
+        for name in _ASSIGNMENTS:
+            self._wrap_assignment(name)
+
+    def _wrap_gradient(self) -> None:
+        plain = backprop.GradientTape.gradient
+
+        @wraps(plain)
+        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            for one in tf.nest.flatten(sources):
+                handle = getattr(one, "handle", None)
+                if handle is not None:
+                    _trained[id(handle)] = one
+            if context.executing_eagerly():
+                self._on_gradient(tf.nest.flatten(target))
+            else:
+                _mark(ops.get_default_graph())
+            return plain(tape, target, sources, *args, **kwargs)
+
+        backprop.GradientTape.gradient = gradient
+
+    def _wrap_calls(self) -> None:
+        plain = atomic_function.AtomicFunction.call_flat
+
+        @wraps(plain)
+        def call_flat(function: Any, *args: Any) -> Any:
+            outputs = plain(function, *args)
+            if context.executing_eagerly():
+                updates = _trains.get(function.graph)
+                if updates is not None:
+                    self._on_gradient(outputs)
+                if updates:
+                    self._on_update()
+            return outputs
+
+        atomic_function.AtomicFunction.call_flat = call_flat
+
+    def _wrap_assignment(self, name: str) -> None:
+        plain = getattr(Variable, name)
+
+        @wraps(plain)
+        def assign(variable: Any, *args: Any, **kwargs: Any) -> Any:
+            result = plain(variable, *args, **kwargs)
+            if _trained.get(id(variable.handle)) is not None:
+                if context.executing_eagerly():
+                    self._on_update()
+                else:
+                    _mark(ops.get_default_graph(), updates=True)
+            return result
+
+        setattr(Variable, name, assign)
+
+
+def _mark(graph: Any, *, updates: bool = False) -> None:
+    """Note it of a graph and of those that it will be called in."""
+    while isinstance(graph, func_graph.FuncGraph):
+        _trains[graph] = updates or _trains.get(graph, False)
+        graph = graph.outer_graph
+
+
+def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
+    """Begin to watch. `on_gradient` is told of what gradients are computed, or of what a graph gives that computes some."""
+    Watch(on_update, on_gradient)
+
+
+def losses(outputs: Any) -> list[Callable[[], Reading]]:
+    """Each of the losses: what gives its bits, and the number. A tensor never changes, so it is read when it is asked for."""
+    return [
+        partial(_read, one)
+        for one in outputs
+        if isinstance(one, EagerTensor) and one.shape.rank == 0 and one.dtype.is_floating
+    ]
+
+
+def _read(loss: Any) -> Reading:
+    value = loss.numpy()
+    return value.tobytes(), [float(value)]
