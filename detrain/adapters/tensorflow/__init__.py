@@ -11,13 +11,14 @@ from tensorflow.python.eager.polymorphic_function import atomic_function, concre
 from tensorflow.python.framework import func_graph
 
 from detrain.adapters import Settings
-from detrain.adapters.tensorflow import tensors
+from detrain.adapters.tensorflow import counters, tensors
 from detrain.adapters.tensorflow.watching import losses, watch_updates
 from detrain.state import objects
 from detrain.state.registry import register
 
 register(tensors.TensorHandler(), tensors.EagerTensor)
 register(tensors.VariableHandler(), tensors.Variable)
+register(counters.CountersHandler(), counters.Counters)
 objects.register_value(tf.DType, lambda v: (v.name,), tf.as_dtype)
 objects.register_value(tf.TensorShape, lambda v: (None if v.rank is None else tuple(v.as_list()),), tf.TensorShape)
 register(
@@ -32,14 +33,15 @@ __all__ = ["facts", "flags", "generators", "losses", "prepare", "set_flags", "wa
 def prepare(settings: Settings) -> None:
     """Seed the global generator and choose deterministic kernels."""
     autograph.CONVERSION_RULES = (autograph.DoNotConvert("detrain"), *autograph.CONVERSION_RULES)
+    counters.replace()
     tf.random.set_seed(settings.seed)
     if settings.is_deterministic:
         tf.config.experimental.enable_op_determinism()
 
 
 def generators() -> dict[str, Any]:
-    """What seeds the operations that are run one by one."""
-    return {"tensorflow": context.context()._rng}
+    """What seeds the operations that are run one by one, and how far those with a generator of their own have come."""
+    return {"tensorflow": context.context()._rng, "tensorflow.counters": counters.counters}
 
 
 def flags() -> dict[str, Any]:
