@@ -21,7 +21,16 @@ NAMES = {
     "numpy": "detrain.adapters.numpy",
     "torch": "detrain.adapters.torch",
     "tensorflow": "detrain.adapters.tensorflow",
+    "keras": "detrain.adapters.keras",
 }
+
+
+#: Ends of the paths of libraries' files in which training loops stand; they carry hooks like the user's own.
+LOOPS = (
+    "keras/src/backend/jax/trainer.py",
+    "keras/src/backend/tensorflow/trainer.py",
+    "keras/src/backend/torch/trainer.py",
+)
 
 
 @dataclass(frozen=True)

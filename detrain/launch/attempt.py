@@ -78,6 +78,7 @@ class Attempt:
             self._on_code,
             only_known=self._only_known(info),
             load_of=info.load_of,
+            libraries=adapters.LOOPS,
             aside=self.frameworks.aside,
         )
 

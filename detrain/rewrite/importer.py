@@ -39,22 +39,27 @@ class Instrumenter:
         on_code: Callable[[str, types.CodeType], None],
         *,
         only_known: bool = False,
+        libraries: tuple[str, ...] = (),
         load_of: Callable[[str], tuple[int, int, str] | None] = lambda _: None,
         aside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        """`aside` is held while a file is compiled: what that draws must not be missing where the cache has the code."""
+        """`libraries` are ends of the paths of files whose loops carry hooks like the user's.
+
+        `aside` is held while a file is compiled: what that draws must not be missing where the cache has the code.
+        """
         self._parts = parts
         self._cache = cache
         self._on_code = on_code
         self._only_known = only_known
+        self._libraries = libraries
         self._load_of = load_of
         self._aside = aside
         self.loops: dict[str, dict[int, int]] = {}
         self.digests: dict[str, str] = {}
 
     def is_named(self, filename: str) -> bool:
-        """True if inst.info names a loop of the file; that may be a library's."""
-        return os.path.normpath(filename) in self._parts
+        """True if inst.info names a loop of a library's file, or if it is known to hold some."""
+        return os.path.normpath(filename) in self._parts or filename.endswith(self._libraries)
 
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Code of a source file. A file that Python itself cannot compile raises what Python raises."""
@@ -66,7 +71,7 @@ class Instrumenter:
         # A class body looks its names up in whatever its metaclass gives; no training loop stands in one.
         eligible = [site for site in sites if not site.is_in_class]
         # Of a library's file only the loops that are in the nest carry hooks.
-        only_known = self._only_known or not is_user_file(filename)
+        only_known = self._only_known or not (is_user_file(filename) or filename.endswith(self._libraries))
         parts = {site.line: known.get(site.line, "") for site in eligible if site.line in known or not only_known}
         self.loops[filename] = {site.line: site.end_line for site in sites if site.line in parts}
         self.digests[filename] = instfile.digest(content)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
+from detrain.state.addresses import is_address
 from detrain.state.registry import Handler, register, type_name
 from detrain.state.restore import MISSING, Restore
 from detrain.state.tree import ATOMS, Node, decode_value, is_node
@@ -149,7 +150,8 @@ def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> 
         set.add(obj, element)
     if list(set.__iter__(obj)) == elements:
         return
-    if all(map(hashes_by_address, elements)):
+    nodes = restore.tree.nodes
+    if all(hashes_by_address(one) or is_address(ref, nodes) for one, ref in zip(elements, node["seq"], strict=True)):
         restore.remarks.append(f"{restore.path_of(node)}: this set of objects has another order than before")
     else:
         raise RestoreError(

@@ -1,6 +1,7 @@
 """Importing this registers every handler that needs no framework."""
 
 from detrain.state import (
+    addresses,
     caches,
     containers,
     functions,
@@ -17,6 +18,6 @@ from detrain.state import (
 )
 
 __all__ = [
-    "caches", "containers", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "processes", "randomness",
+    "addresses", "caches", "containers", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "processes", "randomness",
     "references", "telltales", "workers",
 ]  # fmt: skip

@@ -32,6 +32,8 @@ from detrain.state.tree import (
     key_segment,
 )
 
+#: Below it lies no object; numbers that a script counts lie there.
+LOWEST_ADDRESS = 1 << 32
 #: Characters of a path; what lies deeper is named by the number of what holds it.
 _LONGEST_PATH = 400
 #: Path segment of an object that is a dict's key.
@@ -52,6 +54,7 @@ class Walk:
         self._later: deque[int] = deque()  # keys, and objects that are looked into last
         self._keys: set[int] = set()  # numbers of those that are named as keys so far
         self._census = census
+        self._has_large_numbers = False  # some of them may be addresses
 
     def root(self, name: str, obj: Any) -> None:
         """Add a root; `name` begins the paths of everything under it."""
@@ -72,12 +75,18 @@ class Walk:
             number = (self._pending or self._later).popleft()
             self._keys.discard(number)
             self._capture(number)
+        if self._has_large_numbers:
+            from detrain.state.addresses import name_addresses
+
+            name_addresses(self)
         return self.tree
 
     def ref(self, obj: Any, parent: int | None, segment: str) -> Ref:
         """The ref of a value met under a node; queues objects that are met for the first time."""
         kind = type(obj)
         if kind in ATOMS:
+            if kind is int and obj >= LOWEST_ADDRESS:
+                self._has_large_numbers = True
             return encode_atom(obj)
         if kind is tuple and is_value(obj):
             return encode_value(obj)

@@ -11,20 +11,22 @@ from tensorflow.python.eager.polymorphic_function import atomic_function, concre
 from tensorflow.python.framework import func_graph
 
 from detrain.adapters import Settings
-from detrain.adapters.tensorflow import counters, tensors
+from detrain.adapters.tensorflow import counters, data, tensors
 from detrain.adapters.tensorflow.watching import losses, watch_updates
 from detrain.state import objects
 from detrain.state.registry import register
 
 register(tensors.TensorHandler(), tensors.EagerTensor)
 register(tensors.VariableHandler(), tensors.Variable)
+register(data.DatasetHandler(), data.Dataset)
+register(data.IteratorHandler(), data.OwnedIterator)
 register(counters.CountersHandler(), counters.Counters)
 objects.register_value(tf.DType, lambda v: (v.name,), tf.as_dtype)
 objects.register_value(tf.TensorShape, lambda v: (None if v.rank is None else tuple(v.as_list()),), tf.TensorShape)
 register(
     objects.KeptHandler(),
     polymorphic_function.Function, concrete_function.ConcreteFunction, atomic_function.AtomicFunction, func_graph.FuncGraph, tf.Graph,
-    tf.data.Dataset, tf.TypeSpec,
+    tf.TypeSpec,
 )  # fmt: skip
 
 __all__ = ["facts", "flags", "generators", "losses", "prepare", "set_flags", "watch_updates"]
@@ -34,6 +36,7 @@ def prepare(settings: Settings) -> None:
     """Seed the global generator and choose deterministic kernels."""
     autograph.CONVERSION_RULES = (autograph.DoNotConvert("detrain"), *autograph.CONVERSION_RULES)
     counters.replace()
+    data.patch()
     tf.random.set_seed(settings.seed)
     if settings.is_deterministic:
         tf.config.experimental.enable_op_determinism()

@@ -123,7 +123,11 @@ def replace() -> None:
     stateless = gen_stateless_random_ops_v2
     for operation, draw in zip(
         plain,
-        (stateless.stateless_random_uniform_v2, stateless.stateless_random_normal_v2, stateless.stateless_truncated_normal_v2),
+        (
+            stateless.stateless_random_uniform_v2,
+            stateless.stateless_random_normal_v2,
+            stateless.stateless_truncated_normal_v2,
+        ),
         strict=True,
     ):
         _replace(operation, real(draw))
@@ -141,7 +145,9 @@ def _replace(plain: Callable[..., Any], draw: Callable[..., Any]) -> None:
             return plain(shape, dtype, seed=seed, seed2=seed2, name=name)
         with ops.name_scope(name, plain.__name__):
             shape = tf.convert_to_tensor(shape)
-            key, counter = _advance(plain.__name__, tf.as_dtype(dtype), seed, seed2, tf.reduce_prod(tf.cast(shape, tf.int64)))
+            key, counter = _advance(
+                plain.__name__, tf.as_dtype(dtype), seed, seed2, tf.reduce_prod(tf.cast(shape, tf.int64))
+            )
             return draw(shape, key, counter, dtype)
 
     setattr(gen_random_ops, plain.__name__, operation)
@@ -158,7 +164,9 @@ def _replace_integers() -> None:
             return plain(shape, minval, maxval, seed=seed, seed2=seed2, name=name)
         with ops.name_scope(name, "random_uniform_int"):
             shape, low, high = tf.convert_to_tensor(shape), tf.convert_to_tensor(minval), tf.convert_to_tensor(maxval)
-            key, counter = _advance("random_uniform_int", low.dtype, seed, seed2, tf.reduce_prod(tf.cast(shape, tf.int64)))
+            key, counter = _advance(
+                "random_uniform_int", low.dtype, seed, seed2, tf.reduce_prod(tf.cast(shape, tf.int64))
+            )
             return gen_stateless_random_ops_v2.stateless_random_uniform_int_v2(shape, key, counter, _PHILOX, low, high)
 
     gen_random_ops.random_uniform_int = random_uniform_int

@@ -61,7 +61,11 @@ class TensorHandler(Handler):
         _write(node, walk, obj.dtype, _value_of(obj))
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not isinstance(live, EagerTensor) or live.dtype.name != node["dtype"] or live.shape.as_list() != node["shape"]:
+        if (
+            not isinstance(live, EagerTensor)
+            or live.dtype.name != node["dtype"]
+            or live.shape.as_list() != node["shape"]
+        ):
             return False
         return _has_bits(_value_of(live), _read(node, restore))
 
@@ -73,7 +77,7 @@ class TensorHandler(Handler):
 def _has_bits(one: Any, other: Any) -> bool:
     if one.dtype == object:
         return bool(np.array_equal(one, other))
-    return one.tobytes() == other.tobytes()
+    return bool(one.tobytes() == other.tobytes())
 
 
 class VariableHandler(Handler):
@@ -94,7 +98,7 @@ class VariableHandler(Handler):
         return (
             super().is_twin(live, node, restore)
             and live.dtype.name == node["dtype"]
-            and live.shape.is_compatible_with(node["shape"])
+            and bool(live.shape.is_compatible_with(node["shape"]))
         )
 
     def build(self, node: Node, restore: Restore) -> Any:
@@ -121,7 +125,7 @@ class VariableHandler(Handler):
         return id(obj.handle), obj.shape.num_elements() * obj.dtype.size
 
     def fetch(self, obj: Any, start: int, end: int) -> Any:
-        return memoryview(np.ascontiguousarray(_value_of(_reading(obj))).reshape(-1).view(np.uint8))[start:end]
+        return np.ascontiguousarray(_value_of(_reading(obj))).reshape(-1).view(np.uint8)[start:end].data
 
 
 def _reading(variable: Any) -> Any:
