@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras.src.backend.common import global_state
+from keras.src.ops import function
 from keras.src.utils import tracking
 
 from detrain.adapters import Settings
+from detrain.state.known_source import is_user_module
 from detrain.state.registry import Handler, register
 from detrain.state.restore import MISSING, Restore
 from detrain.state.tree import Node
@@ -17,28 +19,51 @@ from detrain.state.walk import Walk, instance_dict
 __all__ = ["facts", "flags", "generators", "prepare", "set_flags", "watch_updates"]
 
 
-class TrackerHandler(Handler):
-    """What knows the parts of a layer by their addresses: those follow from the parts."""
+class _DerivingHandler(Handler):
+    """An object one of whose attributes is about addresses, and follows from the others."""
 
-    kind = "keras.Tracker"
     has_attributes = False
+    derived: ClassVar[str]
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["attrs"] = walk.attributes(self._own(obj).items())
+        if is_user_module(type(obj).__module__):
+            node["class"] = walk.child(type(obj), ".__class__")
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         live = self._own(obj)
-        for name, ref in node["attrs"]:
-            setattr(obj, name, restore.value(ref, live.get(name, MISSING)))
-        restore.afterwards(lambda: self._find_parts(obj))
+        restored = {name: restore.value(ref, live.get(name, MISSING)) for name, ref in node["attrs"]}
+        attributes = instance_dict(obj)
+        assert attributes is not None
+        attributes.clear()  # not by setattr, in which keras looks for parts of a model
+        attributes.update(restored)
+        restore.afterwards(lambda: attributes.update({self.derived: self.derive(obj)}))
 
-    @staticmethod
-    def _own(obj: Any) -> dict[str, Any]:
-        return {name: value for name, value in (instance_dict(obj) or {}).items() if name != "stored_ids"}
+    def derive(self, obj: Any) -> Any:
+        """The attribute's value, from the others."""
+        raise NotImplementedError
 
-    @staticmethod
-    def _find_parts(obj: Any) -> None:
-        obj.stored_ids = {name: {id(part) for part in parts} for name, (_, parts) in obj.config.items()}
+    def _own(self, obj: Any) -> dict[str, Any]:
+        return {name: value for name, value in (instance_dict(obj) or {}).items() if name != self.derived}
+
+
+class TrackerHandler(_DerivingHandler):
+    """What knows the parts of a layer by their addresses."""
+
+    kind, derived = "keras.Tracker", "stored_ids"
+
+    def derive(self, obj: Any) -> Any:
+        return {name: {id(part) for part in parts} for name, (_, parts) in obj.config.items()}
+
+
+class FunctionHandler(_DerivingHandler):
+    """A graph of layers, which knows its nodes by the addresses of their layers."""
+
+    kind, derived = "keras.Function", "_nodes"
+
+    def derive(self, obj: Any) -> Any:
+        nodes = [node for nodes in obj._nodes_by_depth.values() for node in nodes]
+        return {function.make_node_key(node.operation, node.operation._inbound_nodes.index(node)) for node in nodes}
 
 
 class Globals:
@@ -76,6 +101,7 @@ class GlobalsHandler(Handler):
 
 _globals = Globals()
 register(TrackerHandler(), tracking.Tracker)
+register(FunctionHandler(), function.Function)
 register(GlobalsHandler(), Globals)
 
 

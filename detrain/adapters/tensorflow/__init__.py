@@ -11,13 +11,14 @@ from tensorflow.python.eager.polymorphic_function import atomic_function, concre
 from tensorflow.python.framework import func_graph
 
 from detrain.adapters import Settings
-from detrain.adapters.tensorflow import counters, data, tensors
+from detrain.adapters.tensorflow import counters, data, tensors, trackables
 from detrain.adapters.tensorflow.watching import losses, watch_updates
 from detrain.state import objects
 from detrain.state.registry import register
 
 register(tensors.TensorHandler(), tensors.EagerTensor)
 register(tensors.VariableHandler(), tensors.Variable)
+register(trackables.WrapperHandler(), *trackables.WRAPPERS)
 register(data.DatasetHandler(), data.Dataset)
 register(data.IteratorHandler(), data.OwnedIterator)
 register(counters.CountersHandler(), counters.Counters)

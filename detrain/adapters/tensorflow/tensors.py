@@ -87,7 +87,7 @@ class VariableHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        node["name"], node["trainable"] = obj.name, obj.trainable
+        node["name"], node["trainable"], node["unique"] = obj.name, obj.trainable, obj._unique_id
         if not context.executing_eagerly():
             raise CaptureError("a variable cannot be read while a graph is being built")
         if not resource_variable_ops.var_is_initialized_op(obj.handle):
@@ -103,10 +103,12 @@ class VariableHandler(Handler):
 
     def build(self, node: Node, restore: Restore) -> Any:
         with ops.init_scope():
-            return tf.Variable(
+            made = tf.Variable(
                 _read(node, restore), trainable=node["trainable"], name=node["name"].partition(":")[0],
                 dtype=tf.as_dtype(node["dtype"]), shape=node["shape"],
             )  # fmt: skip
+        made._unique_id = node["unique"]  # optimizers know a variable by it
+        return made
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if is_new:
