@@ -20,10 +20,10 @@ __all__ = ["facts", "flags", "generators", "prepare", "set_flags", "watch_update
 
 
 class _DerivingHandler(Handler):
-    """An object one of whose attributes is about addresses, and follows from the others."""
+    """An object some of whose attributes follow from the others."""
 
     has_attributes = False
-    derived: ClassVar[str]
+    derived: ClassVar[tuple[str, ...]]
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["attrs"] = walk.attributes(self._own(obj).items())
@@ -37,33 +37,47 @@ class _DerivingHandler(Handler):
         assert attributes is not None
         attributes.clear()  # not by setattr, in which keras looks for parts of a model
         attributes.update(restored)
-        restore.afterwards(lambda: attributes.update({self.derived: self.derive(obj)}))
+        restore.afterwards(lambda: attributes.update(self.derive(obj)))
 
-    def derive(self, obj: Any) -> Any:
-        """The attribute's value, from the others."""
+    def derive(self, obj: Any) -> dict[str, Any]:
+        """The attributes' values, from the others."""
         raise NotImplementedError
 
     def _own(self, obj: Any) -> dict[str, Any]:
-        return {name: value for name, value in (instance_dict(obj) or {}).items() if name != self.derived}
+        return {name: value for name, value in (instance_dict(obj) or {}).items() if name not in self.derived}
 
 
 class TrackerHandler(_DerivingHandler):
     """What knows the parts of a layer by their addresses."""
 
-    kind, derived = "keras.Tracker", "stored_ids"
+    kind, derived = "keras.Tracker", ("stored_ids",)
 
-    def derive(self, obj: Any) -> Any:
-        return {name: {id(part) for part in parts} for name, (_, parts) in obj.config.items()}
+    def derive(self, obj: Any) -> dict[str, Any]:
+        return {"stored_ids": {name: {id(part) for part in parts} for name, (_, parts) in obj.config.items()}}
 
 
-class FunctionHandler(_DerivingHandler):
-    """A graph of layers, which knows its nodes by the addresses of their layers."""
+class ModelHandler(_DerivingHandler):
+    """A model, or a graph of layers: that knows its nodes by the addresses of their layers.
 
-    kind, derived = "keras.Function", "_nodes"
+    `fit` keeps what it iterates over for validation, and makes it again where it is not there.
+    """
 
-    def derive(self, obj: Any) -> Any:
+    kind, derived = "keras.Model", ("_nodes", "_eval_epoch_iterator")
+
+    def _own(self, obj: Any) -> dict[str, Any]:
+        found = super()._own(obj)
+        validation = (instance_dict(obj) or {}).get("_eval_epoch_iterator")
+        if validation is not None and validation.steps_per_epoch is not None:
+            found["_eval_epoch_iterator"] = validation  # it goes on from one validation to the next
+        return found
+
+    def derive(self, obj: Any) -> dict[str, Any]:
+        if not isinstance(obj, function.Function) or "_nodes_by_depth" not in vars(obj):
+            return {}
         nodes = [node for nodes in obj._nodes_by_depth.values() for node in nodes]
-        return {function.make_node_key(node.operation, node.operation._inbound_nodes.index(node)) for node in nodes}
+        return {
+            "_nodes": {function.make_node_key(one.operation, one.operation._inbound_nodes.index(one)) for one in nodes}
+        }
 
 
 class Globals:
@@ -101,7 +115,7 @@ class GlobalsHandler(Handler):
 
 _globals = Globals()
 register(TrackerHandler(), tracking.Tracker)
-register(FunctionHandler(), function.Function)
+register(ModelHandler(), function.Function, keras.Model)
 register(GlobalsHandler(), Globals)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from detrain.state.tree import Node
@@ -147,6 +148,34 @@ def is_python_class(cls: type) -> bool:
 def type_name(cls: type) -> str:
     """`module:qualname`."""
     return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def resolve_type(name: str) -> type:
+    """The class of a `module:qualname`, also where it stands under another name: a `namedtuple` made inside a class, say.
+
+    Raises LookupError if there is none, or more than one.
+    """
+    try:
+        found = resolve(name)
+        if isinstance(found, type):
+            return found
+        why = "that name means something else now"
+    except LookupError as error:
+        why = str(error)
+    alike = [cls for cls in _all_classes() if type_name(cls) == name]
+    if len(alike) != 1:
+        raise LookupError(f"{len(alike)} classes of this name are there" if alike else why)
+    return alike[0]
+
+
+def _all_classes() -> Iterator[type]:
+    pending, seen = [object], set[type]()
+    while pending:
+        cls = pending.pop()
+        if cls not in seen:
+            seen.add(cls)
+            yield cls
+            pending += type.__subclasses__(cls)
 
 
 def resolve(name: str) -> Any:

@@ -171,16 +171,13 @@ class Restore:
 
     def find_type(self, node: Node) -> Any:
         """The class of a node; raises `RestoreError` if the script has not defined it."""
-        found, why = None, "that name means something else now"
         try:
-            found = registry.resolve(node["t"])
+            return registry.resolve_type(node["t"])
         except LookupError as error:
-            why = str(error)
-        if not isinstance(found, type):
             found = self._origins.types.get(node["t"])
-        if found is None:
-            raise RestoreError(f"{self.path_of(node)}: its class {node['t']} cannot be found: {why}")
-        return found
+            if found is None:
+                raise RestoreError(f"{self.path_of(node)}: its class {node['t']} cannot be found: {error}") from None
+            return found
 
     def path_of(self, node: Node) -> str:
         """Path of a node, for messages."""

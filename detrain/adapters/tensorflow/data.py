@@ -1,14 +1,16 @@
 """Data sets and their iterators.
 
 An iterator whose data set keeps no state of Python's or of a random operation's is written down by TensorFlow itself, buffers and
-all, and set in place. Any other is taken to its place by asking it for as many elements again. A data set that shuffles draws the
-seed of each pass from a generator of its own: how many passes have begun is written down, and as many are begun again.
+all, and set in place. Any other counts, as its last step, what it hands out, to Python or to a graph, and is taken to its place by
+asking a new one for as many elements. A data set that shuffles draws the seed of each pass from a generator of its own: how many
+passes have begun is written down, and as many are begun again.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -17,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops, iterator_ops, random_op, shuffle_op
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
 
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.registry import Handler
@@ -30,51 +33,86 @@ OwnedIterator = iterator_ops.OwnedIterator
 #: Data sets that hold a generator of seeds.
 _SEEDED = (shuffle_op._ShuffleDataset, random_op._RandomDataset)
 _FAIL_IF_STATEFUL = 2
+#: Operations that count as stateful but keep nothing.
+_HARMLESS = frozenset({"Assert", "Print", "PrintV2", "ReadFile", "MatchingFiles", "LookupTableFindV2", "NoOp"})
 
 
-class _Passes:
-    """How many passes over each seeded data set have begun, and what Python has taken of each pass."""
-
-    def __init__(self) -> None:
-        self.begun: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+#: Passes over each seeded data set that have begun.
+_passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-_passes = _Passes()
+@dataclass
+class _Counted:
+    """An iterator that counts."""
+
+    dataset: Any  # the script's
+    taken: Any  # variable
+
+
+_counted: weakref.WeakKeyDictionary[Any, _Counted] = weakref.WeakKeyDictionary()
 
 
 def patch() -> None:
-    """Count passes and elements."""
-    plain_create, plain_next = OwnedIterator._create_iterator, OwnedIterator._next_internal
+    """Count passes, and elements where TensorFlow cannot save a position."""
+    plain = OwnedIterator._create_iterator
 
-    @wraps(plain_create)
+    @wraps(plain)
     def create(iterator: Any, dataset: Any) -> None:
-        plain_create(iterator, dataset)
-        for one in _sources(dataset):
-            _passes.begun[one] = _passes.begun.get(one, 0) + 1
-
-    @wraps(plain_next)
-    def step(iterator: Any) -> Any:
-        result = plain_next(iterator)
-        if context.executing_eagerly():
-            _passes.taken[iterator] = _passes.taken.get(iterator, 0) + 1
-        return result
+        parts = list(_parts(dataset))
+        if context.executing_eagerly() and any(map(_is_stateful, parts)):
+            with ops.init_scope():
+                taken = resource_variable_ops.ResourceVariable(0, dtype=tf.int64, trainable=False, name="taken")
+            _counted[iterator] = _Counted(dataset, taken)
+            plain(iterator, _counting(dataset, taken))
+        else:
+            plain(iterator, dataset)
+        for one in parts:
+            if isinstance(one, _SEEDED):
+                _passes[one] = _passes.get(one, 0) + 1
 
     OwnedIterator._create_iterator = create
-    OwnedIterator._next_internal = step
 
 
-def _sources(dataset: Any) -> Iterator[Any]:
-    """The seeded data sets that one is made of."""
+def _counting(dataset: Any, taken: Any) -> Any:
+    def count(*element: Any) -> Any:
+        with tf.control_dependencies([taken.assign_add(1)]):
+            same = tf.nest.map_structure(tf.identity, element, expand_composites=True)
+        return same if len(same) > 1 else same[0]
+
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False  # it would count ahead of what is asked for
+    return dataset.map(count).with_options(options)
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    """A data set, and all that it is made of."""
     pending, seen = [dataset], set()
     while pending:
         one = pending.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, _SEEDED):
+        if id(one) not in seen:
+            seen.add(id(one))
             yield one
-        pending.extend(one._inputs())
+            pending.extend(one._inputs())
+
+
+def _is_stateful(dataset: Any) -> bool:
+    """True if a function of a data set keeps state, or runs Python."""
+    graphs = [one.function.graph for one in dataset._functions()]
+    seen: set[str] = set()
+    while graphs:
+        graph = graphs.pop()
+        if any(one.op_def.is_stateful and one.type not in _HARMLESS for one in graph.get_operations()):
+            return True
+        for name, function in graph._functions.items():
+            if name not in seen:
+                seen.add(name)
+                graphs.append(function.graph)
+    return False
+
+
+def _dataset_of(iterator: Any) -> Any:
+    found = _counted.get(iterator)
+    return getattr(iterator, "_dataset", None) if found is None else found.dataset
 
 
 class DatasetHandler(Handler):
@@ -86,7 +124,7 @@ class DatasetHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["inputs"] = walk.children(obj._inputs())
         if isinstance(obj, _SEEDED):
-            node["passes"] = _passes.begun.get(obj, 0)
+            node["passes"] = _passes.get(obj, 0)
 
     def build(self, node: Node, restore: Restore) -> Any:
         raise RestoreError(f"{restore.path_of(node)}: a data set that the loop has made cannot be made again")
@@ -94,7 +132,7 @@ class DatasetHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         for ref, one in zip(node["inputs"], obj._inputs(), strict=True):
             restore.value(ref, one)
-        missing = node.get("passes", 0) - _passes.begun.get(obj, 0)
+        missing = node.get("passes", 0) - _passes.get(obj, 0)
         if missing < 0:
             raise RestoreError(f"{restore.path_of(node)}: more passes over it have begun than before")
         for _ in range(missing):
@@ -109,7 +147,10 @@ class IteratorHandler(Handler):
     is_last = True  # after its data set, of which it holds the generator of seeds
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        node["dataset"] = walk.child(getattr(obj, "_dataset", None), ".<data set>")
+        node["dataset"] = walk.child(_dataset_of(obj), ".<data set>")
+        if obj in _counted:
+            node["taken"] = int(_counted[obj].taken.numpy())
+            return
         try:
             state = tf.raw_ops.SerializeIterator(
                 resource_handle=obj._iterator_resource, external_state_policy=_FAIL_IF_STATEFUL
@@ -117,6 +158,29 @@ class IteratorHandler(Handler):
         except tf.errors.FailedPreconditionError as error:
             raise CaptureError(f"TensorFlow cannot save its position: {error.message.rpartition(' [Op:')[0]}") from None
         walk.array(node, np.frombuffer(tf.io.serialize_tensor(state).numpy(), dtype=np.uint8))
+
+    def prepare(self, number: int, node: Node, restore: Restore) -> None:
+        """Elements that have to be asked for are asked for now, so that what that changes is restored after it."""
+        if "taken" not in node:
+            return
+        live = restore.twins.by_number.get(number)
+        if live not in _counted or int(_counted[live].taken.numpy()) > node["taken"]:
+            dataset = restore.twins.by_number.get(node["dataset"][1])
+            if dataset is None:
+                return
+            live = iter(dataset)
+            restore.twins.add(number, live)
+        self._advance(live, node, restore)
+
+    def _advance(self, iterator: Any, node: Node, restore: Restore) -> None:
+        counted = _counted[iterator]
+        for done in range(int(counted.taken.numpy()), node["taken"]):
+            try:
+                next(iterator)
+            except StopIteration:
+                raise RestoreError(
+                    f"{restore.path_of(node)} ended after {done} elements, and {node['taken']} had been taken from it"
+                ) from None
 
     def build(self, node: Node, restore: Restore) -> Any:
         dataset = restore.value(node["dataset"])
@@ -128,8 +192,9 @@ class IteratorHandler(Handler):
         return isinstance(live, OwnedIterator)
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        restore.value(node["dataset"], getattr(obj, "_dataset", None))
-        if "array" not in node:
+        restore.value(node["dataset"], _dataset_of(obj))
+        if "taken" in node:
+            self._advance(obj, node, restore)
             return
         content = restore.tree.arrays[node["array"]].data.tobytes()
         with ops.init_scope():
