@@ -24,6 +24,8 @@ class _DerivingHandler(Handler):
 
     has_attributes = False
     derived: ClassVar[tuple[str, ...]]
+    #: Those of them that stay as they are, or are None where they have not been made yet.
+    made_again: ClassVar[tuple[str, ...]] = ()
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["attrs"] = walk.attributes(self._own(obj).items())
@@ -35,6 +37,7 @@ class _DerivingHandler(Handler):
         restored = {name: restore.value(ref, live.get(name, MISSING)) for name, ref in node["attrs"]}
         attributes = instance_dict(obj)
         assert attributes is not None
+        restored.update({name: attributes.get(name) for name in self.made_again})
         attributes.clear()  # not by setattr, in which keras looks for parts of a model
         attributes.update(restored)
         restore.afterwards(lambda: attributes.update(self.derive(obj)))
@@ -59,10 +62,12 @@ class TrackerHandler(_DerivingHandler):
 class ModelHandler(_DerivingHandler):
     """A model, or a graph of layers: that knows its nodes by the addresses of their layers.
 
-    `fit` keeps what it iterates over for validation, and makes it again where it is not there.
+    What `fit` iterates over for validation and the graphs that it calls are made again where they are not there.
     """
 
-    kind, derived = "keras.Model", ("_nodes", "_eval_epoch_iterator")
+    kind = "keras.Model"
+    made_again = ("train_function", "test_function", "predict_function")
+    derived = ("_nodes", "_eval_epoch_iterator", *made_again)
 
     def _own(self, obj: Any) -> dict[str, Any]:
         found = super()._own(obj)
@@ -96,16 +101,16 @@ class GlobalsHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        node["values"] = walk.attributes(obj.values().items())
+        node["attrs"] = walk.attributes(obj.values().items())
 
     def build(self, node: Node, restore: Restore) -> Any:
         return _globals
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         live = obj.values()
-        for name, ref in node["values"]:
+        for name, ref in node["attrs"]:
             setattr(global_state.GLOBAL_STATE_TRACKER, name, restore.value(ref, live.get(name, MISSING)))
-        for name in live.keys() - {name for name, _ in node["values"]}:
+        for name in live.keys() - {name for name, _ in node["attrs"]}:
             delattr(global_state.GLOBAL_STATE_TRACKER, name)
 
     def fingerprint(self, obj: Any) -> bytes:

@@ -64,6 +64,11 @@ class Twins:
         self._queue.append((number, 0, walk))
         self._run()
 
+    def replace(self, number: int, obj: Any) -> None:
+        """Let a live object be the twin of a node in place of what was found; it has been brought to the saved state already."""
+        self.by_number[number] = obj
+        self.claimed.add(id(obj))
+
     def _run(self) -> None:
         while self._queue or self._keyed:
             while self._queue:

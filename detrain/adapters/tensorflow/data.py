@@ -122,7 +122,7 @@ class DatasetHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        node["inputs"] = walk.children(obj._inputs())
+        node["parts"] = walk.children(obj._inputs())
         if isinstance(obj, _SEEDED):
             node["passes"] = _passes.get(obj, 0)
 
@@ -130,7 +130,7 @@ class DatasetHandler(Handler):
         raise RestoreError(f"{restore.path_of(node)}: a data set that the loop has made cannot be made again")
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        for ref, one in zip(node["inputs"], obj._inputs(), strict=True):
+        for ref, one in zip(node["parts"], obj._inputs(), strict=True):
             restore.value(ref, one)
         missing = node.get("passes", 0) - _passes.get(obj, 0)
         if missing < 0:
@@ -164,12 +164,12 @@ class IteratorHandler(Handler):
         if "taken" not in node:
             return
         live = restore.twins.by_number.get(number)
-        if live not in _counted or int(_counted[live].taken.numpy()) > node["taken"]:
+        if not self.is_twin(live, node, restore):
             dataset = restore.twins.by_number.get(node["dataset"][1])
             if dataset is None:
                 return
             live = iter(dataset)
-            restore.twins.add(number, live)
+            restore.twins.replace(number, live)
         self._advance(live, node, restore)
 
     def _advance(self, iterator: Any, node: Node, restore: Restore) -> None:
@@ -189,7 +189,9 @@ class IteratorHandler(Handler):
         return iter(dataset)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return isinstance(live, OwnedIterator)
+        if not isinstance(live, OwnedIterator) or (live in _counted) != ("taken" in node):
+            return False
+        return "taken" not in node or int(_counted[live].taken.numpy()) <= node["taken"]
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         restore.value(node["dataset"], _dataset_of(obj))

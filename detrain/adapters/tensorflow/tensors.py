@@ -27,7 +27,7 @@ _NUMPY = "?bhilqBHILQefdFD"
 def _write(node: Node, walk: Walk, dtype: tf.DType, value: Any) -> None:
     node["dtype"], node["shape"] = dtype.name, list(value.shape)
     if dtype == tf.string:
-        node["strings"] = [one.hex() for one in np.ravel(value).tolist()]
+        node["text"] = [one.hex() for one in np.ravel(value).tolist()]
     elif value.dtype.char in _NUMPY:
         walk.array(node, value)
     else:
@@ -36,8 +36,8 @@ def _write(node: Node, walk: Walk, dtype: tf.DType, value: Any) -> None:
 
 def _read(node: Node, restore: Restore) -> Any:
     dtype = tf.as_dtype(node["dtype"])
-    if "strings" in node:
-        texts = [bytes.fromhex(one) for one in node["strings"]]
+    if "text" in node:
+        texts = [bytes.fromhex(one) for one in node["text"]]
         return np.array(texts, dtype=object).reshape(node["shape"])
     raw = restore.tree.arrays[node["array"]].data
     return raw.view(dtype.as_numpy_dtype).reshape(node["shape"])
