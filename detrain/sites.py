@@ -17,6 +17,7 @@ class LoopSite:
     end_line: int
     is_in_class: bool
     scope_line: int = 0
+    scope: str = ""  # its name
 
 
 def find_loops(tree: ast.Module) -> list[LoopSite]:
@@ -35,7 +36,7 @@ class _Finder(ast.NodeVisitor):
     def __init__(self) -> None:
         self.found: list[tuple[LoopSite, ast.For | ast.While]] = []
         self._is_in_class = False
-        self._scope_line = 0
+        self._scope_line, self._scope = 0, ""
 
     def visit_For(self, node: ast.For) -> None:
         self._add(node)
@@ -45,7 +46,7 @@ class _Finder(ast.NodeVisitor):
 
     def _add(self, node: ast.For | ast.While) -> None:
         end_line = node.end_lineno or node.lineno
-        self.found.append((LoopSite(node.lineno, end_line, self._is_in_class, self._scope_line), node))
+        self.found.append((LoopSite(node.lineno, end_line, self._is_in_class, self._scope_line, self._scope), node))
         self.generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
@@ -58,8 +59,8 @@ class _Finder(ast.NodeVisitor):
         self._visit_scope(node, is_class=False)
 
     def _visit_scope(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, is_class: bool) -> None:
-        before = self._is_in_class, self._scope_line
-        self._is_in_class = is_class
+        before = self._is_in_class, self._scope_line, self._scope
+        self._is_in_class, self._scope = is_class, node.name
         self._scope_line = min([node.lineno, *(one.lineno for one in node.decorator_list)])
         self.generic_visit(node)
-        self._is_in_class, self._scope_line = before
+        self._is_in_class, self._scope_line, self._scope = before

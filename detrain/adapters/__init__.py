@@ -25,12 +25,12 @@ NAMES = {
 }
 
 
-#: Ends of the paths of libraries' files in which training loops stand; they carry hooks like the user's own.
-LOOPS = (
-    "keras/src/backend/jax/trainer.py",
-    "keras/src/backend/tensorflow/trainer.py",
-    "keras/src/backend/torch/trainer.py",
-)
+#: Libraries' files in which training loops stand (the ends of their paths), and the functions in which: those carry hooks.
+LOOPS = {
+    "keras/src/backend/jax/trainer.py": "fit",
+    "keras/src/backend/tensorflow/trainer.py": "fit",
+    "keras/src/backend/torch/trainer.py": "fit",
+}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import xxhash
@@ -39,11 +40,11 @@ class Instrumenter:
         on_code: Callable[[str, types.CodeType], None],
         *,
         only_known: bool = False,
-        libraries: tuple[str, ...] = (),
+        libraries: Mapping[str, str] = MappingProxyType({}),
         load_of: Callable[[str], tuple[int, int, str] | None] = lambda _: None,
         aside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        """`libraries` are ends of the paths of files whose loops carry hooks like the user's.
+        """`libraries`: ends of the paths of files, to the function whose loops carry hooks like the user's.
 
         `aside` is held while a file is compiled: what that draws must not be missing where the cache has the code.
         """
@@ -59,7 +60,10 @@ class Instrumenter:
 
     def is_named(self, filename: str) -> bool:
         """True if inst.info names a loop of a library's file, or if it is known to hold some."""
-        return os.path.normpath(filename) in self._parts or filename.endswith(self._libraries)
+        return os.path.normpath(filename) in self._parts or self._function_in(filename) is not None
+
+    def _function_in(self, filename: str) -> str | None:
+        return next((name for end, name in self._libraries.items() if filename.endswith(f"{os.sep}{end}")), None)
 
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Code of a source file. A file that Python itself cannot compile raises what Python raises."""
@@ -71,7 +75,10 @@ class Instrumenter:
         # A class body looks its names up in whatever its metaclass gives; no training loop stands in one.
         eligible = [site for site in sites if not site.is_in_class]
         # Of a library's file only the loops that are in the nest carry hooks.
-        only_known = self._only_known or not (is_user_file(filename) or filename.endswith(self._libraries))
+        function = self._function_in(filename)
+        if function is not None:
+            eligible = [site for site in eligible if site.scope == function]
+        only_known = self._only_known or (function is None and not is_user_file(filename))
         parts = {site.line: known.get(site.line, "") for site in eligible if site.line in known or not only_known}
         self.loops[filename] = {site.line: site.end_line for site in sites if site.line in parts}
         self.digests[filename] = instfile.digest(content)

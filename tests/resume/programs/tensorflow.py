@@ -1,0 +1,268 @@
+"""TensorFlow and Keras: their own loops, data sets, graphs, and `fit`. Each ends by writing fingerprints of what it has trained."""
+
+from . import Program
+
+PRELUDE = """\
+import hashlib, os, random, time
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import numpy as np
+import tensorflow as tf
+import keras
+
+random.seed(1)
+np.random.seed(2)
+tf.random.set_seed(3)
+X = np.random.RandomState(0).randn(64, 6).astype("float32")
+Y = (X.sum(1) > 0).astype("float32")
+
+
+def log(epoch, batch, value):
+    print(f"batch {epoch} {batch} {value!r}", flush=True)
+    time.sleep(0.004)
+
+
+def network(rate=0.3):
+    layers = [keras.layers.Dense(8, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(rate)]
+    return keras.Sequential([*layers, keras.layers.Dense(1)])
+
+
+def loss_of(model, x, y):
+    scores = model(x, training=True)
+    return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=y[:, None], logits=scores))
+
+
+class Log(keras.callbacks.Callback):
+    seen = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen += 1
+        log(self.seen, batch, float(logs["loss"]))
+
+
+def save(**parts):
+    parts.update(python=random.getstate(), numpy=np.random.get_state(), tensorflow=tf.random.normal([3], seed=5))
+    parts.update(eager=tf.random.normal([3]))
+    with open("result.txt", "w") as file:
+        for name, value in parts.items():
+            if hasattr(value, "variables"):
+                value = [one.numpy() for one in value.variables]
+            if isinstance(value, tf.Tensor):
+                value = value.numpy()
+            text = "".join(one.tobytes().hex() if hasattr(one, "tobytes") else repr(one) for one in np.atleast_1d(value)) \\
+                if isinstance(value, np.ndarray) else repr([one.tobytes().hex() if hasattr(one, "tobytes") else one for one in value]) \\
+                if isinstance(value, (list, tuple)) else repr(value)
+            file.write(f"{name} {hashlib.sha1(text.encode()).hexdigest()}\\n")
+
+
+"""
+
+_BODIES = {
+    "graph_step_by_hand": """\
+w = tf.Variable(tf.random.normal([6, 8]))
+v = tf.Variable(tf.random.normal([8, 1]))
+
+
+@tf.function
+def hidden(x):
+    return tf.nn.dropout(tf.nn.relu(x @ w), 0.2) + 0.01 * tf.random.normal([8], seed=9)
+
+
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=y[:, None], logits=hidden(x) @ v))
+    for variable, gradient in zip([w, v], tape.gradient(loss, [w, v])):
+        variable.assign_sub(0.1 * gradient)
+    return loss
+
+
+for epoch in range(3):
+    order = np.random.permutation(64)
+    for batch in range(8):
+        chosen = order[8 * batch : 8 * batch + 8]
+        log(epoch, batch, float(step(tf.constant(X[chosen]), tf.constant(Y[chosen]))))
+    print("evaluated", float(tf.reduce_mean(hidden(X) @ v)), flush=True)
+save(w=w.numpy(), v=v.numpy())
+""",
+    "eager_tape": """\
+model = network()
+optimizer = keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 24), momentum=0.9)
+generator = tf.random.Generator.from_seed(7)
+mean = keras.metrics.Mean()
+smoothed = None
+for epoch in range(3):
+    for batch, (x, y) in enumerate(tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(64, seed=epoch).batch(8)):
+        x = x + 0.1 * generator.normal(x.shape)
+        with tf.GradientTape() as tape:
+            loss = loss_of(model, x, y)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        mean.update_state(loss)
+        weights = [one.numpy() for one in model.trainable_variables]
+        smoothed = weights if smoothed is None else [0.9 * a + 0.1 * b for a, b in zip(smoothed, weights)]
+        log(epoch, batch, float(loss))
+    print("mean", float(mean.result()), flush=True)
+save(model=model, optimizer=optimizer, generator=generator.state.numpy(), smoothed=smoothed, mean=mean)
+""",
+    "data_set_shuffled_and_mapped": """\
+model = network()
+optimizer = keras.optimizers.Adam(0.01)
+data = tf.data.Dataset.from_tensor_slices((X, Y)).cache().shuffle(40)
+data = data.map(lambda x, y: (x * 2 - 1, y), num_parallel_calls=tf.data.AUTOTUNE).batch(8).prefetch(2)
+history = []
+
+
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_of(model, x, y)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+
+for epoch in range(4):
+    for batch, (x, y) in data.enumerate():
+        loss = step(x, y)
+        log(epoch, int(batch), float(loss))
+    history.append(float(loss))
+save(model=model, optimizer=optimizer, history=history)
+""",
+    "data_set_that_draws": """\
+model = network()
+optimizer = keras.optimizers.Adam(0.01)
+data = tf.data.Dataset.from_tensor_slices((X, Y)).map(lambda x, y: (x + 0.1 * tf.random.normal([6]), y))
+iterator = iter(data.shuffle(64).batch(8).repeat())
+
+
+@tf.function
+def step(iterator):
+    x, y = next(iterator)
+    with tf.GradientTape() as tape:
+        loss = loss_of(model, x, y)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+
+for number in range(30):
+    log(0, number, float(step(iterator)))
+save(model=model, optimizer=optimizer)
+""",
+    "data_set_from_a_generator": """\
+def rows():
+    for number in range(64):
+        yield X[number] + np.float32(0.1) * np.float32(number % 3), Y[number]
+
+
+signature = (tf.TensorSpec([6], tf.float32), tf.TensorSpec([], tf.float32))
+data = tf.data.Dataset.from_generator(rows, output_signature=signature).batch(8)
+model = network()
+optimizer = keras.optimizers.RMSprop(0.01)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = loss_of(model, x, y)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        log(epoch, batch, float(loss))
+save(model=model, optimizer=optimizer)
+""",
+    "train_on_batch": """\
+class Data:
+    def __init__(self):
+        self.rng = random.Random(5)
+
+    def batch(self, size):
+        chosen = [self.rng.randrange(64) for _ in range(size)]
+        if chosen[0] == 0:
+            raise ValueError("begins badly")
+        return X[chosen], Y[chosen]
+
+
+data = Data()
+model = network()
+model.compile(keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True), metrics=["accuracy"])
+for epoch in range(3):
+    for batch in range(10):
+        try:
+            x, y = data.batch(8)
+        except ValueError:
+            continue
+        loss, accuracy = model.train_on_batch(x, y)
+        log(epoch, batch, float(loss))
+        if batch % 5 == 4:
+            print("evaluated", *map(float, model.evaluate(X, Y, verbose=0)), flush=True)
+    model.reset_metrics()
+save(model=model, optimizer=model.optimizer, data=data.rng.getstate())
+""",
+    "fit_arrays": """\
+model = network()
+model.compile(keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True), metrics=["accuracy"])
+told = Log()
+stop = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
+slower = keras.callbacks.ReduceLROnPlateau(patience=1)
+history = model.fit(
+    X, Y, batch_size=8, epochs=4, validation_split=0.25, verbose=0, callbacks=[told, stop, slower], class_weight={0: 1.0, 1: 2.0}
+)
+print(history.history)
+save(model=model, optimizer=model.optimizer, seen=told.seen)
+""",
+    "fit_data_set": """\
+data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(64).batch(8).repeat()
+checked = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+model = network()
+model.compile(keras.optimizers.SGD(0.05, momentum=0.9), keras.losses.BinaryCrossentropy(from_logits=True))
+told = Log()
+history = model.fit(data, steps_per_epoch=7, epochs=4, validation_data=checked, verbose=0, callbacks=[told])
+print(history.history)
+save(model=model, optimizer=model.optimizer, seen=told.seen)
+""",
+    "fit_py_data_set_and_own_step": """\
+class Rows(keras.utils.PyDataset):
+    def __init__(self):
+        super().__init__()
+        self.order = np.arange(64)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        chosen = self.order[8 * number : 8 * number + 8]
+        return X[chosen], Y[chosen]
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
+class Mine(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+        self.mean = keras.metrics.Mean(name="loss")
+        self.steps = 0
+
+    def call(self, x, training=False):
+        return self.inner(x, training=training)
+
+    @property
+    def metrics(self):
+        return [self.mean]
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = loss_of(self, x + 0.1 * tf.random.normal([6]), y)
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables))
+        self.mean.update_state(loss)
+        return {"loss": self.mean.result()}
+
+
+model = Mine()
+model.compile(keras.optimizers.Adam(0.01))
+told = Log()
+rows = Rows()
+model.fit(rows, epochs=4, verbose=0, callbacks=[told])
+save(model=model, optimizer=model.optimizer, seen=told.seen, order=rows.order)
+""",
+}
+
+PROGRAMS = {name: Program(name, PRELUDE + body) for name, body in _BODIES.items()}
+#: What `make test` runs.
+QUICK = ["graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays"]
