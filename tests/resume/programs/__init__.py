@@ -49,6 +49,7 @@ PROGRAMS = {name: _program(name, text) for theme in _THEMES for name, text in th
 QUICK = [
     "state_of_classes",
     "owners_of_threads",
+    "kept_by_address",
     "hooks_and_queues_made_in_the_loop",
     "events_and_thread_locals",
     "caches_of_random_numbers",

@@ -152,4 +152,37 @@ for epoch in range(3):
         log(epoch, batch, (step(model, optimizer, x - float(mean[0, 0]), y), labels.tell()))
 """
     + _END,
+    "kept_by_address": """\
+class Momentum:
+    Step = collections.namedtuple("Step", "size count")
+
+    def __init__(self, lr):
+        self.lr, self.state, self.seen, self.last = lr, {}, set(), None
+
+    def step(self, parameters):
+        for parameter in parameters:
+            if id(parameter) not in self.state:
+                self.state[id(parameter)] = torch.zeros_like(parameter)
+            average = self.state[id(parameter)].mul_(0.9).add_(parameter.grad)
+            parameter.data.sub_(self.lr * average)
+            self.seen.add(id(parameter))
+        self.last = self.Step(float(average.norm()), len(self.state))
+
+
+model = Net()
+optimizer = Momentum(0.05)
+len([bytearray(137 * number % 4000) for number in range(300 + time.time_ns() % 300)])  # moves what comes after it
+for epoch in range(3):
+    if epoch == 1:
+        model.extra = nn.Linear(2, 2)  # first met in the loop: in another attempt it lies elsewhere
+    for batch, (x, y) in enumerate(DataLoader(Points(), batch_size=4, shuffle=True)):
+        scores = model.extra(model(x)) if epoch else model(x)
+        loss = F.cross_entropy(scores, y)
+        model.zero_grad()
+        loss.backward()
+        optimizer.step(model.parameters())
+        log(epoch, batch, loss.item())
+known = [id(parameter) in optimizer.seen and id(parameter) in optimizer.state for parameter in model.parameters()]
+save(model=model, state=[optimizer.state[id(one)] for one in model.parameters()], last=list(optimizer.last), known=known)
+""",
 }
