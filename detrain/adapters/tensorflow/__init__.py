@@ -21,6 +21,7 @@ register(tensors.VariableHandler(), tensors.Variable)
 register(trackables.WrapperHandler(), *trackables.WRAPPERS)
 register(data.DatasetHandler(), data.Dataset)
 register(data.IteratorHandler(), data.OwnedIterator)
+register(counters.UnreadableHandler(), counters.Unreadable)
 register(counters.CountersHandler(), counters.Counters)
 objects.register_value(tf.DType, lambda v: (v.name,), tf.as_dtype)
 objects.register_value(tf.TensorShape, lambda v: (None if v.rank is None else tuple(v.as_list()),), tf.TensorShape)
@@ -45,7 +46,11 @@ def prepare(settings: Settings) -> None:
 
 def generators() -> dict[str, Any]:
     """What seeds the operations that are run one by one, and how far those with a generator of their own have come."""
-    return {"tensorflow": context.context()._rng, "tensorflow.counters": counters.counters}
+    return {
+        "tensorflow": context.context()._rng,
+        "tensorflow.counters": counters.counters,
+        "tensorflow.kernels": counters.unreadable,
+    }
 
 
 def flags() -> dict[str, Any]:

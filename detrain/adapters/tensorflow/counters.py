@@ -11,6 +11,7 @@ In the functions of a data set (`map`, `filter`) the operations stay as they are
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
@@ -20,8 +21,16 @@ from tensorflow.python.data.ops import structured_function
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import func_graph, ops
-from tensorflow.python.ops import gen_random_ops, gen_stateless_random_ops_v2, resource_variable_ops
+from tensorflow.python.ops import (
+    gen_candidate_sampling_ops,
+    gen_image_ops,
+    gen_nn_ops,
+    gen_random_ops,
+    gen_stateless_random_ops_v2,
+    resource_variable_ops,
+)
 
+from detrain.errors import CaptureError
 from detrain.state.registry import Handler
 from detrain.state.restore import Restore
 from detrain.state.tree import Node
@@ -30,6 +39,17 @@ from detrain.state.walk import Walk
 #: Numbers of the counter that one element uses up, of whatever type.
 _PER_ELEMENT = 256
 _PHILOX = 1
+_WITHOUT_ANOTHER_FORM = {
+    gen_random_ops: (
+        "multinomial", "parameterized_truncated_normal", "random_gamma", "random_poisson_v2", "random_shuffle",
+    ),
+    gen_candidate_sampling_ops: (
+        "all_candidate_sampler", "fixed_unigram_candidate_sampler", "learned_unigram_candidate_sampler",
+        "log_uniform_candidate_sampler", "uniform_candidate_sampler",
+    ),
+    gen_image_ops: ("random_crop", "sample_distorted_bounding_box_v2"),
+    gen_nn_ops: ("fractional_avg_pool", "fractional_max_pool"),
+}  # fmt: skip
 
 
 class Counters:
@@ -108,6 +128,38 @@ class CountersHandler(Handler):
         return repr(sorted(obj.state().items())).encode()
 
 
+class Unreadable:
+    """Operations of which there is no form without a state: how far their generators have come cannot be read."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self._run: set[tuple[Any, ...]] = set()
+
+    def note(self, name: str, seed: int, seed2: int) -> None:
+        """One is made. By itself, with seeds of its own, it is new each time; only the same again goes on where the last has ended."""
+        attributes = name, seed, seed2
+        if not context.executing_eagerly() or attributes in self._run:
+            self.names.add(name)
+        self._run.add(attributes)
+
+
+class UnreadableHandler(Handler):
+    """What is lost of them is named."""
+
+    kind = "tensorflow.unreadable"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if obj.names:
+            raise CaptureError(
+                f"{', '.join(sorted(obj.names))}: the generator is in TensorFlow's kernel and cannot be read"
+            )
+
+    def fingerprint(self, obj: Any) -> bytes:
+        return b""
+
+
+unreadable = Unreadable()
 counters = Counters()
 _eager: dict[tuple[Any, ...], Any] = {}
 _depth_of_data = [0]
@@ -132,6 +184,9 @@ def replace() -> None:
     ):
         _replace(operation, real(draw))
     _replace_integers()
+    for module, names in _WITHOUT_ANOTHER_FORM.items():
+        for name in names:
+            _note_use(module, name)
     _wrap_data_functions()
     _wrap_calls()
     for name in ("_set_global_seed", "_clear_caches", "clear_kernel_cache"):
@@ -170,6 +225,20 @@ def _replace_integers() -> None:
             return gen_stateless_random_ops_v2.stateless_random_uniform_int_v2(shape, key, counter, _PHILOX, low, high)
 
     gen_random_ops.random_uniform_int = random_uniform_int
+
+
+def _note_use(module: Any, name: str) -> None:
+    plain = getattr(module, name)
+    place = list(inspect.signature(plain).parameters).index("seed")
+
+    @wraps(plain)
+    def operation(*args: Any, **kwargs: Any) -> Any:
+        seeds = [*args[place : place + 2], kwargs.get("seed", 0), kwargs.get("seed2", 0)]
+        if not _is_left(seeds[0], seeds[1]):
+            unreadable.note(name, *seeds[:2])
+        return plain(*args, **kwargs)
+
+    setattr(module, name, operation)
 
 
 def _is_left(seed: int, seed2: int) -> bool:

@@ -1,0 +1,97 @@
+"""TensorFlow's random numbers: drawn at counters that can be saved, they are what TensorFlow draws by itself, bit for bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import tensorflow as tf
+
+tf.random.set_seed(5)
+found = [tf.random.normal([3]), tf.random.uniform([3], seed=4), tf.random.uniform([2], seed=4)]
+found += [tf.random.uniform([5], 0, 9, tf.int32, seed=4)]
+found += [tf.random.truncated_normal([3], seed=1, dtype=tf.float64) for _ in range(2)]
+found += [tf.random.normal([4], dtype=tf.float16, seed=2) for _ in range(2)]
+
+
+@tf.function
+def inner(x, count):
+    total = tf.constant(0.0)
+    for _ in tf.range(count):
+        total += tf.reduce_sum(tf.random.normal([2]))
+    if tf.reduce_sum(x) > 0:
+        total += tf.random.uniform([])
+    numbers = tf.cast(tf.random.uniform([4], -3, 3, tf.int64), tf.float32)
+    return tf.nn.dropout(x, 0.4) + tf.random.uniform([4], seed=9) + total + numbers
+
+
+@tf.function
+def outer(x):
+    return inner(x, tf.constant(1)) + inner(x, tf.constant(2)) + tf.random.uniform([4])
+
+
+for _ in range(3):
+    found += [inner(tf.ones([4]), tf.constant(2)), outer(tf.ones([4]))]
+found.append(inner(tf.ones([2, 4]), tf.constant(2)))
+found += list(tf.data.Dataset.range(4).map(lambda i: tf.random.uniform([], seed=3)).shuffle(3))
+weight = tf.Variable(tf.ones([4]))
+for _ in range(3):
+    with tf.GradientTape() as tape:
+        recorded = inner(weight, tf.constant(1))
+    found += [recorded, inner(weight, tf.constant(1)), tape.gradient(recorded, weight)]
+tf.random.set_seed(5)
+found += [tf.random.uniform([3], seed=4), inner(tf.ones([4]), tf.constant(2))]
+for one in found:
+    print(one.numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "deterministic"])
+def test_random_numbers_are_those_of_plain_tensorflow(script, how: str) -> None:
+    one = script(SCRIPT)
+    plain = subprocess.run([sys.executable, str(one.path)], capture_output=True, text=True, check=True).stdout
+    words = [] if how == "deterministic" else ["--nondeterministic"]
+    assert len(plain.splitlines()) > 25
+    assert one.attempt("run", *words) == plain
+
+
+UNREADABLE = """
+import os
+import tensorflow as tf
+
+weight = tf.Variable([1.0, 2.0])
+
+
+#DECORATOR
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weight * weight * tf.random.gamma([2], 1.0))
+    weight.assign_sub(0.1 * tape.gradient(loss, weight))
+    return loss
+
+
+for batch in range(20):
+    print(float(step()), flush=True)
+    if batch == 9 and os.environ.get("DIE"):
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_generator_that_cannot_be_read_is_named_and_the_resume_refused(script) -> None:
+    one = script(UNREADABLE.replace("#DECORATOR", "@tf.function"))
+    one.attempt("run", "--every", "2batches", status=-9, DIE="1")
+    assert "random_gamma: the generator is in TensorFlow's kernel" in one.said
+    one.attempt("run", "--every", "2batches", status=2)
+    assert "these are not in the checkpoint: generators.tensorflow.kernels" in one.said
+
+
+def test_where_each_operation_is_run_by_itself_there_is_nothing_to_read(script) -> None:
+    one = script(UNREADABLE)
+    whole = one.attempt("whole")
+    one.attempt("run", "--every", "2batches", status=-9, DIE="1")
+    rest = one.attempt("run", "--every", "2batches")
+    assert 10 <= len(rest.splitlines()) < 20
+    assert whole.endswith(rest)
