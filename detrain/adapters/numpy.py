@@ -229,14 +229,19 @@ def generators() -> dict[str, Any]:
     return {"numpy": np.random.mtrand._rand}
 
 
+_PLAIN_FLAGS = (int, float, str, bool, type(None))
+
+
 def flags() -> dict[str, Any]:
-    """How numpy treats floating-point errors."""
-    return dict(np.geterr())
+    """How numpy treats floating-point errors, and how it prints."""
+    printing = {name: value for name, value in np.get_printoptions().items() if isinstance(value, _PLAIN_FLAGS)}
+    return {"errors": dict(np.geterr()), "print": printing}
 
 
 def set_flags(flags: dict[str, Any]) -> None:
     """The inverse of `flags`."""
-    np.seterr(**flags)
+    np.seterr(**flags["errors"])
+    np.set_printoptions(**flags["print"])
 
 
 def facts() -> dict[str, Any]:

@@ -20,8 +20,8 @@ from detrain.session import progress
 from detrain.session.loading import Loading, check
 from detrain.session.loops import Loop
 from detrain.session.messages import warn
-from detrain.state import frames
-from detrain.state.known_source import user_modules
+from detrain.state import frames, registry
+from detrain.state.known_source import PYTHONS_OWN, user_modules
 from detrain.state.objects import OWNS_THREAD
 from detrain.state.restore import MISSING, Origins, Restore
 from detrain.state.tree import Ref, Tree, is_node
@@ -89,6 +89,10 @@ def live_roots(around: Surroundings, generators: dict[str, Any]) -> dict[str, An
     return roots
 
 
+#: Begins the names of roots that a framework holds for the whole process.
+_GIVEN = "given."
+
+
 def _streams() -> dict[str, Any]:
     """Where the script's output goes through objects that no variable of it may name."""
     found: dict[str, Any] = {"process.logging": logging.root}
@@ -96,15 +100,18 @@ def _streams() -> dict[str, Any]:
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):
             found[f"process.{name}"] = stream
+    for give in registry.process_roots:
+        found.update({f"{_GIVEN}{name}": value for name, value in give().items()})
     return found
 
 
 def _globals(prefix: str, module: types.ModuleType) -> dict[str, Any]:
-    return {f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_dunder(name)}
+    return {f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_pythons(name)}
 
 
-def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
+def _is_pythons(name: str) -> bool:
+    """True for what Python itself gives a module."""
+    return name in PYTHONS_OWN
 
 
 def capture(around: Surroundings, generators: dict[str, Any], census: Census | None, loading: Loading) -> Walk:
@@ -206,6 +213,11 @@ def restore(
         walk.root(name, value)
     walk.run()
     put_back_files()  # the walk has flushed every file that it has met
+    lost = [name.removeprefix(_GIVEN) for name in tree.roots if name.startswith(_GIVEN) and name not in live]
+    if lost:
+        raise RestoreError(
+            f"{', '.join(lost)}: the loop has given it to the framework for the whole process; it is not there yet"
+        )
     restoring = Restore(tree, walk, origins)
     restored = restoring.run(live)
     for prefix, module in around.modules:
@@ -242,7 +254,7 @@ def restore(
 def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, Any], live: dict[str, Any]) -> None:
     namespace = vars(module)
     start = f"{prefix}."
-    for name in [name for name in namespace if not _is_dunder(name)]:
+    for name in [name for name in namespace if not _is_pythons(name)]:
         if start + name not in restored and start + name in live:
             del namespace[name]
     for path, value in restored.items():

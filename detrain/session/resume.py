@@ -8,6 +8,7 @@ is exact too.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -74,7 +75,8 @@ class Resume:
 
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         session.frameworks.wait()
-        walk = gather.capture(around, session.frameworks.generators(), None, session.loading)
+        with session.frameworks.unseen():
+            walk = gather.capture(around, session.frameworks.generators(), None, session.loading)
         self._origins, self.census = Origins(walk), Census(walk)
 
     def _arrive(self, session: Session, loop: Loop, frame: types.FrameType, target: Checkpoint) -> None:
@@ -85,6 +87,9 @@ class Resume:
         meta = checkpoint.meta
         self._check_environment(session, meta)
         self._check_leaves([leaf for leaf in gather.loud_leaves(tree) if leaf.startswith("threads.")])
+        for name in meta.get("modules", ()):
+            if name not in sys.modules:
+                importlib.import_module(name)  # the loop had imported it, and used what it holds
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         if around.call_path() != meta["call_path"]:
             raise ResumeRefused(

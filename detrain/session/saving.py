@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from detrain.session import gather
 from detrain.session.loops import Loop
 from detrain.session.messages import warn
+from detrain.state import known_source
 from detrain.state.walk import Census
 from detrain.store import checkpoint as checkpoint_file
 from detrain.store.checkpoint import Checkpoint
@@ -43,7 +44,8 @@ class Saver:
         session, began_s = self._session, time.monotonic()
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         session.frameworks.wait()
-        walk = gather.capture(around, session.frameworks.generators(), self.census, session.loading)
+        with session.frameworks.unseen():
+            walk = gather.capture(around, session.frameworks.generators(), self.census, session.loading)
         if self.census is None:
             # The first look at this run's objects; later captures tell by it which object went where.
             self.census = Census(walk)
@@ -89,6 +91,7 @@ class Saver:
             "is_exhausted": loop.is_exhausted,
             "chain": list(dict.fromkeys(session.way_to(loop))),
             "call_path": around.call_path(),
+            "modules": sorted(known_source.user_modules - {"__main__"}),
             # Of the batch loop's header, the epoch that runs; of any other, the one that is about to begin.
             "epoch": max(session.epochs - is_batch, 0),
             "batch": session.batch_in_epoch if is_batch else 0,

@@ -94,6 +94,15 @@ class Frameworks:
         adapters = [adapter for adapter in self.loaded.values() if hasattr(adapter, "log_operators")]
         return [adapter.log_operators(is_user_file) for adapter in adapters]
 
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """While detrain looks at the script's objects: no mode, and no subclass of a tensor, is told of the operations."""
+        with contextlib.ExitStack() as stack:
+            for adapter in self.loaded.values():
+                if hasattr(adapter, "unseen"):
+                    stack.enter_context(adapter.unseen())
+            yield
+
     def wait(self) -> None:
         """Until devices have done all that they were told to: what lies on them can be read, and the script can go on using it."""
         for adapter in self.loaded.values():
@@ -314,7 +323,8 @@ class Session:
 
         around = gather.look_around(loop.find_frame(), loop, self.is_user_file, self.settings.script_name)
         self.frameworks.wait()
-        walk = gather.capture(around, self.frameworks.generators(), None, self.loading)
+        with self.frameworks.unseen():
+            walk = gather.capture(around, self.frameworks.generators(), None, self.loading)
         self.recorder.look(walk, self.batches, _parts_of(loop))
 
     def _record(self, loop: Loop, *, must: bool) -> None:

@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import xxhash
+
 #: From 3.13 (PEP 667) `frame.f_locals` of a function writes through; before, a snapshot is copied back by this function.
 _WRITES_THROUGH = sys.version_info >= (3, 13)
 
@@ -80,8 +82,15 @@ _NOT_ON_STACK = (types.FunctionType, types.CodeType, types.CellType, types.Frame
 
 
 def place_of(code: types.CodeType) -> list[Any]:
-    """File, first line and name of a function; of a script the file's name is as the command line had it, `./train.py`."""
-    return [os.path.normpath(code.co_filename), code.co_firstlineno, code.co_qualname]
+    """File, first line and name of a function; of a script the file's name is as the command line had it, `./train.py`.
+
+    Of what has no name, several stand on one line: those are told apart by what they do.
+    """
+    place = [os.path.normpath(code.co_filename), code.co_firstlineno, code.co_qualname]
+    if code.co_name.startswith("<") and code.co_name != "<module>":
+        constants = [one for one in code.co_consts if not isinstance(one, types.CodeType)]
+        place.append(xxhash.xxh3_64_hexdigest(code.co_code + repr((constants, code.co_names)).encode()))
+    return place
 
 
 def is_atom(value: Any) -> bool:

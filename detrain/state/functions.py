@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +31,7 @@ class FunctionHandler(Handler):
         code = obj.__code__
         node["name"] = f"{obj.__module__}:{obj.__qualname__}"
         node["code"] = frames.place_of(code)
+        node["module"] = obj.__globals__.get("__name__")  # not always the one that it says it is of: `functools.wraps`
         if obj.__closure__:
             node["cells"] = [
                 [name, walk.child(cell, f".<{name}>")]
@@ -38,8 +40,8 @@ class FunctionHandler(Handler):
         if is_user_module(obj.__module__):
             node["defaults"] = walk.child(obj.__defaults__, ".<defaults>")
             node["kwdefaults"] = walk.child(obj.__kwdefaults__, ".<kwdefaults>")
-            if obj.__dict__:
-                node["dict"] = walk.child(obj.__dict__, "")
+        if obj.__dict__ and (is_user_module(obj.__module__) or "<locals>" in code.co_qualname):
+            node["dict"] = walk.child(obj.__dict__, "")
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if type(live) is not types.FunctionType:
@@ -63,13 +65,14 @@ class FunctionHandler(Handler):
             if isinstance(found, types.FunctionType) and frames.place_of(found.__code__) == node["code"]:
                 return found  # also what a library's decorator has put in the place of the script's function
         cells = tuple(restore.value(ref) for _, ref in node.get("cells", ()))
-        code = _find_code(node["code"], module)
+        home = node.get("module") or module
+        code = _find_code(node["code"], home)
         if code is None:
             raise CannotBuild(f"the code of {qualname} ({node['code'][0]}:{node['code'][1]}) cannot be found")
         made = types.FunctionType(
-            code, vars(resolve_module(module, node, restore)), qualname.rpartition(".")[2], None, cells
+            code, vars(resolve_module(home, node, restore)), qualname.rpartition(".")[2], None, cells
         )
-        made.__qualname__ = qualname
+        made.__module__, made.__qualname__ = module, qualname
         return made
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
@@ -93,7 +96,7 @@ def resolve_module(name: str, node: Node, restore: Restore) -> types.ModuleType:
 
 def _find_code(wanted: list[Any], module: str) -> types.CodeType | None:
     """Code by file, line and name: in the user's files, or inside the function of a library that it is nested in."""
-    filename, line, qualname = wanted
+    filename, _, qualname = wanted[:3]
     outer = user_code.get(filename)
     if outer is None:
         try:
@@ -101,7 +104,7 @@ def _find_code(wanted: list[Any], module: str) -> types.CodeType | None:
         except LookupError:
             return None
     for code in nested_code(outer) if outer is not None else ():
-        if code.co_firstlineno == line and code.co_qualname == qualname:
+        if frames.place_of(code) == [os.path.normpath(code.co_filename), *wanted[1:]]:
             return code
     return None
 

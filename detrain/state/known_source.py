@@ -13,6 +13,16 @@ user_modules: set[str] = {"__main__"}
 user_code: dict[str, types.CodeType] = {}
 
 
+#: Names that Python gives modules and classes; a script's own may have two underscores on each side as well.
+PYTHONS_OWN = frozenset({
+    "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__bases__", "__basicsize__",
+    "__builtins__", "__cached__", "__class__", "__classcell__", "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__",
+    "__file__", "__firstlineno__", "__loader__", "__match_args__", "__module__", "__mro__", "__name__", "__orig_bases__", "__package__",
+    "__parameters__", "__path__", "__qualname__", "__slots__", "__spec__", "__static_attributes__", "__type_params__", "__weakref__",
+    "__weakrefoffset__", "__all__", "__conditional_annotations__", "__debug__", "__warningregistry__", "__version__",
+})  # fmt: skip
+
+
 _OWN = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
 
 

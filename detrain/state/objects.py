@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
-from detrain.state.known_source import is_user_module, without_own
+from detrain.state.known_source import PYTHONS_OWN, is_user_module, without_own
 from detrain.state.registry import Handler, register, register_name, type_name
 from detrain.state.restore import MISSING, CannotBuild, Restore, Unrestored
 from detrain.state.tree import Node
@@ -149,9 +149,17 @@ _NOT_DATA = (
 )  # fmt: skip
 
 
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
 def _is_data(name: str, value: Any) -> bool:
-    is_dunder = name.startswith("__") and name.endswith("__")
-    return not is_dunder and not name.startswith("_abc_") and not isinstance(value, _NOT_DATA)
+    return (
+        name not in PYTHONS_OWN
+        and not (_is_dunder(name) and callable(value))
+        and not name.startswith("_abc_")
+        and not isinstance(value, _NOT_DATA)
+    )
 
 
 class ModuleHandler(Handler):

@@ -5,11 +5,13 @@ A handler is the whole knowledge about one kind of object. Frameworks add theirs
 
 from __future__ import annotations
 
+import collections
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from detrain.state.known_source import is_user_module
 from detrain.state.tree import Node
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Handler:
         raise NotImplementedError(f"{self.kind} has no fingerprint")
 
 
+#: Give what libraries hold for the whole process and no variable of the script names, by name; each may hold state of its.
+process_roots: list[Callable[[], dict[str, Any]]] = []
 #: Types whose instances work on what belongs to others, and do not name it.
 named_last: set[type] = set()
 _is_named_last: dict[type, bool] = {}
@@ -166,6 +170,12 @@ def resolve_type(name: str) -> type:
     if len(alike) != 1:
         raise LookupError(f"{len(alike)} classes of this name are there" if alike else why)
     return alike[0]
+
+
+def names_of_several() -> frozenset[str]:
+    """Names that more than one class of the script's has: what a class factory makes, say."""
+    found = collections.Counter(type_name(cls) for cls in _all_classes() if is_user_module(cls.__module__))
+    return frozenset(name for name, count in found.items() if count > 1)
 
 
 def _all_classes() -> Iterator[type]:

@@ -75,6 +75,7 @@ class Unrestored:
         _fail
     )
     __contains__ = __enter__ = __exit__ = __bool__ = __add__ = __radd__ = __iadd__ = __mul__ = __rmul__ = __eq__ = _fail
+    __repr__ = __str__ = __format__ = _fail
     __lt__ = __gt__ = __float__ = __int__ = __index__ = __neg__ = __sub__ = __rsub__ = __truediv__ = __matmul__ = _fail
     __hash__ = object.__hash__
 
@@ -85,6 +86,7 @@ class Restore:
     def __init__(self, tree: Tree, live: Walk, origins: Origins) -> None:
         self.tree = tree
         self._origins = origins
+        self._ambiguous = registry.names_of_several()
         self.twins = Twins(tree, live, origins.objects, origins.paths)
         self._done: dict[int, Any] = {}
         self._held: list[Any] = []
@@ -153,6 +155,8 @@ class Restore:
         return target
 
     def _is_twin(self, target: Any, node: Node, handler: registry.Handler) -> bool:
+        if node["t"] in self._ambiguous and "class" in node and type(target) is not self.value(node["class"]):
+            return False
         # Of an object that was kept the node says nothing more.
         return registry.type_name(type(target)) == node["t"] if "kept" in node else handler.is_twin(target, node, self)
 
@@ -171,6 +175,12 @@ class Restore:
 
     def find_type(self, node: Node) -> Any:
         """The class of a node; raises `RestoreError` if the script has not defined it."""
+        if node["t"] in self._ambiguous:
+            if "class" in node:
+                return self.value(node["class"])
+            raise RestoreError(
+                f"{self.path_of(node)}: several classes are called {node['t']}, and it is of one of them"
+            )
         try:
             return registry.resolve_type(node["t"])
         except LookupError as error:
@@ -181,7 +191,10 @@ class Restore:
 
     def path_of(self, node: Node) -> str:
         """Path of a node, for messages."""
-        return next(self.tree.path(n) for n, candidate in enumerate(self.tree.nodes) if candidate is node)
+        return next(
+            (self.tree.path(n) for n, candidate in enumerate(self.tree.nodes) if candidate is node),
+            node.get("name", "?"),
+        )
 
     def _build(self, number: int, node: Node, handler: registry.Handler) -> Any:
         try:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters import Settings
-from detrain.adapters.torch import kernels, loading, scripted, tensors
-from detrain.adapters.torch.devices import wait
+from detrain.adapters.torch import everywhere, kernels, loading, scripted, tensors
+from detrain.adapters.torch.devices import unseen, wait
 from detrain.adapters.torch.flow import Flow
 from detrain.adapters.torch.operators import log_operators
 from detrain.adapters.torch.watching import (
@@ -44,9 +45,10 @@ register(
 )  # fmt: skip
 __all__ = [
     "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "log_operators", "loader_of", "losses",
-    "prepare", "set_flags", "wait", "watch_in_place", "watch_updates",
+    "prepare", "set_flags", "unseen", "wait", "watch_in_place", "watch_updates",
 ]  # fmt: skip
 
+registry.process_roots.append(everywhere.roots)
 registry.named_last.update({torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler})
 tree.transparent_attributes.update({"_parameters", "_buffers", "_modules"})
 
@@ -65,6 +67,9 @@ def prepare(settings: Settings) -> None:
         # environment variable that the launcher sets does the same.
         torch.set_deterministic_debug_mode("warn")
         kernels.replace()
+
+
+_AUTOCAST = ("cpu", "cuda")
 
 
 def generators() -> dict[str, Any]:
@@ -88,6 +93,10 @@ def flags() -> dict[str, Any]:
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "num_threads": torch.get_num_threads(),
         "next_hook": RemovableHandle.next_id,
+        "autocast_cache": torch.is_autocast_cache_enabled(),
+        **{f"autocast_{name}": torch.is_autocast_enabled(name) for name in _AUTOCAST},
+        **{f"autocast_dtype_{name}": tensors.dtype_name(torch.get_autocast_dtype(name)) for name in _AUTOCAST},
+        "print": dict(vars(torch._tensor_str.PRINT_OPTS)),
     }
 
 
@@ -104,6 +113,12 @@ def set_flags(flags: dict[str, Any]) -> None:
         "cudnn_deterministic": lambda v: setattr(torch.backends.cudnn, "deterministic", v),
         "num_threads": torch.set_num_threads,
         "next_hook": lambda v: setattr(RemovableHandle, "next_id", v),
+        "autocast_cache": torch.set_autocast_cache_enabled,
+        "autocast_cpu": partial(torch.set_autocast_enabled, "cpu"),
+        "autocast_cuda": partial(torch.set_autocast_enabled, "cuda"),
+        "autocast_dtype_cpu": lambda v: torch.set_autocast_dtype("cpu", getattr(torch, v)),
+        "autocast_dtype_cuda": lambda v: torch.set_autocast_dtype("cuda", getattr(torch, v)),
+        "print": lambda v: vars(torch._tensor_str.PRINT_OPTS).update(v),
     }
     for name, value in flags.items():
         if now.get(name) != value and name in setters:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,17 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 #: Dicts of what is called with a leaf's gradient.
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def _unseen(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """What detrain does with a tensor is no operation of the script's: its class is not told."""
+
+    @wraps(plain)
+    def method(*args: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return plain(*args)
+
+    return method
 
 
 class TensorHandler(Handler):
@@ -71,14 +84,17 @@ class TensorHandler(Handler):
             walk.tree.nodes[node["storage"][1]].setdefault("as", [node["dtype"], node["shape"]])
 
     def memory(self, obj: Any) -> tuple[int, int] | None:
-        return None if devices.is_on_device(obj) else _stretch(obj)
+        with torch._C.DisableTorchFunction():
+            return None if devices.is_on_device(obj) else _stretch(obj)
 
     def device_memory(self, obj: Any) -> tuple[int, int] | None:
-        return _stretch(obj) if devices.is_on_device(obj) else None
+        with torch._C.DisableTorchFunction():
+            return _stretch(obj) if devices.is_on_device(obj) else None
 
     def fetch(self, obj: Any, start: int, end: int) -> Any:
         return devices.fetch(obj, start, end)
 
+    @_unseen
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
             return False
@@ -101,6 +117,7 @@ class TensorHandler(Handler):
             data = torch.Tensor._make_subclass(cls, data)
         return data
 
+    @_unseen
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if "coo" in node:
             return

@@ -72,4 +72,7 @@ QUICK = [
     "csv_held_open",
     "nothing_seeded",
     "functional_training",
+    "names_that_mislead",
+    "given_to_torch_for_everything",
+    "second_stage_made_in_the_loop",
 ]

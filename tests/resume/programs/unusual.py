@@ -254,4 +254,103 @@ for epoch in range(3):
         log(epoch, batch, step(model, optimizer, x, y))
 """
     + _END,
+    "names_that_mislead": {
+        "train.py": """\
+def scaled(factor):
+    class Scale(nn.Module):
+        def forward(self, x):
+            return x * factor
+
+    return Scale
+
+
+def late(value):
+    import tally
+
+    tally.total += value
+    return tally.total
+
+
+Small, Large = scaled(0.9), scaled(1.1)
+First, Second = collections.namedtuple("Pair", "a"), collections.namedtuple("Pair", "b")
+__steps__, chosen, pair = 0, None, First(0)
+model = nn.Sequential(nn.Linear(6, 8), Small(), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    model[1] = (Small, Large)[epoch % 2]()
+    chosen = (lambda v: v * 2) if epoch % 2 == 0 else (lambda v: v * 3)
+    pair = (First, Second)[epoch % 2](epoch)
+    for batch, (x, y) in enumerate(DataLoader(Points(), batch_size=4, shuffle=True)):
+        __steps__ += 1
+        loss = step(model, optimizer, x, y)
+        log(epoch, batch, (chosen(loss), late(loss), __steps__, pair))
+save(model=model, optimizer=optimizer, steps=__steps__, pair=repr(pair), total=late(0))
+""",
+        "tally.py": "total = 0.0\n",
+    },
+    "given_to_torch_for_everything": """\
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
+
+
+def install():
+    seen = {"relu": 0, "steps": 0}
+
+    def louder(module, inputs, output):
+        if isinstance(module, nn.ReLU):
+            seen["relu"] += 1
+            return output * (1 + 0.001 * (seen["relu"] % 7))
+
+    def slower(optimizer, args, kwargs):
+        seen["steps"] += 1
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + seen["steps"] % 5)
+
+    nn.modules.module.register_module_forward_hook(louder)
+    register_optimizer_step_post_hook(slower)
+
+
+class Counting(TorchFunctionMode):
+    seen = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen += function is F.linear
+        result = function(*args, **(kwargs or {}))
+        return result * (1 + 0.001 * (self.seen % 3)) if function is F.linear else result
+
+
+class Watched(torch.Tensor):
+    seen = 0
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        cls.seen += 1
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+install()
+watched = torch.ones(3).as_subclass(Watched)
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with Counting():
+    for epoch in range(3):
+        for batch, (x, y) in enumerate(DataLoader(Points(), batch_size=4, shuffle=True)):
+            watched = watched * 1.01
+            log(epoch, batch, (step(model, optimizer, x, y), Watched.seen))
+save(model=model, optimizer=optimizer, seen=Watched.seen)
+""",
+    "second_stage_made_in_the_loop": """\
+model = Net()
+optimizer, scheduler = torch.optim.SGD(model.parameters(), lr=0.1), None
+for epoch in range(3):
+    if epoch == 1:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+        torch.set_printoptions(precision=2)
+    for batch, (x, y) in enumerate(DataLoader(Points(), batch_size=4, shuffle=True)):
+        loss = step(model, optimizer, x, y)
+        if scheduler is not None:
+            scheduler.step()
+        log(epoch, batch, (loss, optimizer.param_groups[0]["lr"], str(torch.tensor([loss]))))
+save(model=model, optimizer=optimizer, scheduler=scheduler)
+""",
 }
