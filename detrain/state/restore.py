@@ -229,6 +229,8 @@ class Restore:
             if restored or live:
                 live.clear()
                 live.update(restored)
+        if "dict_of" in node:
+            object.__setattr__(obj, "__dict__", self.value(node["dict_of"]))
         if "slots" in node:
             cls: Any = type(obj)
             present = dict(slot_values(obj, cls))

@@ -177,6 +177,8 @@ class Walk:
         attrs = instance_dict(obj)
         if attrs:
             node["attrs"] = self.attributes(list(attrs.items()))
+        elif attrs is None and isinstance(own := _dict_of(obj), dict):
+            node["dict_of"] = self.child(own, ".__dict__")  # `self.__dict__ = self`, in a class derived from dict
         slots = [(name, value) for name, value in slot_values(obj, cls)]
         if slots:
             node["slots"] = self.attributes(slots, "slots")
@@ -196,11 +198,15 @@ def keep(node: Node, why: str, *, is_loud: bool) -> None:
 
 def instance_dict(obj: Any) -> dict[str, Any] | None:
     """`obj.__dict__` without going through a property or a user's `__getattribute__`."""
+    found = _dict_of(obj)
+    return found if type(found) is dict else None
+
+
+def _dict_of(obj: Any) -> Any:
     try:
-        found = object.__getattribute__(obj, "__dict__")
+        return object.__getattribute__(obj, "__dict__")
     except AttributeError:
         return None
-    return found if type(found) is dict else None
 
 
 @functools.cache

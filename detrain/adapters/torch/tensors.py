@@ -73,6 +73,8 @@ class TensorHandler(Handler):
         node["strides"], node["offset"] = list(obj.stride()), obj.storage_offset()
         if obj.grad_fn is not None:
             node["graph"] = str(obj.grad_fn.name())
+            if obj._is_view() and obj._base.is_leaf:
+                node["base"] = walk.child(obj._base, ".<base>")
         elif gone is not None:
             node["graph"] = gone.function
         elif obj.is_leaf and obj.grad is not None:
@@ -98,8 +100,10 @@ class TensorHandler(Handler):
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
             return False
-        if "graph" in node or live.grad_fn is not None or "coo" in node or live.layout is not torch.strided:
+        if "coo" in node or live.layout is not torch.strided:
             return False
+        if "graph" in node or live.grad_fn is not None:
+            return _is_same_view(live, node, restore)
         return bool(dtype_name(live.dtype) == node["dtype"] and str(live.device) == node["device"])
 
     def build(self, node: Node, restore: Restore) -> Any:
@@ -140,6 +144,8 @@ class TensorHandler(Handler):
                 )
                 if hooks is not live_hooks:
                     setattr(obj, name, hooks)
+        if "graph" in node and obj.grad_fn is not None:
+            return  # it looks into what has been restored, and hands gradients on to it
         if "graph" in node:
             obj.register_hook(_GraphIsGone(restore.path_of(node), node["graph"]))
         elif obj.is_leaf:
@@ -155,6 +161,15 @@ def _stretch(tensor: torch.Tensor) -> tuple[int, int] | None:
     if tensor.device.type == "meta" or tensor.layout is not torch.strided or not tensor.is_contiguous():
         return None
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def _is_same_view(live: Any, node: Node, restore: Restore) -> bool:
+    """True for a view of a leaf that the set-up code has made: brought to the saved state with the leaf, it keeps its graph."""
+    if "base" not in node or not live._is_view() or live.grad_fn is None:
+        return False
+    look = [list(live.shape), list(live.stride()), live.storage_offset()]
+    is_same_look = look == [node["shape"], node["strides"], node["offset"]]
+    return is_same_look and restore.value(node["base"], live._base) is live._base
 
 
 def _graph_gone_of(obj: Any) -> _GraphIsGone | None:
