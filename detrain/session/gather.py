@@ -6,7 +6,9 @@ of random numbers, and the iterators of the loops themselves.
 
 from __future__ import annotations
 
+import csv
 import functools
+import json
 import logging
 import sys
 import threading
@@ -168,9 +170,26 @@ def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
         for number in threaded:
             tree.nodes[number].update(kept="a thread of its own reads ahead for the loop", loud=True)
     elif any(tree.nodes[number].get("loud") for number in inside):
-        tree.nodes[ref[1]]["replay"] = count
+        line = _line_of(walk.objects[ref[1]])
+        if line is None and _is_named_elsewhere(tree, ref[1], inside):
+            return  # the loop's body may have taken from it as well
+        tree.nodes[ref[1]].update(replay=count, line=line)
         for number in inside:
             tree.nodes[number].pop("loud", None)
+
+
+def _line_of(iterator: Any) -> int | None:
+    """How many lines a reader of CSV has read; None of anything else."""
+    return iterator.line_num if isinstance(iterator, (type(csv.reader(())), csv.DictReader)) else None
+
+
+def _is_named_elsewhere(tree: Tree, number: int, inside: set[int]) -> bool:
+    """True if something beside the loop holds its iterator, and may have taken from it."""
+    named = json.dumps(["@", number])
+    roots = [name for name, ref in tree.roots.items() if ref == ["@", number]]
+    if len(roots) > 1:
+        return True
+    return any(named in json.dumps(node) for other, node in enumerate(tree.nodes) if other not in inside)
 
 
 def _replay(tree: Tree, around: Surroundings) -> None:
@@ -179,8 +198,10 @@ def _replay(tree: Tree, around: Surroundings) -> None:
     feed = around.loops[-1].feed
     if not is_node(ref) or feed is None or feed.replacement is None:
         return
-    count = tree.nodes[ref[1]].get("replay", 0)
-    for done in progress.bar(range(count), "replaying"):
+    count, line = tree.nodes[ref[1]].get("replay", 0), tree.nodes[ref[1]].get("line")
+    for done in progress.bar(range(count if line is None else line), "replaying"):
+        if line is not None and (_line_of(feed.replacement) or 0) >= line:
+            break
         try:
             next(feed.replacement)
         except StopIteration:
@@ -238,7 +259,7 @@ def restore(
         feed = loop.feed
         if feed is not None and feed.replacement is not None:
             feed.replacement = restored[name]
-        elif restored[name] is not live.get(name):
+        elif restored[name] is not live.get(name) and not loop.redirect(restored[name]):
             raise RestoreError(
                 f"{name} (the loop at {loop.site.filename}:{loop.site.line}) is running and cannot be set to the saved position"
             )

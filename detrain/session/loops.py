@@ -11,6 +11,7 @@ import gc
 import itertools
 import sys
 import types
+import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,6 +110,11 @@ class Loop:
         ticker = self.ticker() if self.ticker is not None else None
         return ticker.iterator if ticker is not None else None
 
+    def redirect(self, iterator: Any) -> bool:
+        """Let a loop that runs go on with another iterator; False if it cannot."""
+        ticker = self.ticker() if self.ticker is not None else None
+        return ticker is not None and ticker.redirect(iterator)
+
     def mark(self, name: str) -> None:
         """A checkpoint of this name stands at the loop's header."""
         self.start_point, self.start_iteration, self.finished = name, self.iteration, []
@@ -151,6 +157,15 @@ def unwrap(wrapped: Any) -> Any:
     return wrapped
 
 
+def redirect(wrapped: Any, iterator: Any) -> bool:
+    """Let what `Loop.wrap` has made go on with another iterator; False for any other `map`."""
+    for part in gc.get_referents(wrapped):
+        for one in part if isinstance(part, tuple) else (part,):
+            if type(one) is _Ticker:
+                return one.redirect(iterator)
+    return False
+
+
 def _second(_: Any, element: Any) -> Any:
     return element
 
@@ -171,6 +186,15 @@ class _Ticker:
         referents = gc.get_referents(self.chain)
         # The chain holds its source and, between the first element and the end, the iterator that it takes from.
         return referents[1] if len(referents) > 1 else None
+
+    def redirect(self, iterator: Any) -> bool:
+        """Take the next elements from another iterator; False before the first element and after the last."""
+        if self.iterator is None:
+            return False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12: 3.14 drops it
+            self.chain.__setstate__((self.feed, iterator))  # type: ignore[attr-defined]
+        return True
 
     def __iter__(self) -> _Ticker:
         return self
@@ -224,6 +248,7 @@ class _Begun:
 
 _TAKEN: Any = object()
 state_frames.unwrap[map] = unwrap
+state_frames.redirect[map] = redirect
 
 
 def innermost_active(top: Loop | None, frame: types.FrameType) -> Loop | None:

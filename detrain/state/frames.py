@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import gc
 import os
@@ -51,23 +52,24 @@ def stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
     The garbage collector's view of a generator lists frame object, function, globals and the like, then variables, then the value
     stack; only iterators and context managers stand on the stack of a generator suspended in a statement.
     """
+    return [unwrap.get(type(value), _itself)(value) for value in raw_stack_values(generator)]
+
+
+def raw_stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
+    """The same, with what instrumented code has put around them."""
     frame = generator.gi_frame
     if frame is None:
         return []
-    known = {id(value) for value in frame.f_locals.values()}
-    known |= {
-        id(frame),
-        id(frame.f_code),
-        id(frame.f_globals),
-        id(frame.f_builtins),
-        id(frame.f_locals),
-        id(frame.f_back),
-    }
+    parts = {id(one) for one in (frame, frame.f_code, frame.f_globals, frame.f_builtins, frame.f_locals, frame.f_back)}
+    in_cells = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
+    # One variable accounts for one mention: an iterator may be a variable and stand on the stack as well.
+    variables = collections.Counter(id(value) for name, value in frame.f_locals.items() if name not in in_cells)
     found = []
     for value in gc.get_referents(generator):
-        if id(value) in known or type(value) in _NOT_ON_STACK:
-            continue
-        found.append(unwrap.get(type(value), _itself)(value))
+        if variables[id(value)] > 0:
+            variables[id(value)] -= 1
+        elif id(value) not in parts and type(value) not in _NOT_ON_STACK:
+            found.append(value)
     return found
 
 
@@ -77,6 +79,8 @@ def _itself(value: Any) -> Any:
 
 #: By type: how to get from what instrumented code put on the stack to what the script put there.
 unwrap: dict[type, Callable[[Any], Any]] = {}
+#: Likewise: how to let it take its elements from another iterator; gives False if it is none of instrumented code's.
+redirect: dict[type, Callable[[Any, Any], bool]] = {}
 
 _NOT_ON_STACK = (types.FunctionType, types.CodeType, types.CellType, types.FrameType, dict, str)
 

@@ -155,10 +155,10 @@ class MethodHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         owner = obj.__self__
-        if isinstance(obj, types.BuiltinFunctionType):
+        if isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType)):  # `losses.append`, `stream.__next__`
             node["name"] = obj.__name__
             if owner is None or isinstance(owner, types.ModuleType):
-                node["module"] = obj.__module__ or "builtins"
+                node["module"] = getattr(obj, "__module__", None) or "builtins"
                 return
         else:
             node["function"] = walk.child(obj.__func__, ".__func__")
@@ -208,5 +208,5 @@ class PartialHandler(Handler):
 
 register(FunctionHandler(), types.FunctionType)
 register(CellHandler(), types.CellType)
-register(MethodHandler(), types.MethodType, types.BuiltinFunctionType)
+register(MethodHandler(), types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 register(PartialHandler(), functools.partial)

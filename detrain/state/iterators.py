@@ -6,12 +6,13 @@ one is built; one that sits inside a suspended generator cannot be replaced and 
 
 from __future__ import annotations
 
+import array
+import collections
 import contextlib
 import functools
 import gc
 import inspect
 import itertools
-import operator
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,6 +28,14 @@ from detrain.state.restore import MISSING, CannotBuild, Restore
 from detrain.state.tree import Node, decode_value, is_node
 from detrain.state.walk import Walk, keep
 
+
+def reduce_iterator(obj: Any) -> tuple[Any, ...]:
+    """`obj.__reduce__()` of an iterator of the standard library, which from 3.12 warns that 3.14 will drop it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return obj.__reduce__()  # type: ignore[no-any-return]
+
+
 _SEQUENCE_ITERATORS: tuple[type, ...] = (
     type(iter([])),
     type(iter(())),
@@ -35,26 +44,40 @@ _SEQUENCE_ITERATORS: tuple[type, ...] = (
     type(iter(bytearray())),
     type(reversed([])),
     type(iter(np.zeros(1))),  # of anything with __getitem__ and no __iter__ of its own
+    type(iter(array.array("b"))),
+    reversed,  # of anything with __getitem__ and __len__
 )
+_BACKWARDS = {type_name(type(reversed([]))), type_name(reversed)}
 _RANGE_ITERATORS = (type(iter(range(0))), type(iter(range(1 << 100))))
 #: These list what is left when they are asked to reduce, and cannot be moved forward but by `next`.
 _DRAINING_ITERATORS: tuple[type, ...] = (
     type(iter({})), type(iter({}.items())), type(iter({}.values())), type(reversed({})), type(reversed({}.items())),
-    type(reversed({}.values())), type(iter(set())),
+    type(reversed({}.values())), type(iter(set())), type(iter(collections.OrderedDict())),
 )  # fmt: skip
-_COMPOSED_ITERATORS = (
+
+
+def _tee_types() -> tuple[type, type]:
+    """Of what `tee` gives, and of what its two sides share."""
+    side: Any = itertools.tee(())[0]
+    return type(side), type(reduce_iterator(side)[2][0])
+
+
+_COMPOSED_ITERATORS: tuple[Any, ...] = (
     enumerate, zip, map, filter, itertools.islice, itertools.chain, itertools.cycle, itertools.count, itertools.repeat,
     itertools.accumulate, itertools.product, itertools.permutations, itertools.combinations, itertools.starmap,
     itertools.combinations_with_replacement, itertools.zip_longest, itertools.takewhile, itertools.dropwhile, itertools.compress,
-    itertools.filterfalse,
+    itertools.filterfalse, itertools.groupby, *_tee_types(), type(iter(collections.deque())),
+    type(reversed(collections.deque())), type(iter(int, 0)),
 )  # fmt: skip
 
 
-def reduce_iterator(obj: Any) -> tuple[Any, ...]:
-    """`obj.__reduce__()` of an iterator of the standard library, which from 3.12 warns that 3.14 will drop it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return obj.__reduce__()  # type: ignore[no-any-return]
+#: When they are made they look at what they are made of: how a deque is then, which elements `tee` has kept.
+_LOOK_AT_ONCE = {
+    type_name(one) for one in (type(iter(collections.deque())), type(reversed(collections.deque())), _tee_types()[1])
+}
+_OVER_ORDERED = type_name(type(iter(collections.OrderedDict())))
+#: `iter(function, sentinel)`, which no name leads to.
+_BY_CALLS = type_name(type(iter(int, 0)))
 
 
 class SequenceIteratorHandler(Handler):
@@ -74,7 +97,7 @@ class SequenceIteratorHandler(Handler):
         if "over" not in node:
             return iter(())
         over = restore.value(node["over"])
-        made = reversed(over) if node["t"] == "builtins:list_reverseiterator" else iter(over)
+        made = reversed(over) if node["t"] in _BACKWARDS else iter(over)
         # The index is set once the list has its elements: an index beyond the end would be cut.
         restore.afterwards(lambda: made.__setstate__(node["index"]))
         return made
@@ -143,13 +166,24 @@ class DrainingIteratorHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["seq"] = walk.children(reduce_iterator(obj)[1][0])
 
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        # One over an OrderedDict fails as soon as that has been filled again.
+        return super().is_twin(live, node, restore) and node["t"] != _OVER_ORDERED
+
     def build(self, node: Node, restore: Restore) -> Any:
         return iter(restore.values(node["seq"]))
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if not is_new:
-            for _ in range(operator.length_hint(obj) - len(node["seq"])):
+            for _ in range(len(reduce_iterator(obj)[1][0]) - len(node["seq"])):
                 next(obj)
+
+
+#: How many elements one has given; of those that can be taken forward where they stand.
+_COUNTS: dict[type, Callable[[Any], int]] = {
+    enumerate: lambda one: reduce_iterator(one)[1][1],
+    itertools.islice: lambda one: reduce_iterator(one)[2],
+}
 
 
 class ComposedIteratorHandler(Handler):
@@ -169,14 +203,16 @@ class ComposedIteratorHandler(Handler):
             node["state"] = walk.child(reduced[2], ".<state>")
 
     def prepare(self, number: int, node: Node, restore: Restore) -> None:
-        """Take an `enumerate` or a `count` that must stay the object that it is to its number."""
-        live = restore.twins.by_number.get(number)
+        """Take an `enumerate`, an `islice` or a `count` that must stay the object that it is to its number."""
+        live: Any = restore.twins.by_number.get(number)
         if type(live) is itertools.count and type(node["parts"][0]) is int:
             self._count_up(live, node["parts"])
-        if type(live) is not enumerate or node["p"] is None:
+        if node["p"] is None or type(live) not in _COUNTS:
             return
-        with stepping(is_blind=True):
-            while reduce_iterator(live)[1][1] < node["parts"][1]:
+        count_of = _COUNTS[type(live)]
+        wanted = node["parts"][1] if type(live) is enumerate else node.get("state")
+        with stepping(is_silent(node, restore)):
+            while isinstance(wanted, int) and count_of(live) < wanted:
                 next(live)
 
     @staticmethod
@@ -204,9 +240,11 @@ class ComposedIteratorHandler(Handler):
         return same_args and (state == (reduced[2] if len(reduced) > 2 else None))
 
     def _make(self, node: Node, restore: Restore, live: list[Any]) -> Any:
+        if node["t"] in _LOOK_AT_ONCE:
+            for ref in filter(is_node, node["parts"]):
+                restore.fill_now(ref)
         args = [restore.value(ref, old) for ref, old in zip(node["parts"], live, strict=True)]
-        cls = restore.find_type(node)
-        made = cls(*args)
+        made = (iter if node["t"] == _BY_CALLS else restore.find_type(node))(*args)
         if "state" in node:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -236,7 +274,7 @@ class GeneratorHandler(Handler):
             node["finished"] = True
             return
         node["at"] = obj.gi_frame.f_lasti
-        node["shape"] = xxhash.xxh3_64_hexdigest(code.co_code)
+        node["shape"] = shape_of(code)
         node["passes"] = passes_through(code)
         function = next(
             (part for part in gc.get_referents(obj) if type(part) is types.FunctionType and part.__code__ is code), None
@@ -304,8 +342,13 @@ class GeneratorHandler(Handler):
         stack = frames.stack_values(obj)
         if len(stack) != len(node["stack"]):
             raise RestoreError(f"{restore.path_of(node)}: the generator stands elsewhere than in the checkpoint")
+        raw = frames.raw_stack_values(obj)
         for position, (ref, live) in enumerate(zip(node["stack"], stack, strict=True)):
-            if restore.value(ref, live) is not live and not frames.is_atom(live):
+            restored = restore.value(ref, live)
+            if restored is live or frames.is_atom(live):
+                continue
+            redirect = frames.redirect.get(type(raw[position]))
+            if redirect is None or not redirect(raw[position], restored):
                 raise RestoreError(
                     f"{restore.path_of(node)}: iterator {position} of the generator cannot be set to the saved position"
                 )
@@ -314,7 +357,7 @@ class GeneratorHandler(Handler):
         restore.afterwards(lambda: frames.write_locals(frame, values))
 
     def _advance(self, obj: Any, node: Node, restore: Restore) -> None:
-        if xxhash.xxh3_64_hexdigest(obj.gi_code.co_code) != node.get("shape"):
+        if shape_of(obj.gi_code) != node.get("shape"):
             raise RestoreError(
                 f"{restore.path_of(node)}: the code of the generator {node['code'][2]} is not what it was, so its place in it "
                 "means nothing; has inst.info been changed?"
@@ -334,6 +377,16 @@ class GeneratorHandler(Handler):
         raise RestoreError(f"{restore.path_of(node)}: the generator {node['code'][2]} never comes to the saved place")
 
 
+def shape_of(code: types.CodeType) -> str:
+    """Digest of the operations without what they are about: hooks have other names once the loops' parts are known."""
+    return xxhash.xxh3_64_hexdigest(code.co_code[::2])
+
+
+#: Iterators that may be stepped while their loaders hand out nothing: they look at no element.
+silent_types = {
+    type_name(one) for one in (*_SEQUENCE_ITERATORS, *_RANGE_ITERATORS, *_DRAINING_ITERATORS, enumerate, zip, itertools.islice,
+                               itertools.chain, itertools.cycle, itertools.zip_longest, itertools.count, itertools.repeat)
+}  # fmt: skip
 #: Told True and False around the steps of a generator that hands on its elements unseen: a loader need not load them.
 on_blind_steps: list[Callable[[bool], None]] = []
 
@@ -353,17 +406,19 @@ def stepping(is_blind: bool) -> Iterator[None]:
             listener(False)
 
 
+def is_silent(node: Node, restore: Restore) -> bool:
+    """True if a saved iterator may be stepped while loaders hand out nothing: neither it nor what it takes from looks at an element."""
+    if node["k"] == GeneratorHandler.kind:
+        return "stack" in node and hands_on(node, restore)
+    inner = [ref for ref in node.get("parts", ()) if is_node(ref)] if node["k"] == "composed iterator" else []
+    return node["t"] in silent_types and all(is_silent(restore.tree.nodes[ref[1]], restore) for ref in inner)
+
+
 def hands_on(node: Node, restore: Restore) -> bool:
     """True if a saved generator yields what it takes before it does anything with it, and so do the generators that it takes from."""
     if not node.get("passes"):
         return False
-    pending = [ref[1] for ref in node["stack"] if is_node(ref)]
-    while pending:
-        inner = restore.tree.nodes[pending.pop()]
-        if inner["k"] == GeneratorHandler.kind and not ("stack" in inner and hands_on(inner, restore)):
-            return False
-        pending += [ref[1] for ref in inner.get("parts", ()) if is_node(ref)]
-    return True
+    return all(is_silent(restore.tree.nodes[ref[1]], restore) for ref in node["stack"] if is_node(ref))
 
 
 @functools.cache

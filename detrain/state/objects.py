@@ -10,6 +10,7 @@ import decimal
 import enum
 import fractions
 import functools
+import io
 import logging
 import multiprocessing.process
 import operator
@@ -31,7 +32,7 @@ from detrain.errors import CaptureError, RestoreError
 from detrain.state.known_source import PYTHONS_OWN, is_user_module, without_own
 from detrain.state.registry import Handler, register, register_name, type_name
 from detrain.state.restore import MISSING, CannotBuild, Restore, Unrestored
-from detrain.state.tree import Node
+from detrain.state.tree import ATOMS, Node
 from detrain.state.walk import Walk, instance_dict, keep
 
 #: Why an object is left as it is that works together with a thread of its own.
@@ -346,8 +347,10 @@ class OpaqueHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        walk.array(node, np.frombuffer(_pickled(obj), dtype=np.uint8))
+        content, reached = _pickled(obj)
+        walk.array(node, np.frombuffer(content, dtype=np.uint8))
         node["pickle"] = True
+        walk.reached.append((node, reached))
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
@@ -355,11 +358,16 @@ class OpaqueHandler(Handler):
         if "kept" in node:
             return True
         try:
-            return _pickled(live) == restore.data(node).tobytes()
+            return _pickled(live)[0] == restore.data(node).tobytes()
         except CaptureError:
             return False
 
     def build(self, node: Node, restore: Restore) -> Any:
+        if "shares" in node:
+            raise RestoreError(
+                f"{restore.path_of(node)} ({node['t']}) is not what the set-up code makes, and its pickle holds a copy of "
+                f"{node['shares']}, with which it would share nothing any more"
+            )
         if not allows_pickle:
             raise RestoreError(f"{restore.path_of(node)} ({node['t']}) is a pickled leaf, which --no-pickle refuses")
         return pickle.loads(restore.data(node).tobytes())
@@ -369,7 +377,20 @@ class OpaqueHandler(Handler):
 allows_pickle = True
 
 
-def _pickled(obj: Any) -> bytes:
+class _Noting(pickle.Pickler):
+    """Notes what a pickle takes in."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file, protocol=4)
+        self.reached: list[Any] = []
+
+    def persistent_id(self, obj: Any) -> None:
+        if type(obj) not in ATOMS:
+            self.reached.append(obj)
+
+
+def _pickled(obj: Any) -> tuple[bytes, list[Any]]:
+    """The pickle, and what it reaches."""
     cls = type(obj)
     if cls not in copyreg.dispatch_table and all(
         getattr(cls, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")
@@ -377,7 +398,10 @@ def _pickled(obj: Any) -> bytes:
         # The default may yield an empty object and call it done.
         raise CaptureError("its type is written in C and says nothing of its state")
     try:
-        return pickle.dumps(obj, protocol=4)
+        content = io.BytesIO()
+        pickler = _Noting(content)
+        pickler.dump(obj)
+        return content.getvalue(), pickler.reached[1:]
     except (TypeError, AttributeError, pickle.PicklingError, ValueError, NotImplementedError, RuntimeError) as error:
         raise CaptureError(f"it cannot be pickled: {error}") from None
 
@@ -418,7 +442,7 @@ register(
     KeptHandler(),
     threading.Condition, logging.LoggerAdapter, types.CodeType, types.FrameType, types.TracebackType,
     types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
-    types.ClassMethodDescriptorType, types.MethodWrapperType, functools.cached_property, types.GenericAlias, types.UnionType,
+    types.ClassMethodDescriptorType, functools.cached_property, types.GenericAlias, types.UnionType,
     type(Ellipsis), type(NotImplemented), type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
     type(sys.int_info), _csv.Writer, weakref.ProxyType, weakref.CallableProxyType,
 )  # fmt: skip

@@ -165,6 +165,13 @@ class Restore:
         count = len(live)
         return [self.value(ref, live[i] if i < count else MISSING) for i, ref in enumerate(refs)]
 
+    def fill_now(self, ref: Ref) -> None:
+        """Bring what a ref names to its state before anything else."""
+        self.value(ref)
+        for entry in [one for one in self._pending if is_node(ref) and one[0] == ref[1]]:
+            self._pending.remove(entry)
+            self._fill(*entry)
+
     def afterwards(self, action: Callable[[], None]) -> None:
         """Run `action` once everything but the generators of random numbers is restored."""
         self._afterwards.append(action)

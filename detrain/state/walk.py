@@ -32,6 +32,10 @@ from detrain.state.tree import (
     key_segment,
 )
 
+#: Kinds of nodes that are the same in every attempt, or are compared by content.
+_WITHOUT_STATE = frozenset(
+    {"class", "enum", "frozenset", "function", "kept", "method", "module", "numpy.generic", "tuple", "value"}
+)
 #: Below it lies no object; numbers that a script counts lie there.
 LOWEST_ADDRESS = 1 << 32
 #: Characters of a path; what lies deeper is named by the number of what holds it.
@@ -54,6 +58,7 @@ class Walk:
         self._later: deque[int] = deque()  # keys, and objects that are looked into last
         self._keys: set[int] = set()  # numbers of those that are named as keys so far
         self._census = census
+        self.reached: list[tuple[Node, list[Any]]] = []  # by pickles, of which the tree knows nothing
         self._has_large_numbers = False  # some of them may be addresses
 
     def root(self, name: str, obj: Any) -> None:
@@ -75,11 +80,20 @@ class Walk:
             number = (self._pending or self._later).popleft()
             self._keys.discard(number)
             self._capture(number)
+        for node, reached in self.reached:
+            shared = next((one for one in reached if self._holds_state(one)), None)
+            if shared is not None:
+                node["shares"] = self.paths[self.numbers[id(shared)]]
         if self._has_large_numbers:
             from detrain.state.addresses import name_addresses
 
             name_addresses(self)
         return self.tree
+
+    def _holds_state(self, obj: Any) -> bool:
+        """True for what the walk has met by itself as well, and that the loop may change."""
+        number = self.numbers.get(id(obj))
+        return number is not None and self.tree.nodes[number]["k"] not in _WITHOUT_STATE
 
     def ref(self, obj: Any, parent: int | None, segment: str) -> Ref:
         """The ref of a value met under a node; queues objects that are met for the first time."""

@@ -31,8 +31,8 @@ import torch
 from torch.utils.data import dataloader as torch_dataloader
 from torch.utils.data import get_worker_info
 
-from detrain.state.iterators import on_blind_steps
-from detrain.state.registry import Handler
+from detrain.state.iterators import on_blind_steps, silent_types
+from detrain.state.registry import Handler, type_name
 from detrain.state.restore import CannotBuild, Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
@@ -148,6 +148,7 @@ def patch() -> None:
     _settle_names()
     if _hand_out_nothing not in on_blind_steps:
         on_blind_steps.append(_hand_out_nothing)
+        silent_types.update(type_name(one) for one in (WorkerIterator, torch_dataloader._SingleProcessDataLoaderIter))
 
 
 def _patch_next_index() -> None:

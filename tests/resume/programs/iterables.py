@@ -421,4 +421,159 @@ for epoch in range(3):
         batch += 1
 save(model=model, optimizer=optimizer, place=loader.place)
 """,
+    "iterators_over_what_the_loop_changes": """\
+import array
+
+
+class Task:
+    def __init__(self, number):
+        self.number, self.weight, self.x = number, 1.0, torch.randn(4, 6)
+
+
+class Tasks:
+    def __init__(self, tasks):
+        self.tasks, self.asked = tasks, 0
+
+    def __len__(self):
+        return len(self.tasks)
+
+    def __getitem__(self, number):
+        return self.tasks[number]
+
+    def draw(self):
+        self.asked += 1
+        return None if self.asked % 7 == 0 else random.choice(self.tasks)
+
+
+tasks = [Task(number) for number in range(6)]
+held, queue, named = Tasks(tasks), collections.deque(tasks), collections.OrderedDict((str(t.number), t) for t in tasks)
+factors = array.array("d", [1.0] * 6)
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+batch, work = 0, collections.deque()
+
+
+def learn(epoch, task, factor=1.0):
+    global batch
+    loss = step(model, optimizer, task.x * task.weight * factor, torch.tensor([0, 1, 0, 1]))
+    task.weight += 0.1 * loss
+    tasks[(task.number + 2) % 6].weight *= 0.9
+    factors[(task.number * 5 + 3) % 6] += 0.1 * loss
+    log(epoch, batch, (loss, task.number, task.weight))
+    batch += 1
+    return loss
+
+
+for epoch in range(2):
+    for task in reversed(held):
+        learn(epoch, task)
+    for task in queue:
+        learn(epoch, task)
+    for task in iter(held.draw, None):
+        learn(epoch, task)
+    for name, task in named.items():
+        learn(epoch, task)
+    for number, factor in enumerate(factors):
+        learn(epoch, tasks[number], factor)
+    ahead, behind = itertools.tee(tasks)
+    next(ahead)
+    for first, second in zip(ahead, behind):
+        second.weight += 0.01 * learn(epoch, first)
+    for key, group in itertools.groupby(tasks, key=lambda task: task.number // 2):
+        for task in list(group)[:1]:
+            learn(epoch, task)
+    work.extend((number, 0) for number in range(6))
+    for number, tries in iter(lambda: work.popleft() if work else None, None):
+        if learn(epoch, tasks[number]) > 0.6 and tries < 1:
+            work.append((number, tries + 1))
+save(model=model, optimizer=optimizer, weights=[task.weight for task in tasks], factors=list(factors), asked=held.asked)
+""",
+    "iterators_held_by_generators": """\
+def limited(batches, count):
+    taken = itertools.islice(itertools.cycle(batches), count)
+    for one in taken:
+        yield one
+
+
+def first(batches, count):
+    for one in itertools.islice(batches, count):
+        yield one
+
+
+def shaken(batches):
+    for one in map(lambda pair: (pair[0] + 0.1 * torch.randn(6), pair[1]), batches):
+        yield one
+
+
+class Scaled:
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        self.running = iter(self.batches)
+        return self
+
+    def __next__(self):
+        x, y = next(self.running)
+        return x * torch.rand(1), y
+
+
+def endless(batches):
+    while True:
+        for one in batches:
+            yield one
+
+
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+draw = endless(Scaled(loader)).__next__
+for epoch in range(2):
+    for batch, (x, y) in enumerate(first(loader, 6)):
+        log(epoch, batch, step(model, optimizer, x, y))
+    for x, y in limited(loader, 15):
+        log(epoch, 6, step(model, optimizer, x, y))
+    for x, y in (pair for pair in itertools.islice(loader, 7)):
+        log(epoch, 7, step(model, optimizer, x, y))
+    for x, y in shaken(loader):
+        log(epoch, 8, step(model, optimizer, x, y))
+    for batch in range(9, 18):
+        x, y = draw()
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+""",
+    "training_in_a_generator_counted": """\
+def fit(loader, epochs):
+    for epoch in range(epochs):
+        for batch, (x, y) in enumerate(loader):
+            loss = step(model, optimizer, x, y)
+            log(epoch, batch, loss)
+            yield epoch, loss
+
+
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+history = []
+for number, (epoch, loss) in enumerate(fit(DataLoader(Points(), batch_size=4, shuffle=True), 3)):
+    history.append((number, epoch, loss))
+    if number % 7 == 3:
+        random.random()
+save(model=model, optimizer=optimizer, history=history)
+""",
+    "csv_reader_that_the_body_reads": """\
+with open("rows.csv", "w", newline="") as file:
+    writer = csv.writer(file)
+    for x, y in Points(96, shake=False):
+        writer.writerow([*map(float, x), int(y)])
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(3):
+    batch = 0
+    reader = csv.reader(open("rows.csv", newline=""))
+    for row in reader:
+        rows = torch.tensor([[float(value) for value in one] for one in [row, *itertools.islice(reader, 5)]])
+        log(epoch, batch, step(model, optimizer, rows[:, :6], rows[:, 6].long()))
+        batch += 1
+save(model=model, optimizer=optimizer)
+""",
 }
