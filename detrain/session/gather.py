@@ -218,7 +218,8 @@ def restore(
         changed = {
             name: value for name, value in names.items() if name in own and live.get(start + name, MISSING) is not value
         }
-        frames.write_locals(frame, changed)
+        here = {name.removeprefix(start) for name in live if name.startswith(start)}
+        frames.write_locals(frame, changed, (here & own) - names.keys())
     for number, loop in enumerate(around.loops):
         name = f"loops[{number}].iterator"
         if name not in restored:

@@ -21,7 +21,6 @@ import sys
 import threading
 import types
 import uuid
-import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -171,7 +170,12 @@ class ModuleHandler(Handler):
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         live = vars(obj)
-        for name, ref in node.get("attrs", ()):
+        if "attrs" not in node:
+            return
+        saved = dict(node["attrs"])
+        for name in [name for name in live if not name.startswith("__") and name not in saved]:
+            del live[name]
+        for name, ref in saved.items():
             live[name] = restore.value(ref, live.get(name, MISSING))
 
     def build(self, node: Node, restore: Restore) -> Any:
@@ -196,7 +200,9 @@ class EnumHandler(Handler):
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         live = self._own(obj)
-        for name, ref in node.get("attrs", ()):
+        for name in live.keys() - dict(node["attrs"]).keys():
+            del obj.__dict__[name]
+        for name, ref in node["attrs"]:
             obj.__dict__[name] = restore.value(ref, live.get(name, MISSING))
 
     def _own(self, obj: Any) -> dict[str, Any]:
@@ -412,7 +418,7 @@ register(
     types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType, types.MethodWrapperType, functools.cached_property, types.GenericAlias, types.UnionType,
     type(Ellipsis), type(NotImplemented), type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
-    type(sys.int_info), _csv.Writer, weakref.ProxyType, weakref.CallableProxyType,
+    type(sys.int_info), _csv.Writer,
 )  # fmt: skip
 
 OwnPartHandler.theirs = {

@@ -216,11 +216,11 @@ class Restore:
             if restored or live:
                 live.clear()
                 live.update(restored)
-        if "slots" in node:
-            cls: Any = type(obj)
+        cls: Any = type(obj)
+        descriptors = dict(slot_descriptors(cls))
+        if descriptors:
             present = dict(slot_values(obj, cls))
-            descriptors = dict(slot_descriptors(cls))
-            saved = dict(node["slots"])
+            saved = dict(node.get("slots", ()))
             for name in present.keys() - saved.keys():
                 descriptors[name].__delete__(obj)
             for name, ref in saved.items():
