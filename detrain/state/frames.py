@@ -40,18 +40,23 @@ def write_locals(frame: types.FrameType, values: dict[str, Any], gone: Collectio
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
-def _unset(frame: types.FrameType, name: str) -> None:
-    """Delete a variable of a function in the frame's memory: `f_locals` sets None from 3.12 on, and refuses from 3.13 on."""
+def _slot(frame: types.FrameType, name: str) -> ctypes.c_void_p:
+    """Where the memory of a function's frame has one of its variables; empty if that is not set."""
     code = frame.f_code
     names = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames), *code.co_freevars]
     inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
-    slot = ctypes.c_void_p.from_address(inner + _VARIABLES + names.index(name) * ctypes.sizeof(ctypes.c_void_p))
-    if name not in frame.f_locals or slot.value is None:
+    return ctypes.c_void_p.from_address(inner + _VARIABLES + names.index(name) * ctypes.sizeof(ctypes.c_void_p))
+
+
+def _unset(frame: types.FrameType, name: str) -> None:
+    """Delete a variable of a function in the frame's memory: `f_locals` sets None from 3.12 on, and refuses from 3.13 on."""
+    code = frame.f_code
+    if name not in frame.f_locals:
         return
     if name in code.co_cellvars or name in code.co_freevars:
-        del ctypes.cast(slot.value, ctypes.py_object).value.cell_contents
+        del cells(frame)[name].cell_contents
     elif any(one.opname == "DELETE_FAST" and one.argval == name for one in dis.get_instructions(code)):
-        value = frame.f_locals[name]
+        value, slot = frame.f_locals[name], _slot(frame, name)
         if slot.value != id(value):
             raise RestoreError(f"{code.co_qualname}: its variable {name} cannot be deleted in this version of Python")
         slot.value = None
@@ -66,12 +71,14 @@ def is_module_level(frame: types.FrameType) -> bool:
 
 def cells(frame: types.FrameType) -> dict[str, types.CellType]:
     """The cells of a running function by variable name, in which its closures share variables."""
-    code = frame.f_code
-    found = [value for value in gc.get_referents(frame) if type(value) is types.CellType]
-    names = [name for name in code.co_varnames if name in code.co_cellvars]
-    names += [name for name in code.co_cellvars if name not in code.co_varnames] + list(code.co_freevars)
-    # Cells lie in the order of the variables; a cell pushed as a value (a closure under construction) comes after them.
-    return dict(zip(names, found, strict=False)) if len(found) >= len(names) else {}
+    found = {}
+    for name in (*frame.f_code.co_cellvars, *frame.f_code.co_freevars):
+        # The garbage collector tells nothing of a frame that runs.
+        slot = _slot(frame, name)
+        value = ctypes.cast(slot.value, ctypes.py_object).value if slot.value is not None else None
+        if type(value) is types.CellType:
+            found[name] = value
+    return found
 
 
 def stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:

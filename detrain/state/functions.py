@@ -129,7 +129,7 @@ class CellHandler(Handler):
             node["empty"] = True
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return isinstance(live, types.CellType)
+        return type(live) is types.CellType
 
     def build(self, node: Node, restore: Restore) -> Any:
         return types.CellType()

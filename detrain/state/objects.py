@@ -123,7 +123,7 @@ class ClassHandler(Handler):
             node["data"] = walk.attributes(self._own(obj).items())
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return isinstance(live, type) and type_name(live) == node["name"]
+        return issubclass(type(live), type) and type_name(live) == node["name"]
 
     def build(self, node: Node, restore: Restore) -> Any:
         return restore.find_type({**node, "t": node["name"]})
@@ -166,7 +166,7 @@ class ModuleHandler(Handler):
             node["attrs"] = walk.attributes([(k, v) for k, v in vars(obj).items() if not k.startswith("__")])
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return isinstance(live, types.ModuleType) and live.__name__ == node["name"]
+        return issubclass(type(live), types.ModuleType) and live.__name__ == node["name"]
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         live = vars(obj)

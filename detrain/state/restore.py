@@ -48,7 +48,7 @@ class Origins:
             path = walk.paths[number].removeprefix(".")
             self.objects.setdefault(path, obj)
             self.paths[id(obj)] = path
-            cls = obj if isinstance(obj, type) else type(obj)
+            cls = obj if issubclass(type(obj), type) else type(obj)  # a proxy whose target is gone cannot be asked
             self.types.setdefault(registry.type_name(cls), cls)
 
 

@@ -59,6 +59,7 @@ QUICK = [
     "weak_references_to_what_lies_deep",
     "hook_handle_kept_over_epochs",
     "variables_deleted_in_the_loop",
+    "closure_first_made_in_the_loop",
     "loader_workers_2",
     "loader_workers_2_persistent",
     "loader_enumerate_tqdm",

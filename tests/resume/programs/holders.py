@@ -303,4 +303,25 @@ def main():
 main()
 """
     + _END,
+    "closure_first_made_in_the_loop": _BEGIN
+    + """\
+def main(rate):
+    total, add, seen = 0.0, None, []
+    for epoch in range(3):
+        for batch, (x, y) in enumerate(loader):
+            if add is None and epoch == 1:
+
+                def add(loss):
+                    nonlocal total, rate
+                    total, rate = total + loss, rate * 0.99
+
+            loss = step(model, optimizer, x * (1 + rate), y)
+            if add is not None:
+                add(loss)
+            log(epoch, batch, (loss, total, rate))
+
+
+main(0.5)
+"""
+    + _END,
 }
