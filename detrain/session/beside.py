@@ -36,7 +36,7 @@ class _Code:
 
 def is_threaded(walk: Walk) -> bool:
     """True if a thread works on something that a walk has met."""
-    if any(isinstance(obj, threading.Thread) for obj in walk.objects):
+    if any(issubclass(type(obj), threading.Thread) for obj in walk.objects):
         return True
     return any(node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)
 
@@ -48,7 +48,7 @@ def changed_beside(owner: Any) -> set[str]:
     walk.run()
     if not is_threaded(walk):
         return set()
-    threads = [obj for obj in walk.objects if isinstance(obj, threading.Thread)]
+    threads = [obj for obj in walk.objects if issubclass(type(obj), threading.Thread)]
     code, told = _Code(), set[int]()
     for thread in threads:
         _read(_target(thread), type(owner), code)
@@ -101,7 +101,7 @@ def _is_shared(value: Any, owner: Any, told: set[int]) -> bool:
     walk = Walk(leave={id(owner): "looked at"})
     walk.root("value", value)
     walk.run()
-    if any(isinstance(obj, _SHARED) or id(obj) in told for obj in walk.objects):
+    if any(issubclass(type(obj), _SHARED) or id(obj) in told for obj in walk.objects):
         return True
     return any(node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)
 

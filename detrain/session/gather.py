@@ -164,7 +164,7 @@ def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
             inside.add(number)
     threaded = [
         number for number in inside
-        if tree.nodes[number].get("kept") == OWNS_THREAD or isinstance(walk.objects[number], threading.Thread)
+        if tree.nodes[number].get("kept") == OWNS_THREAD or issubclass(type(walk.objects[number]), threading.Thread)
     ]  # fmt: skip
     if threaded:
         for number in threaded:
@@ -251,7 +251,8 @@ def restore(
         changed = {
             name: value for name, value in names.items() if name in own and live.get(start + name, MISSING) is not value
         }
-        frames.write_locals(frame, changed)
+        here = {name.removeprefix(start) for name in live if name.startswith(start)}
+        frames.write_locals(frame, changed, (here & own) - names.keys())
     for number, loop in enumerate(around.loops):
         name = f"loops[{number}].iterator"
         if name not in restored:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import dis
 import gc
+import inspect
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import xxhash
 
+from detrain.errors import RestoreError
+
 #: From 3.13 (PEP 667) `frame.f_locals` of a function writes through; before, a snapshot is copied back by this function.
 _WRITES_THROUGH = sys.version_info >= (3, 13)
+#: In 3.11 to 3.13: where a frame object points to its frame, and where in that the variables begin.
+_INNER_FRAME, _VARIABLES = 24, 72
 
 
 def read_locals(frame: types.FrameType) -> dict[str, Any]:
@@ -22,13 +28,43 @@ def read_locals(frame: types.FrameType) -> dict[str, Any]:
     return dict(frame.f_locals)
 
 
-def write_locals(frame: types.FrameType, values: dict[str, Any]) -> None:
-    """Set variables of a frame that is running or suspended; variables not named stay as they are."""
+def write_locals(frame: types.FrameType, values: dict[str, Any], gone: Collection[str] = ()) -> None:
+    """Set variables of a frame that is running or suspended, delete those in `gone`; variables not named stay as they are."""
+    is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    for name in gone:
+        if is_function:
+            _unset(frame, name)
+        else:
+            frame.f_locals.pop(name, None)
     namespace = frame.f_locals
     for name, value in values.items():
         namespace[name] = value
     if not _WRITES_THROUGH and namespace is not frame.f_globals:
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def _slot(frame: types.FrameType, name: str) -> ctypes.c_void_p:
+    """Where the memory of a function's frame has one of its variables; empty if that is not set."""
+    code = frame.f_code
+    names = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames), *code.co_freevars]
+    inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
+    return ctypes.c_void_p.from_address(inner + _VARIABLES + names.index(name) * ctypes.sizeof(ctypes.c_void_p))
+
+
+def _unset(frame: types.FrameType, name: str) -> None:
+    """Delete a variable of a function in the frame's memory: `f_locals` sets None from 3.12 on, and refuses from 3.13 on."""
+    code = frame.f_code
+    if name not in frame.f_locals:
+        return
+    if name in code.co_cellvars or name in code.co_freevars:
+        del cells(frame)[name].cell_contents
+    elif any(one.opname == "DELETE_FAST" and one.argval == name for one in dis.get_instructions(code)):
+        value, slot = frame.f_locals[name], _slot(frame, name)
+        if slot.value != id(value):
+            raise RestoreError(f"{code.co_qualname}: its variable {name} cannot be deleted in this version of Python")
+        slot.value = None
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(value))
+    # Otherwise its code deletes it nowhere, and reads it without looking whether it is there.
 
 
 def is_module_level(frame: types.FrameType) -> bool:
@@ -38,12 +74,14 @@ def is_module_level(frame: types.FrameType) -> bool:
 
 def cells(frame: types.FrameType) -> dict[str, types.CellType]:
     """The cells of a running function by variable name, in which its closures share variables."""
-    code = frame.f_code
-    found = [value for value in gc.get_referents(frame) if type(value) is types.CellType]
-    names = [name for name in code.co_varnames if name in code.co_cellvars]
-    names += [name for name in code.co_cellvars if name not in code.co_varnames] + list(code.co_freevars)
-    # Cells lie in the order of the variables; a cell pushed as a value (a closure under construction) comes after them.
-    return dict(zip(names, found, strict=False)) if len(found) >= len(names) else {}
+    found = {}
+    for name in (*frame.f_code.co_cellvars, *frame.f_code.co_freevars):
+        # The garbage collector tells nothing of a frame that runs.
+        slot = _slot(frame, name)
+        value = ctypes.cast(slot.value, ctypes.py_object).value if slot.value is not None else None
+        if type(value) is types.CellType:
+            found[name] = value
+    return found
 
 
 def stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:

@@ -83,6 +83,8 @@ class FunctionHandler(Handler):
         if "dict" in node:
             restore.value(node["dict"], obj.__dict__)
             obj.__dict__.update(restore.value(node["dict"]))
+        elif "defaults" in node:
+            obj.__dict__.clear()
 
 
 def resolve_module(name: str, node: Node, restore: Restore) -> types.ModuleType:
@@ -130,18 +132,20 @@ class CellHandler(Handler):
             node["empty"] = True
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return isinstance(live, types.CellType)
+        return type(live) is types.CellType
 
     def build(self, node: Node, restore: Restore) -> Any:
         return types.CellType()
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        if "empty" in node:
-            return
         try:
             live = obj.cell_contents
         except ValueError:
             live = MISSING
+        if "empty" in node:
+            if live is not MISSING:
+                del obj.cell_contents
+            return
         value = restore.value(node["v"], live)
         if value is not live:
             obj.cell_contents = value

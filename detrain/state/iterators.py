@@ -354,7 +354,8 @@ class GeneratorHandler(Handler):
                 )
         live_locals = frames.read_locals(frame)
         values = {name: restore.value(ref, live_locals.get(name, MISSING)) for name, ref in node["locals"]}
-        restore.afterwards(lambda: frames.write_locals(frame, values))
+        gone = live_locals.keys() - values.keys()
+        restore.afterwards(lambda: frames.write_locals(frame, values, gone))
 
     def _advance(self, obj: Any, node: Node, restore: Restore) -> None:
         if shape_of(obj.gi_code) != node.get("shape"):

@@ -22,7 +22,6 @@ import sys
 import threading
 import types
 import uuid
-import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -125,7 +124,7 @@ class ClassHandler(Handler):
             node["data"] = walk.attributes(self._own(obj).items())
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return isinstance(live, type) and type_name(live) == node["name"]
+        return issubclass(type(live), type) and type_name(live) == node["name"]
 
     def build(self, node: Node, restore: Restore) -> Any:
         return restore.find_type({**node, "t": node["name"]})
@@ -176,11 +175,16 @@ class ModuleHandler(Handler):
             node["attrs"] = walk.attributes([(k, v) for k, v in vars(obj).items() if not k.startswith("__")])
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return isinstance(live, types.ModuleType) and live.__name__ == node["name"]
+        return issubclass(type(live), types.ModuleType) and live.__name__ == node["name"]
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         live = vars(obj)
-        for name, ref in node.get("attrs", ()):
+        if "attrs" not in node:
+            return
+        saved = dict(node["attrs"])
+        for name in [name for name in live if not name.startswith("__") and name not in saved]:
+            del live[name]
+        for name, ref in saved.items():
             live[name] = restore.value(ref, live.get(name, MISSING))
 
     def build(self, node: Node, restore: Restore) -> Any:
@@ -205,7 +209,9 @@ class EnumHandler(Handler):
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         live = self._own(obj)
-        for name, ref in node.get("attrs", ()):
+        for name in live.keys() - dict(node["attrs"]).keys():
+            del obj.__dict__[name]
+        for name, ref in node["attrs"]:
             obj.__dict__[name] = restore.value(ref, live.get(name, MISSING))
 
     def _own(self, obj: Any) -> dict[str, Any]:
@@ -444,7 +450,7 @@ register(
     types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType, functools.cached_property, types.GenericAlias, types.UnionType,
     type(Ellipsis), type(NotImplemented), type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
-    type(sys.int_info), _csv.Writer, weakref.ProxyType, weakref.CallableProxyType,
+    type(sys.int_info), _csv.Writer,
 )  # fmt: skip
 
 OwnPartHandler.theirs = {

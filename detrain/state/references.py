@@ -4,46 +4,128 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import ctypes
+import functools
 import gc
+import inspect
 import types
 import weakref
 from typing import Any
 
-from detrain.state.registry import Handler, register
+from detrain.state.registry import Handler, register, type_name
 from detrain.state.restore import MISSING, Restore
 from detrain.state.tree import Node
 from detrain.state.walk import KEY, Walk, keep
 
+_PROXIES = {type_name(cls): cls for cls in (weakref.ProxyType, weakref.CallableProxyType)}
+_find_referent = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyWeakref_GetObject", ctypes.pythonapi))
+
+
+def referent(obj: Any) -> Any:
+    """What a weak reference or a proxy refers to; None if that is gone. A proxy is not asked, which would run code of the script."""
+    return ctypes.cast(_find_referent(ctypes.py_object(obj)), ctypes.py_object).value
+
 
 class WeakReferenceHandler(Handler):
-    """A weak reference to something that is reachable otherwise."""
+    """A weak reference or a proxy: its callback, and what it refers to if that is reachable otherwise."""
 
     kind = "weakref"
-    has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        target = obj()
-        if target is not None and walk.numbers.get(id(target)) is None:
+        callback = _callback(obj)
+        if callback is not None:
+            node["callback"] = walk.child(callback, ".<callback>")
+        # The walk goes breadth first: what lies deep has not been met yet.
+        walk.at_end(functools.partial(self._name_target, referent(obj), node, walk))
+
+    def _name_target(self, target: Any, node: Node, walk: Walk) -> None:
+        if target is None or walk.has_met(target):
+            node["to"] = walk.child(target, "()")
+        else:
             # Walking on from here would keep alive, after a restore, what the script lets die.
             keep(node, "a weak reference to an object that nothing else reaches", is_loud=False)
-            return
-        node["to"] = walk.child(target, "()")
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if "kept" in node:
-            return isinstance(live, weakref.ref)
-        return super().is_twin(live, node, restore) and live() is restore.value(node["to"], live())
+        # What the live one refers to is no candidate for the saved target, which has a place of its own.
+        if not super().is_twin(live, node, restore) or referent(live) is not restore.value(node["to"]):
+            return False
+        callback = _callback(live)
+        return restore.value(node.get("callback"), callback) is callback
 
     def build(self, node: Node, restore: Restore) -> Any:
         target = restore.value(node["to"])
-        return weakref.ref(target) if target is not None else _dead_reference()
+        if target is None:
+            target, callback = (_GoneCallable if node["t"] == type_name(weakref.CallableProxyType) else _Gone)(), None
+        else:
+            callback = restore.value(node.get("callback"))
+        if node["t"] in _PROXIES:
+            return weakref.proxy(target, callback)
+        return weakref.ref.__new__(restore.find_type(node), target, callback)
 
 
-def _dead_reference() -> Any:
-    class _Gone:
-        pass
+def _callback(obj: Any) -> Any:
+    if type(obj) in _PROXIES.values():
+        return next(iter(gc.get_referents(obj)), None)  # its attributes are those of what it stands for
+    return obj.__callback__
 
-    return weakref.ref(_Gone())
+
+class WeakMethodHandler(Handler):
+    """A `weakref.WeakMethod`: the object, the name of its method, and the callback."""
+
+    kind = "weak method"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        callback = self._callback(obj)
+        if callback is not None:
+            node["callback"] = walk.child(callback, ".<callback>")
+        target, function = self._parts(obj)
+        walk.at_end(functools.partial(self._name_target, target, function, node, walk))
+
+    def _name_target(self, target: Any, function: Any, node: Node, walk: Walk) -> None:
+        if target is None:
+            node["to"] = None
+        elif not walk.has_met(target):
+            keep(node, "a weak reference to an object that nothing else reaches", is_loud=False)
+        elif inspect.getattr_static(type(target), function.__name__, None) is not function:
+            keep(node, "a weak reference to a method that is not the class's own", is_loud=True)
+        else:
+            node["to"], node["method"] = walk.child(target, "()"), function.__name__
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        target, function = self._parts(live)
+        if not super().is_twin(live, node, restore) or target is not restore.value(node["to"]):
+            return False
+        callback = self._callback(live)
+        if restore.value(node.get("callback"), callback) is not callback:
+            return False
+        return target is None or function.__name__ == node["method"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        target = restore.value(node["to"])
+        if target is None:
+            return weakref.WeakMethod(_GoneCallable().__call__)
+        return weakref.WeakMethod(getattr(target, node["method"]), restore.value(node.get("callback")))
+
+    @staticmethod
+    def _parts(obj: Any) -> tuple[Any, Any]:
+        """Object and function; (None, None) once one of them is gone."""
+        target, function = referent(obj), obj._func_ref()
+        return (None, None) if target is None or function is None else (target, function)
+
+    @staticmethod
+    def _callback(obj: Any) -> Any:
+        inner = obj.__callback__  # the class's own, which calls the script's
+        return None if inner is None else inspect.getclosurevars(inner).nonlocals["callback"]
+
+
+class _Gone:
+    """What a dead reference has referred to."""
+
+
+class _GoneCallable(_Gone):
+    def __call__(self) -> None:
+        """A proxy of what can be called is of another type."""
 
 
 class WeakContainerHandler(Handler):
@@ -146,7 +228,8 @@ class ViewHandler(Handler):
 
 _MADE: tuple[Any, ...] = ({}, collections.OrderedDict())
 register(ViewHandler(), *(type(getattr(made, name)()) for made in _MADE for name in ("keys", "values", "items")))
-register(WeakReferenceHandler(), weakref.ref)
+register(WeakReferenceHandler(), weakref.ref, *_PROXIES.values())
+register(WeakMethodHandler(), weakref.WeakMethod)
 register(WeakContainerHandler(), weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 register(ContextVariableHandler(), contextvars.ContextVar)
 register(ProxyHandler(), types.MappingProxyType)

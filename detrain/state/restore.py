@@ -48,7 +48,7 @@ class Origins:
             path = walk.paths[number].removeprefix(".")
             self.objects.setdefault(path, obj)
             self.paths[id(obj)] = path
-            cls = obj if isinstance(obj, type) else type(obj)
+            cls = obj if issubclass(type(obj), type) else type(obj)  # a proxy whose target is gone cannot be asked
             self.types.setdefault(registry.type_name(cls), cls)
 
 
@@ -238,11 +238,11 @@ class Restore:
                 live.update(restored)
         if "dict_of" in node:
             object.__setattr__(obj, "__dict__", self.value(node["dict_of"]))
-        if "slots" in node:
-            cls: Any = type(obj)
+        cls: Any = type(obj)
+        descriptors = dict(slot_descriptors(cls))
+        if descriptors:
             present = dict(slot_values(obj, cls))
-            descriptors = dict(slot_descriptors(cls))
-            saved = dict(node["slots"])
+            saved = dict(node.get("slots", ()))
             for name in present.keys() - saved.keys():
                 descriptors[name].__delete__(obj)
             for name, ref in saved.items():

@@ -31,6 +31,7 @@ _NEVER = (
     "text",
     "position",
     "name",
+    "to",  # what is referred to weakly has a place of its own
     *_NAMED,
     *_LISTED,
 )

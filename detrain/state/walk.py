@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -56,6 +56,7 @@ class Walk:
         self.paths: list[str] = []  # by node number
         self._pending: deque[int] = deque()
         self._later: deque[int] = deque()  # keys, and objects that are looked into last
+        self._at_end: deque[tuple[int, Callable[[], None]]] = deque()  # by node: what hangs on all that is met
         self._keys: set[int] = set()  # numbers of those that are named as keys so far
         self._census = census
         self.reached: list[tuple[Node, list[Any]]] = []  # by pickles, of which the tree knows nothing
@@ -76,10 +77,14 @@ class Walk:
 
     def run(self) -> Tree:
         """Walk until nothing new is found."""
-        while self._pending or self._later:
-            number = (self._pending or self._later).popleft()
-            self._keys.discard(number)
-            self._capture(number)
+        while self._pending or self._later or self._at_end:
+            if self._pending or self._later:
+                number = (self._pending or self._later).popleft()
+                self._keys.discard(number)
+                self._capture(number)
+            else:
+                self._current, action = self._at_end.popleft()
+                action()
         for node, reached in self.reached:
             shared = next((one for one in reached if self._holds_state(one)), None)
             if shared is not None:
@@ -126,6 +131,14 @@ class Walk:
         above = self.paths[parent]
         # A list of 50,000 links has paths of 50,000 segments, which would fill the memory.
         return f"{above}{segment}" if len(above) < _LONGEST_PATH else f"…#{parent}{segment}"
+
+    def at_end(self, action: Callable[[], None]) -> None:
+        """Go on with the node that is being captured once everything has been met that is reached without it."""
+        self._at_end.append((self._current, action))
+
+    def has_met(self, obj: Any) -> bool:
+        """True if an object has been reached so far."""
+        return id(obj) in self.numbers
 
     def array(self, node: Node, data: np.ndarray[Any, Any], label: str = "") -> None:
         """Attach bulk data to the node that is being captured; `data` may be a view of live memory."""

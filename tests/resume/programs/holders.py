@@ -185,4 +185,143 @@ for epoch in range(3):
 known = [id(parameter) in optimizer.seen and id(parameter) in optimizer.state for parameter in model.parameters()]
 save(model=model, state=[optimizer.state[id(one)] for one in model.parameters()], last=list(optimizer.last), known=known)
 """,
+    "weak_references_to_what_lies_deep": _BEGIN
+    + """\
+import weakref
+
+
+class Score:
+    def __init__(self, value):
+        self.value = value
+
+    def worth(self):
+        return self.value
+
+
+class Board:
+    def __init__(self):
+        self.gone = 0
+        self.best, self.shown, self.told = None, None, None
+        self.nodes = {"a": {"b": {"c": [Score(0.5), Score(0.25)]}}}
+
+    def name(self, score):
+        self.best = weakref.ref(score, self.lose)
+        self.shown = weakref.proxy(score)
+        self.told = weakref.WeakMethod(score.worth)
+
+    def lose(self, reference):
+        self.gone += 1
+
+
+board = Board()
+board.name(board.nodes["a"]["b"]["c"][0])
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        scores = board.nodes["a"]["b"]["c"]
+        if batch == 1:
+            board.name(scores[epoch])  # what the set-up has made, then what the loop has
+        if batch == 4:
+            scores.append(Score(0.125 * epoch))
+        if epoch == 2 and batch == 9:
+            scores.clear()
+            score = None
+        if board.best() is not None:
+            board.shown.value *= 0.9
+        loss = step(model, optimizer, x * (1.0 if board.best() is None else 1 + board.told()()), y)
+        score = scores[-1] if scores else None
+        log(epoch, batch, (loss, board.gone, board.best() is board.nodes["a"]["b"]["c"][0] if scores else None))
+"""
+    + _END,
+    "hook_handle_kept_over_epochs": """\
+class Shake:
+    def __init__(self, by):
+        self.by, self.seen = by, 0
+
+    def __call__(self, module, args, out):
+        self.seen += 1
+        return out * (1 + self.by * self.seen)
+
+
+handles = {}
+optimizer, model = None, nn.Sequential(Net(), nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+handles["first"] = model[1][0].register_forward_hook(Shake(0.001))
+for epoch in range(4):
+    if epoch == 1:
+        handles["second"] = model[1][1].register_forward_hook(Shake(0.01), with_kwargs=False, always_call=True)
+        handles["grad"] = model[0].fc1.weight.register_hook(lambda grad: grad * 0.5)
+    if epoch == 3:
+        for handle in handles.values():
+            handle.remove()
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, (step(model, optimizer, x, y), [len(m._forward_hooks) for m in model.modules()]))
+"""
+    + _END,
+    "variables_deleted_in_the_loop": _BEGIN
+    + """\
+class Slotted:
+    __slots__ = ("bonus",)
+
+    def __init__(self):
+        self.bonus = 0.25
+
+
+def scale(x):
+    return x * getattr(scale, "by", 1.0)
+
+
+def growing(start):
+    push = start
+    while True:
+        if start > 3 and "push" in locals():
+            del push
+        start += 1
+        yield start if "push" not in locals() else start + push
+
+
+def main():
+    warm, shared, slotted = 0.5, 0.75, Slotted()
+    scale.by = 0.5
+
+    def read():
+        try:
+            return shared
+        except NameError:
+            return 0.0
+
+    numbers = growing(0)
+    for epoch in range(3):
+        for batch, (x, y) in enumerate(loader):
+            found = ["warm" in locals(), read(), getattr(slotted, "bonus", 0.0), next(numbers)]
+            loss = step(model, optimizer, scale(x) * (1 + found[0] + found[1] + found[2]), y)
+            log(epoch, batch, (loss, found))
+            if epoch == 1 and batch == 0:
+                del warm, shared, slotted.bonus, scale.by
+
+
+main()
+"""
+    + _END,
+    "closure_first_made_in_the_loop": _BEGIN
+    + """\
+def main(rate):
+    total, add, seen = 0.0, None, []
+    for epoch in range(3):
+        for batch, (x, y) in enumerate(loader):
+            if add is None and epoch == 1:
+
+                def add(loss):
+                    nonlocal total, rate
+                    total, rate = total + loss, rate * 0.99
+
+            loss = step(model, optimizer, x * (1 + rate), y)
+            if add is not None:
+                add(loss)
+            log(epoch, batch, (loss, total, rate))
+
+
+main(0.5)
+"""
+    + _END,
 }
