@@ -14,6 +14,8 @@ from detrain.state.restore import Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk, keep
 
+_HOLDS_OBJECTS = "a structured array that holds Python objects"
+
 
 class ArrayHandler(Handler):
     """An array: dtype, shape, strides and bytes. A view names the array that it looks into, so that both keep sharing memory."""
@@ -26,16 +28,16 @@ class ArrayHandler(Handler):
         if isinstance(obj, np.memmap) and not obj.flags.writeable:
             keep(node, f"a read-only map of {obj.filename}", is_loud=False)
             return
-        if obj.dtype.hasobject:
-            if obj.dtype != object:
-                raise CaptureError("a structured array that holds Python objects")
-            node["seq"] = walk.children(obj.ravel(order="K").tolist() if obj.size else [])
-            node["order"] = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
-            return
+        if obj.dtype.hasobject and obj.dtype != object:
+            raise CaptureError(_HOLDS_OBJECTS)
         base = owner_of(obj)
         if base is not obj:
             node["base"] = walk.child(base, ".<base>")
-            node["offset"] = obj.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+            node["offset"] = _offset(obj, base)
+            return
+        if obj.dtype.hasobject:
+            node["seq"] = walk.children(obj.ravel(order="K").tolist() if obj.size else [])
+            node["order"] = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
             return
         plain = np.asarray(obj)
         is_fortran = plain.flags.f_contiguous and not plain.flags.c_contiguous
@@ -57,8 +59,8 @@ class ArrayHandler(Handler):
             return False
         base = owner_of(live)
         if "base" not in node:
-            return base is live or "seq" in node
-        return base is not live and restore.value(node["base"], base) is base
+            return base is live
+        return base is not live and _offset(live, base) == node["offset"] and restore.value(node["base"], base) is base
 
     def build(self, node: Node, restore: Restore) -> Any:
         cls = restore.find_type(node)
@@ -102,7 +104,13 @@ class ArrayHandler(Handler):
 def owner_of(array: Any) -> Any:
     """The ndarray whose memory this one looks into; the array itself if it owns its memory or another kind of object does."""
     base = array.base
-    return base if isinstance(base, np.ndarray) and not base.dtype.hasobject and type(base) is not np.memmap else array
+    return base if isinstance(base, np.ndarray) and type(base) is not np.memmap else array
+
+
+def _offset(view: Any, base: Any) -> int:
+    """Bytes from the beginning of an array to where something in it begins."""
+    begins: int = np.asarray(view).__array_interface__["data"][0]
+    return begins - int(base.__array_interface__["data"][0])
 
 
 def dtype_text(dtype: Any) -> Any:
@@ -212,8 +220,57 @@ class ScalarHandler(Handler):
         return np.frombuffer(bytes.fromhex(node["bytes"]), dtype=text_dtype(node["dtype"]))[0]
 
 
+class RowHandler(Handler):
+    """A row of a structured array: it writes into the array that it was taken from, or into bytes of its own."""
+
+    kind = "numpy.void"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if obj.dtype.hasobject:
+            raise CaptureError(_HOLDS_OBJECTS)
+        node["dtype"] = dtype_text(obj.dtype)
+        if isinstance(obj.base, np.ndarray):
+            node["base"] = walk.child(obj.base, ".<base>")
+            node["offset"] = _offset(obj, obj.base)
+        else:
+            node["bytes"] = obj.tobytes().hex()
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore) or dtype_text(live.dtype) != node["dtype"]:
+            return False
+        base = live.base
+        if "base" not in node:
+            return not isinstance(base, np.ndarray) and (_is_row(live) or live.tobytes().hex() == node["bytes"])
+        if not isinstance(base, np.ndarray) or _offset(live, base) != node["offset"]:
+            return False
+        return restore.value(node["base"], base) is base
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        dtype = text_dtype(node["dtype"])
+        dtype = dtype if cls is np.void else np.dtype((cls, dtype))
+        if "base" not in node:
+            made = np.frombuffer(bytes.fromhex(node["bytes"]), dtype=dtype)[0]
+            return made.copy() if dtype.names else made
+        base = restore.value(node["base"])
+        return np.ndarray((), base.dtype if dtype_text(base.dtype) == node["dtype"] else dtype, base, node["offset"])[
+            ()
+        ]
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "bytes" in node and obj.tobytes().hex() != node["bytes"]:
+            np.asarray(obj)[...] = np.frombuffer(bytes.fromhex(node["bytes"]), dtype=obj.dtype)[0]
+
+
+def _is_row(live: Any) -> bool:
+    """True for one with fields: they can be written. Bytes without fields cannot."""
+    return live.dtype.names is not None
+
+
 register(ArrayHandler(), np.ndarray)
 register(ScalarHandler(), np.generic)
+register(RowHandler(), np.void)
 register(GeneratorHandler(), np.random.Generator, np.random.RandomState)
 register(BitGeneratorHandler(), np.random.BitGenerator)
 register_value(np.dtype, lambda v: (dtype_text(v),), text_dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from detrain.errors import CaptureError, RestoreError
 from detrain.state.addresses import is_address
 from detrain.state.registry import Handler, register, type_name
 from detrain.state.restore import MISSING, Restore
-from detrain.state.tree import ATOMS, Node, decode_value, is_node
+from detrain.state.tree import ATOMS, Node, decode_value, is_node, is_value
 from detrain.state.walk import Walk
 
 #: Lists of this many whole numbers or floats are stored as one array.
@@ -143,12 +144,13 @@ class SetHandler(Handler):
 
 
 def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> None:
-    if [id(e) for e in set.__iter__(obj)] == [id(e) for e in elements] or list(set.__iter__(obj)) == elements:
+    live = list(set.__iter__(obj))
+    if len(live) == len(elements) and all(map(functools.partial(_stands_for, obj), live, elements)):
         return  # already so, in this order
     set.clear(obj)
     for element in elements:
         set.add(obj, element)
-    if list(set.__iter__(obj)) == elements:
+    if list(map(id, set.__iter__(obj))) == list(map(id, elements)):
         return
     nodes = restore.tree.nodes
     if all(hashes_by_address(one) or is_address(ref, nodes) for one, ref in zip(elements, node["seq"], strict=True)):
@@ -158,6 +160,13 @@ def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> 
             f"{restore.path_of(node)}: the set's order of iteration depends on its history and cannot be made again; "
             "iterate over sorted(...) or use a dict"
         )
+
+
+def _stands_for(holder: Any, old: Any, new: Any) -> bool:
+    """True if a set's element is the saved one and lies where its hash says: the set keeps the one that it had when it was added."""
+    if is_value(new):
+        return type(old) is type(new) and (old is new or repr(old) == repr(new))
+    return old is new and (hashes_by_address(new) or set.__contains__(holder, new))
 
 
 def hashes_by_address(obj: Any) -> bool:
@@ -177,10 +186,24 @@ class FrozenSetHandler(Handler):
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore) or any(map(is_node, node["seq"])):
             return False
-        return list(map(repr, live)) == [repr(decode_value(ref)) for ref in node["seq"]]
+        return list(map(repr, frozenset.__iter__(live))) == [repr(decode_value(ref)) for ref in node["seq"]]
 
     def build(self, node: Node, restore: Restore) -> Any:
-        return frozenset.__new__(restore.find_type(node), restore.values(node["seq"]))
+        elements = restore.values(node["seq"])
+        if all(is_value(element) or hashes_by_address(element) for element in elements):
+            return frozenset.__new__(restore.find_type(node), elements)
+        restore.settle()  # their own hashes may need their restored attributes
+        made = frozenset.__new__(restore.find_type(node), elements)
+        # Last of all: what an element's hash is made of may itself be filled afterwards.
+        restore.afterwards(lambda: restore.afterwards(lambda: _check_hashes(made, elements, node, restore)))
+        return made
+
+
+def _check_hashes(made: Any, elements: list[Any], node: Node, restore: Restore) -> None:
+    if len(made) != len(elements) or not all(frozenset.__contains__(made, element) for element in elements):
+        raise RestoreError(
+            f"{restore.path_of(node)}: the hashes of what is in this frozen set hang on the set itself; it cannot be made again"
+        )
 
 
 class DequeHandler(Handler):

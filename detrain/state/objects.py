@@ -336,6 +336,62 @@ class OwnPartHandler(Handler):
         return {name: value for name, value in (instance_dict(obj) or {}).items() if name not in theirs}
 
 
+class ConditionHandler(OwnPartHandler):
+    """A `threading.Condition`, also inside an event or a queue: its lock. Who waits for it is a matter of the threads."""
+
+    kind = "condition"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        super().capture(obj, node, walk)
+        node["lock"] = walk.child(obj._lock, "._lock")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and restore.value(node["lock"], live._lock) is live._lock
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls: Any = restore.find_type(node)
+        made = cls.__new__(cls)
+        threading.Condition.__init__(made, restore.value(node["lock"]))
+        return made
+
+
+class LoggerHandler(OwnPartHandler):
+    """A logger, which exists once for its name. The one that all hang on also tells the levels of those that no variable names."""
+
+    kind = "logger"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        super().capture(obj, node, walk)
+        manager: Any = logging.root.manager
+        if obj is logging.root:
+            named = list(manager.loggerDict.items())
+            node["levels"] = {name: one.level for name, one in named if isinstance(one, logging.Logger)}
+            node["disable"] = manager.disable
+        elif manager.loggerDict.get(obj.name) is obj:
+            node["name"] = obj.name
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and node.get("name", live.name) == live.name
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "name" not in node:
+            raise CannotBuild("it is nobody's but the process's that made it")
+        made = logging.getLogger(node["name"])
+        if type_name(type(made)) != node["t"]:
+            raise CannotBuild("loggers of this name are of another class now")
+        return made
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        super().fill(obj, node, restore, is_new)
+        manager: Any = logging.root.manager
+        if "disable" in node:
+            manager.disable = node["disable"]
+            for name, level in node["levels"].items():
+                if logging.getLogger(name).level != level:
+                    logging.getLogger(name).setLevel(level)
+        manager._clear_cache()  # what a logger has been asked before, it remembers with the levels of then
+
+
 class BesideHandler(KeptHandler):
     """What `Walk.note` has added; there is nothing to restore."""
 
@@ -446,10 +502,10 @@ register(ModuleHandler(), types.ModuleType)
 register(EnumHandler(), enum.Enum)
 register(
     KeptHandler(),
-    threading.Condition, logging.LoggerAdapter, types.CodeType, types.FrameType, types.TracebackType,
+    types.CodeType, types.FrameType, types.TracebackType,
     types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType, functools.cached_property, types.GenericAlias, types.UnionType,
-    type(Ellipsis), type(NotImplemented), type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
+    type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
     type(sys.int_info), _csv.Writer,
 )  # fmt: skip
 
@@ -457,10 +513,17 @@ OwnPartHandler.theirs = {
     threading.Thread: frozenset({*vars(threading.Thread()), *vars(threading.Timer(0, print))}),
     logging.Handler: frozenset({"lock", "formatter", "_closed"}),
     logging.Logger: frozenset({"parent", "manager", "root", "_cache", "name"}),
-}
-register(OwnPartHandler(), *OwnPartHandler.theirs)
+    threading.Condition: frozenset({
+        "_lock", "acquire", "release", "_release_save", "_acquire_restore", "_is_owned", "_waiters",
+    }),
+}  # fmt: skip
+register(OwnPartHandler(), threading.Thread, logging.Handler)
+register(LoggerHandler(), logging.Logger)
+register(ConditionHandler(), threading.Condition)
 register(DescriptorHandler(), property, classmethod, staticmethod)
 register(LockHandler(), _thread.LockType, _thread.RLock)
+register_value(type(Ellipsis), lambda _: ())
+register_value(type(NotImplemented), lambda _: ())
 register_value(slice, lambda v: (v.start, v.stop, v.step))
 register_value(range, lambda v: (v.start, v.stop, v.step))
 register_value(pathlib.PurePath, lambda v: (str(v),))

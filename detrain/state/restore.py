@@ -172,6 +172,10 @@ class Restore:
             self._pending.remove(entry)
             self._fill(*entry)
 
+    def settle(self) -> None:
+        """Fill now whatever has been found or built so far, for who cannot be built from what is still empty."""
+        self._drain()
+
     def afterwards(self, action: Callable[[], None]) -> None:
         """Run `action` once everything but the generators of random numbers is restored."""
         self._afterwards.append(action)

@@ -18,6 +18,7 @@ from .places import PLACES
 from .prelude import PRELUDE
 from .state import STATE
 from .unusual import UNUSUAL
+from .values import VALUES
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def _program(name: str, text: str | dict[str, str]) -> Program:
     return Program(name, files.pop("train.py"), files)
 
 
-_THEMES = [LOADERS, ITERABLES, LOOPS, STATE, HOLDERS, PLACES, OPTIMIZERS, PHASES, FILES, UNUSUAL]
+_THEMES = [LOADERS, ITERABLES, LOOPS, STATE, HOLDERS, PLACES, OPTIMIZERS, PHASES, FILES, UNUSUAL, VALUES]
 PROGRAMS = {name: _program(name, text) for theme in _THEMES for name, text in theme.items()}
 
 #: One of each kind of difficulty; what `make test` runs.
@@ -83,4 +84,7 @@ QUICK = [
     "names_that_mislead",
     "given_to_torch_for_everything",
     "second_stage_made_in_the_loop",
+    "members_with_own_hashes",
+    "looks_into_arrays",
+    "queues_and_loggers",
 ]

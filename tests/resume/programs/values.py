@@ -1,0 +1,229 @@
+"""Values that are more than their bytes: members with hashes of their own, rows and views of arrays, conditions, loggers."""
+
+_BEGIN = """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+"""
+_END = "save(model=model, optimizer=optimizer)\n"
+
+_ITEM = """\
+
+
+class Item:
+    def __init__(self, k):
+        self.k = k
+
+    def __hash__(self):
+        return hash(self.k)
+
+    def __eq__(self, other):
+        return isinstance(other, Item) and self.k == other.k
+
+
+"""
+_FROZEN = """\
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    v: int
+
+
+"""
+
+VALUES = {
+    "own_hashes": _BEGIN
+    + _ITEM
+    + """\
+current, table, moving = {Item(0)}, {Item(0): 0.0}, Item(-1)
+held = {moving: 1.0}
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        if batch == 1:
+            current.clear()
+            current.add(Item(epoch))
+            table.clear()
+            table[Item(epoch)] = 0.0
+        loss = step(model, optimizer, x, y)
+        table[Item(epoch)] = table.get(Item(epoch), 0.0) + loss
+        del held[moving]
+        moving.k = batch
+        held[moving] = loss
+        log(epoch, batch, (loss, Item(epoch) in current, table[Item(epoch)], len(table), held[Item(batch)]))
+"""
+    + _END,
+    "frozen_members": _BEGIN
+    + _FROZEN
+    + """\
+group, kinds = frozenset(), {frozenset([Frozen(-1)]): 0}
+for epoch in range(3):
+    group = frozenset(Frozen(10 * epoch + number) for number in range(3))
+    for batch, (x, y) in enumerate(loader):
+        kinds[frozenset([Frozen(batch), "b", Frozen(epoch)])] = batch
+        loss = step(model, optimizer, x, y)
+        found = Frozen(10 * epoch) in group, kinds[frozenset([Frozen(batch), Frozen(epoch), "b"])], len(kinds)
+        log(epoch, batch, (loss, *found))
+"""
+    + _END,
+    "members_with_own_hashes": _BEGIN
+    + _ITEM
+    + _FROZEN
+    + """\
+current, table, group = {Item(0)}, {Item(0): 0.0}, frozenset()
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        if batch == 0:
+            current.clear()
+            current.add(Item(epoch))
+            table.clear()
+            table[Item(epoch)] = 0.0
+        loss = step(model, optimizer, x, y)
+        table[Item(epoch)] += loss
+        group = group | {Frozen(epoch * batch), (Frozen(batch), "pair")}
+        log(epoch, batch, (loss, Item(epoch) in current, table[Item(epoch)], len(table), len(group)))
+    assert (Frozen(epoch), "pair") in group
+"""
+    + _END,
+    "rows_of_tables": _BEGIN
+    + """\
+table = np.zeros(2, dtype=[("n", "i8"), ("s", "f8")])
+records = np.zeros(3, dtype=table.dtype).view(np.recarray)
+row, alone = table[0], table[1].copy()
+for epoch in range(3):
+    record = records[epoch]
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        row["n"] += 1
+        record.s += loss
+        alone["s"] += loss
+        log(epoch, batch, (loss, table.tolist(), records.tolist(), alone.item()))
+    row = table[1]
+save(model=model, optimizer=optimizer, table=table, records=np.asarray(records), row=row.item(), alone=alone.item())
+""",
+    "views_of_object_arrays": _BEGIN
+    + """\
+ob = np.empty(6, dtype=object)
+grid = np.full((3, 4), None, dtype=object)
+half, column, numbers = ob[0:3], grid[:, 0], np.zeros(6)
+part = numbers[0:3]
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        if batch == 0:
+            half, column = ob[epoch : epoch + 3], grid[::-1, epoch]
+            part = numbers[epoch : epoch + 3]
+        loss = step(model, optimizer, x, y)
+        half[batch % 3] = [epoch, batch]
+        half[(batch + 1) % 3] = column[batch % 3] = f"{epoch} {batch}"
+        part[batch % 3] += loss
+        log(epoch, batch, (loss, ob.tolist(), grid.tolist(), numbers.tolist()))
+"""
+    + _END,
+    "ellipsis_in_values": _BEGIN
+    + """\
+idx, marks = (..., slice(0, 1)), {}
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        if batch == 0:
+            idx, answers = (..., slice(0, epoch + 1)), [NotImplemented, None, ...]
+        marks[...] = answers[batch % 3]
+        log(epoch, batch, (step(model, optimizer, x, y), x[idx].sum().item(), marks))
+"""
+    + _END,
+    "looks_into_arrays": _BEGIN
+    + """\
+table = np.zeros(4, dtype=[("n", "i8"), ("s", "f8")])
+ob = np.empty(6, dtype=object)
+row, half, idx = table[0], ob[0:3], ...
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        row["n"] += 1
+        row["s"] += x[idx].sum().item()
+        half[batch % 3] = [epoch, batch]
+        log(epoch, batch, (loss, table.tolist(), ob.tolist()))
+    row, half, idx = table[epoch + 1], ob[epoch : epoch + 3], (..., slice(0, epoch + 1))
+"""
+    + _END,
+    "queues_made_each_epoch": _BEGIN
+    + """\
+import queue, threading
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        if batch == 0:
+            waiting, done, turn = queue.PriorityQueue(), threading.Event(), threading.Condition()
+            few = queue.Queue(maxsize=3)
+        loss = step(model, optimizer, x, y)
+        waiting.put((loss, batch))
+        if few.full():
+            few.get()
+        few.put(loss)
+        if batch == 3:
+            done.set()
+        with turn:
+            turn.notify_all()
+        log(epoch, batch, (loss, done.is_set(), waiting.qsize(), waiting.queue[0], few.qsize()))
+"""
+    + _END,
+    "levels_of_loggers": _BEGIN
+    + """\
+class Counting(logging.LoggerAdapter):
+    seen = 0
+
+    def process(self, msg, kwargs):
+        self.seen += 1
+        return f"{self.extra['epoch']} {msg}", kwargs
+
+
+logging.basicConfig(filename="train.log", level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
+logger, quiet = logging.getLogger("train"), logging.getLogger("quiet.one")
+counting = Counting(logger, {"epoch": -1})
+plain = logging.LoggerAdapter(logging.getLogger("plain"), {})
+logger.debug("hidden")
+quiet.debug("hidden")
+for epoch in range(3):
+    counting.extra["epoch"] = epoch
+    named = logging.getLogger(f"epoch{epoch}")
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        counting.info("batch %d %r", batch, loss)
+        logger.debug("loss %r", loss)
+        logging.getLogger("quiet.one").debug("quiet %r", loss)
+        named.warning("warned %r", loss)
+        log(epoch, batch, (loss, counting.seen, counting.extra))
+    logger.setLevel(logging.DEBUG)
+    if epoch == 0:
+        logging.getLogger("quiet.one").setLevel(logging.DEBUG)
+        del quiet
+    if epoch == 1:
+        logging.disable(logging.INFO)
+"""
+    + _END,
+    "queues_and_loggers": _BEGIN
+    + """\
+import queue, threading
+
+logging.basicConfig(filename="train.log", level=logging.INFO)
+logger = logging.getLogger("train")
+adapter = logging.LoggerAdapter(logger, {"epoch": -1})
+logger.debug("hidden")
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        if batch == 0:
+            waiting, done = queue.PriorityQueue(), threading.Event()
+            adapter.extra["epoch"] = epoch
+        loss = step(model, optimizer, x, y)
+        waiting.put((loss, batch))
+        if batch == 3:
+            done.set()
+        logger.debug("loss %r", loss)
+        logger.info("loss %r", loss)
+        log(epoch, batch, (loss, done.is_set(), waiting.queue[0], adapter.extra))
+    if epoch == 0:
+        logger.setLevel(logging.DEBUG)
+    if epoch == 1:
+        logging.disable(logging.DEBUG)
+"""
+    + _END,
+}
