@@ -84,6 +84,11 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def _hear_ctrl_c() -> None:
+    """Let Ctrl-C do what it does at a terminal: what a shell starts in the background is told to ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _run(
     command: Sequence[str], place: Path, env: Mapping[str, str], stdin: str | None, steer: Steer | None
 ) -> Outcome:
@@ -97,6 +102,7 @@ def _run(
         stderr=subprocess.PIPE,
         bufsize=0,
         start_new_session=True,  # so that a Ctrl-C of ours reaches the script's process group and not the tests
+        preexec_fn=_hear_ctrl_c,
     ) as process:
         watchdog = threading.Timer(TIMEOUT_S, _kill_group, [process.pid])
         watchdog.start()
