@@ -32,6 +32,8 @@ def name_addresses(walk: Walk) -> None:
         for field in _ONE_BY_ONE:
             if field in node:
                 node[field] = [_named(ref, number, walk) for ref in node[field]]
+                if any(is_address(ref, walk.tree.nodes) for ref in node[field]):
+                    node.pop("table", None)  # of a set: what is elsewhere has another hash
         for field in _IN_PAIRS:
             if field in node:
                 node[field] = [[_named(ref, number, walk) for ref in pair] for pair in node[field]]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
+from detrain.state import hashtables
 from detrain.state.addresses import is_address
 from detrain.state.registry import Handler, register, type_name
 from detrain.state.restore import MISSING, Restore
@@ -131,22 +132,31 @@ class _Items:
 
 
 class SetHandler(Handler):
-    """Sets, filled in the order in which they are iterated; that gives the same order again, or raises."""
+    """Sets, in the table that they had; where that cannot be, filled in their order, which gives the same order again, or raises."""
 
     kind = "set"
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        node["seq"] = walk.children(set.__iter__(obj))
+        _capture_set(obj, node, walk)
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         elements = restore.values(node["seq"])
         restore.afterwards(lambda: _refill_set(obj, elements, node, restore))
 
 
+def _capture_set(obj: Any, node: Node, walk: Walk) -> None:
+    node["seq"] = walk.children(hashtables.elements(obj))
+    if (table := hashtables.read(obj)) is not None:
+        node["table"] = table
+
+
 def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> None:
-    live = list(set.__iter__(obj))
-    if len(live) == len(elements) and all(map(functools.partial(_stands_for, obj), live, elements)):
+    live, table = list(set.__iter__(obj)), node.get("table")
+    stands = len(live) == len(elements) and all(map(functools.partial(_stands_for, obj), live, elements))
+    if stands and (table is None or table == hashtables.read(obj)):
         return  # already so, in this order
+    if table is not None and hashtables.write(obj, elements, table):
+        return
     set.clear(obj)
     for element in elements:
         set.add(obj, element)
@@ -181,22 +191,31 @@ class FrozenSetHandler(Handler):
     kind = "frozenset"
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        node["seq"] = walk.children(frozenset.__iter__(obj))
+        _capture_set(obj, node, walk)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore) or any(map(is_node, node["seq"])):
+            return False
+        if node.get("table") != hashtables.read(live):
             return False
         return list(map(repr, frozenset.__iter__(live))) == [repr(decode_value(ref)) for ref in node["seq"]]
 
     def build(self, node: Node, restore: Restore) -> Any:
         elements = restore.values(node["seq"])
-        if all(is_value(element) or hashes_by_address(element) for element in elements):
-            return frozenset.__new__(restore.find_type(node), elements)
-        restore.settle()  # their own hashes may need their restored attributes
-        made = frozenset.__new__(restore.find_type(node), elements)
+        are_ready = all(is_value(element) or hashes_by_address(element) for element in elements)
+        if not are_ready:
+            restore.settle()  # their own hashes may need their restored attributes
+        made = _make_frozen(restore.find_type(node), elements, node)
+        if are_ready:
+            return made
         # Last of all: what an element's hash is made of may itself be filled afterwards.
         restore.afterwards(lambda: restore.afterwards(lambda: _check_hashes(made, elements, node, restore)))
         return made
+
+
+def _make_frozen(cls: type, elements: list[Any], node: Node) -> Any:
+    made = hashtables.make_frozen(cls, elements, node["table"]) if "table" in node else None
+    return frozenset.__new__(cls, elements) if made is None else made
 
 
 def _check_hashes(made: Any, elements: list[Any], node: Node, restore: Restore) -> None:

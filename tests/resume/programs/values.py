@@ -226,4 +226,23 @@ for epoch in range(3):
         logging.disable(logging.DEBUG)
 """
     + _END,
+    "pools_of_numbers": _BEGIN
+    + """\
+pool = set(range(300))
+words = {f"w{number}" for number in range(60)}
+visited, last = set(), frozenset()
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        given = [pool.pop() for _ in range(5)]
+        for number in random.sample(given, 2):
+            pool.add(number)
+        words.discard(f"w{random.randrange(60)}")
+        visited.update((number % 7, number % 3) for number in given)
+        loss = step(model, optimizer, x, y)
+        log(epoch, batch, (loss, given, next(iter(words)), list(visited)[:3], list(last)[:3]))
+        words.add(f"w{random.randrange(60)}")
+        if batch % 4 == 0:
+            last = frozenset(pool - {1, 2, 3})
+"""
+    + _END,
 }
