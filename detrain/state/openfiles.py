@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import gc
 import gzip
 import io
 import lzma
@@ -13,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
+from detrain.state import positions
 from detrain.state.registry import Handler, register
 from detrain.state.restore import Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk, keep
 
+_LINE_ENDS = ("", "\n", "\r", "\r\n")
 _STANDARD = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
 
 
@@ -49,7 +52,7 @@ class FileHandler(Handler):
         try:
             if obj.writable():
                 obj.flush()
-            node["position"] = obj.tell()
+            node["position"] = positions.tell(obj) if isinstance(obj, io.TextIOWrapper) else obj.tell()
         except OSError as error:
             raise CaptureError(f"its position cannot be told ({error})") from None
         node["name"] = _name(obj)
@@ -58,7 +61,7 @@ class FileHandler(Handler):
         else:
             node["mode"] = _raw_mode(obj)
         if isinstance(obj, io.TextIOWrapper):
-            node["text"] = [obj.encoding, obj.errors]
+            node["text"] = [obj.encoding, obj.errors, _line_end(obj)]
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
@@ -73,9 +76,7 @@ class FileHandler(Handler):
         if "standard" in node:
             return getattr(sys, node["standard"])
         if "closed" in node:
-            made: Any = open(os.devnull, "rb")  # noqa: SIM115 - a closed file is what is asked for
-            made.close()
-            return made
+            return open(os.devnull)
         name, mode = node["name"], node.get("mode", "rb")
         if not isinstance(name, str) or not os.path.exists(name):
             raise RestoreError(f"{restore.path_of(node)}: the file {name} that the script had open is gone")
@@ -83,8 +84,9 @@ class FileHandler(Handler):
         mode = "r+b" if mode[0] in "wx" else mode
         opened = open if "compressed" not in node else vars(_COMPRESSED[node["compressed"]])["open"]
         if "text" in node:
-            encoding, errors = node["text"]
-            return opened(name, mode.replace("b", "") if opened is open else "rt", encoding=encoding, errors=errors)
+            encoding, errors, line_end = node["text"]
+            mode = mode.replace("b", "") if opened is open else "rt"
+            return opened(name, mode, encoding=encoding, errors=errors, newline=line_end)
         return opened(name, mode)
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
@@ -111,6 +113,19 @@ def _name(obj: Any) -> Any:
     named: Any = vars(inner)["_fp"] if isinstance(inner, (bz2.BZ2File, lzma.LZMAFile)) else inner
     name = named.name
     return os.path.abspath(os.fsdecode(name)) if isinstance(name, (str, bytes)) else name
+
+
+def _line_end(file: io.TextIOWrapper) -> str | None:
+    """The `newline` that a text file was opened with, which it says nowhere.
+
+    The texts that it refers to are, in this order, its encoding, its line end unless that is None, what it has decoded ahead if there is
+    any of that, and how it meets errors.
+    """
+    texts = [one for one in gc.get_referents(file) if type(one) is str][1:-1]
+    if len(texts) == 1 and texts[0] in _LINE_ENDS:
+        file.seek(file.tell())  # drops what was decoded ahead
+        texts = [one for one in gc.get_referents(file) if type(one) is str][1:-1]
+    return texts[0] if texts and texts[0] in _LINE_ENDS else None
 
 
 def _raw_mode(obj: Any) -> str:

@@ -169,4 +169,34 @@ for epoch in range(3):
 losses.flush()
 """
     + _END,
+    "lines_of_open_files": _BEGIN
+    + """\
+import csv
+
+with open("train.csv", "w") as file:
+    file.write("a,b,c,d,e,f,y\\n")
+    file.writelines(f"{n % 7},{n % 5 / 4},{n % 3},{n % 11 / 9},{n % 4},1.5,{n % 2}\\n" for n in range(1600))
+for epoch in range(2):
+    rows = []
+    with open("train.csv", newline="") as file:
+        reader = csv.reader(file)
+        next(reader)
+        for batch, row in enumerate(reader):
+            rows.append([float(value) for value in row])
+            if len(rows) == 100:
+                table = torch.tensor(rows)
+                log(epoch, batch, step(model, optimizer, table[:, :6], table[:, 6].long()))
+                rows.clear()
+save(model=model, optimizer=optimizer)
+rows = []
+with open("train.csv") as file:
+    file.readline()
+    for line in file:
+        rows.append([float(value) for value in line.split(",")])
+        if len(rows) == 100:
+            table = torch.tensor(rows)
+            log(2, int(sum(map(sum, rows))), step(model, optimizer, table[:, :6], table[:, 6].long()))
+            rows.clear()
+"""
+    + _END,
 }
