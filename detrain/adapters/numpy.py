@@ -9,8 +9,9 @@ import numpy as np
 from detrain.adapters import Settings
 from detrain.errors import CaptureError
 from detrain.state.objects import register_value
-from detrain.state.registry import Handler, register
+from detrain.state.registry import Handler, Stretch, register
 from detrain.state.restore import Restore
+from detrain.state.sharing import memory_within
 from detrain.state.tree import Node
 from detrain.state.walk import Walk, keep
 
@@ -49,6 +50,14 @@ class ArrayHandler(Handler):
             return None
         return obj.__array_interface__["data"][0], obj.nbytes
 
+    def stretch(self, obj: Any) -> Stretch | None:
+        if obj.dtype.hasobject or owner_of(obj) is not obj:
+            return None
+        begin = end = obj.__array_interface__["data"][0]
+        for count, stride in zip(obj.shape, obj.strides, strict=True):
+            begin, end = begin + min(0, (count - 1) * stride), end + max(0, (count - 1) * stride)
+        return Stretch(begin, end - begin + obj.itemsize if obj.size else 0, 0 if obj.flags.owndata else 2)
+
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not super().is_twin(live, node, restore):
             return False
@@ -71,6 +80,11 @@ class ArrayHandler(Handler):
         if "seq" in node:
             return np.ndarray.__new__(cls, node["shape"], dtype, order=node["order"])
         strides = node["strides"]
+        if "within" in node:
+            num_bytes = (
+                sum((count - 1) * stride for count, stride in zip(node["shape"], strides, strict=True)) + dtype.itemsize
+            )
+            return np.ndarray.__new__(cls, node["shape"], dtype, memory_within(node, num_bytes, restore), 0, strides)
         is_fortran = len(strides) > 1 and strides == sorted(strides) and strides != sorted(strides, reverse=True)
         return np.ndarray.__new__(cls, node["shape"], dtype, order="F" if is_fortran else "C")
 

@@ -9,7 +9,7 @@ import collections
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from detrain.state.known_source import is_user_module
 from detrain.state.tree import Node
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: set for types written in C since 3.10
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+class Stretch(NamedTuple):
+    """A stretch of memory."""
+
+    address: int
+    num_bytes: int
+    claim: int  # of several over the same bytes, the one with the least owns them
 
 
 class Handler:
@@ -53,6 +61,10 @@ class Handler:
 
     def memory(self, obj: Any) -> tuple[int, int] | None:
         """Address and bytes of the one stretch of memory that holds the object's numbers; None if there is no such."""
+        return None
+
+    def stretch(self, obj: Any) -> Stretch | None:
+        """The memory that an object owns, or looks into without saying whose it is; None if it names who owns it, or has none."""
         return None
 
     def device_memory(self, obj: Any) -> tuple[int, int] | None:
@@ -97,6 +109,11 @@ def register_name(handler: Handler, *handled: str) -> None:
 def handler_of_kind(kind: str) -> Handler | None:
     """The handler that wrote nodes of this kind."""
     return _by_kind.get(kind)
+
+
+def handlers_with_stretches() -> dict[str, Handler]:
+    """By kind, the handlers of objects that have stretches of memory."""
+    return {kind: handler for kind, handler in _by_kind.items() if type(handler).stretch is not Handler.stretch}
 
 
 def handler_for(cls: type) -> Handler:

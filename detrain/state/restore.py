@@ -87,6 +87,8 @@ class Restore:
         self.tree = tree
         self._origins = origins
         self._ambiguous = registry.names_of_several()
+        #: Live objects that look into the memory of others.
+        self._inner = {id(live.objects[number]) for number, node in enumerate(live.tree.nodes) if "within" in node}
         self.twins = Twins(tree, live, origins.objects, origins.paths)
         self._done: dict[int, Any] = {}
         self._held: list[Any] = []
@@ -156,6 +158,13 @@ class Restore:
 
     def _is_twin(self, target: Any, node: Node, handler: registry.Handler) -> bool:
         if node["t"] in self._ambiguous and "class" in node and type(target) is not self.value(node["class"]):
+            return False
+        if "within" in node:
+            from detrain.state.sharing import is_where_saved
+
+            if not is_where_saved(target, node, self):
+                return False
+        elif id(target) in self._inner:
             return False
         # Of an object that was kept the node says nothing more.
         return registry.type_name(type(target)) == node["t"] if "kept" in node else handler.is_twin(target, node, self)

@@ -31,6 +31,7 @@ _NEVER = (
     "text",
     "position",
     "name",
+    "within",  # as has whose memory is looked into
     "to",  # what is referred to weakly has a place of its own
     *_NAMED,
     *_LISTED,

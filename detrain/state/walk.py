@@ -93,6 +93,9 @@ class Walk:
             from detrain.state.addresses import name_addresses
 
             name_addresses(self)
+        from detrain.state.sharing import note_shared
+
+        note_shared(self)
         return self.tree
 
     def _holds_state(self, obj: Any) -> bool:

@@ -11,8 +11,9 @@ import torch
 
 from detrain.adapters.torch import devices
 from detrain.errors import CaptureError, RestoreError
-from detrain.state.registry import Handler
+from detrain.state.registry import Handler, Stretch
 from detrain.state.restore import MISSING, Restore
+from detrain.state.sharing import memory_within
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
 
@@ -235,7 +236,12 @@ class StorageHandler(Handler):
             and str(live.device) == node["device"]
         )
 
+    def stretch(self, obj: Any) -> Stretch | None:
+        return Stretch(obj.data_ptr(), obj.nbytes(), 1) if obj.device.type == "cpu" else None
+
     def build(self, node: Node, restore: Restore) -> Any:
+        if "within" in node:
+            return torch.from_numpy(memory_within(node, node["nbytes"], restore)).untyped_storage()
         return torch.UntypedStorage(node["nbytes"], device=node["device"])
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
