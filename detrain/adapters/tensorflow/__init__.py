@@ -9,9 +9,10 @@ from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function, polymorphic_function
 from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import lookup_ops
 
 from detrain.adapters import Settings
-from detrain.adapters.tensorflow import counters, data, tensors, trackables
+from detrain.adapters.tensorflow import counters, data, summaries, tables, tensors, trackables
 from detrain.adapters.tensorflow.watching import losses, watch_updates
 from detrain.state import objects
 from detrain.state.registry import register
@@ -21,6 +22,9 @@ register(tensors.VariableHandler(), tensors.Variable)
 register(trackables.WrapperHandler(), *trackables.WRAPPERS)
 register(data.DatasetHandler(), data.Dataset)
 register(data.IteratorHandler(), data.OwnedIterator)
+register(summaries.WriterHandler(), summaries.Writer)
+register(tables.TableHandler(), *tables.TABLES)
+register(objects.KeptHandler(), lookup_ops.InitializableLookupTableBase)
 register(counters.UnreadableHandler(), counters.Unreadable)
 register(counters.CountersHandler(), counters.Counters)
 objects.register_value(tf.DType, lambda v: (v.name,), tf.as_dtype)
@@ -39,6 +43,7 @@ def prepare(settings: Settings) -> None:
     autograph.CONVERSION_RULES = (autograph.DoNotConvert("detrain"), *autograph.CONVERSION_RULES)
     counters.replace()
     data.patch()
+    summaries.watch()
     tf.random.set_seed(settings.seed)
     if settings.is_deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -55,13 +60,16 @@ def generators() -> dict[str, Any]:
 
 def flags() -> dict[str, Any]:
     """Switches that decide what comes out."""
-    return {"seed": context.context()._seed}
+    step = tf.summary.experimental.get_step()
+    return {"seed": context.context()._seed, "summary step": step if isinstance(step, int) else None}
 
 
 def set_flags(flags: dict[str, Any]) -> None:
     """The inverse of `flags`."""
     if context.context()._seed != flags["seed"]:
         context.context()._seed = flags["seed"]
+    if flags.get("summary step") is not None:
+        tf.summary.experimental.set_step(flags["summary step"])
 
 
 def facts() -> dict[str, Any]:

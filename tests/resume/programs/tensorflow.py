@@ -27,7 +27,7 @@ def network(rate=0.3):
 
 
 def loss_of(model, x, y):
-    scores = model(x, training=True)
+    scores = tf.cast(model(x, training=True), tf.float32)
     return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=y[:, None], logits=scores))
 
 
@@ -261,8 +261,163 @@ rows = Rows()
 model.fit(rows, epochs=4, verbose=0, callbacks=[told])
 save(model=model, optimizer=model.optimizer, seen=told.seen, order=rows.order)
 """,
+    "mixed_precision_with_loss_scale": """\
+keras.mixed_precision.set_global_policy("mixed_float16")
+model = network()
+optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=5)
+smoothed = tf.train.ExponentialMovingAverage(0.9) if hasattr(tf.train, "ExponentialMovingAverage") else None
+model(X[:8])
+for epoch in range(3):
+    for batch in range(8):
+        x, y = X[8 * batch : 8 * batch + 8], Y[8 * batch : 8 * batch + 8]
+        with tf.GradientTape() as tape:
+            loss = loss_of(model, x, y)
+            scaled = optimizer.scale_loss(loss)
+        optimizer.apply(tape.gradient(scaled, model.trainable_variables), model.trainable_variables)
+        if smoothed is not None:
+            smoothed.apply([model.trainable_variables[0].value])
+        log(epoch, batch, float(loss))
+    print("scale", float(optimizer.dynamic_scale), flush=True)
+save(model=model, optimizer=optimizer)
+""",
+    "records_interleaved": """\
+for number in range(4):
+    with tf.io.TFRecordWriter(f"part{number}.tfrecord") as writer:
+        for row in range(16):
+            values = tf.train.FloatList(value=[*X[16 * number + row], Y[16 * number + row]])
+            feature = {"row": tf.train.Feature(float_list=values)}
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+
+
+def parse(text):
+    row = tf.io.parse_single_example(text, {"row": tf.io.FixedLenFeature([7], tf.float32)})["row"]
+    return row[:6], row[6]
+
+
+files = tf.data.Dataset.list_files("part*.tfrecord", shuffle=True)
+data = files.interleave(tf.data.TFRecordDataset, cycle_length=2, num_parallel_calls=2).map(parse, num_parallel_calls=2)
+data = data.shuffle(20).batch(8, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+model = network()
+optimizer = keras.optimizers.AdamW(0.01)
+
+
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_of(model, x, y)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(data.take(7)):
+        log(epoch, batch, float(step(x, y)))
+save(model=model, optimizer=optimizer)
+""",
+    "steps_over_a_repeated_data_set": """\
+augment = keras.Sequential([keras.layers.GaussianNoise(0.1), keras.layers.Rescaling(0.5)])
+data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(64, reshuffle_each_iteration=True).repeat().batch(8)
+batches = iter(data)
+model = network()
+optimizer = keras.optimizers.Adam(0.01)
+seeds = keras.random.SeedGenerator(11)
+step = 0
+while step < 30:
+    x, y = next(batches)
+    x = augment(x, training=True) + 0.1 * keras.random.normal(x.shape, seed=seeds)
+    with tf.GradientTape() as tape:
+        loss = loss_of(model, x, y)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    step += 1
+    log(0, step, float(loss))
+save(model=model, optimizer=optimizer, seeds=seeds.state.numpy())
+""",
+    "summaries_and_tables": """\
+writer = tf.summary.create_file_writer("logs")
+with writer.as_default():
+    tf.summary.write("config", tf.constant("lr 0.01"), step=0)
+counts = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, default_value=0)
+names = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([0, 1, 2], ["a", "b", "c"]), "none")
+model = network()
+optimizer = keras.optimizers.Adam(0.01)
+for epoch in range(3):
+    for batch in range(8):
+        x, y = X[8 * batch : 8 * batch + 8], Y[8 * batch : 8 * batch + 8]
+        with tf.GradientTape() as tape:
+            loss = loss_of(model, x, y)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        key = names.lookup(tf.constant([batch % 4]))
+        counts.insert(key, counts.lookup(key) + 1)
+        with writer.as_default(step=8 * epoch + batch):
+            tf.summary.write("loss", loss)
+        log(epoch, batch, (float(loss), counts.lookup(tf.constant(["a", "b", "none"])).numpy().tolist()))
+writer.close()
+save(model=model, optimizer=optimizer)
+""",
+    "gan_with_a_train_step": """\
+class Gan(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dense(6)])
+        self.critic = network()
+        self.loss_of_generator = keras.metrics.Mean(name="generator")
+        self.loss_of_critic = keras.metrics.Mean(name="loss")
+
+    def compile(self, of_generator, of_critic):
+        super().compile()
+        self.of_generator, self.of_critic = of_generator, of_critic
+
+    @property
+    def metrics(self):
+        return [self.loss_of_generator, self.loss_of_critic]
+
+    def train_step(self, real):
+        noise = tf.random.normal([tf.shape(real)[0], 4])
+        rows = tf.concat([self.generator(noise), real], 0)
+        labels = tf.concat([tf.ones([tf.shape(real)[0]]), tf.zeros([tf.shape(real)[0]])], 0)
+        with tf.GradientTape() as tape:
+            loss = loss_of(self.critic, rows, labels + 0.05 * tf.random.uniform(tf.shape(labels)))
+        weights = self.critic.trainable_weights
+        self.of_critic.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        with tf.GradientTape() as tape:
+            fooled = loss_of(self.critic, self.generator(tf.random.normal([tf.shape(real)[0], 4])), tf.zeros([tf.shape(real)[0]]))
+        weights = self.generator.trainable_weights
+        self.of_generator.apply_gradients(zip(tape.gradient(fooled, weights), weights))
+        self.loss_of_critic.update_state(loss)
+        self.loss_of_generator.update_state(fooled)
+        return {"loss": self.loss_of_critic.result(), "generator": self.loss_of_generator.result()}
+
+
+gan = Gan()
+gan.compile(keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01))
+told = Log()
+history = gan.fit(tf.data.Dataset.from_tensor_slices(X).shuffle(64).batch(8), epochs=4, verbose=0, callbacks=[told])
+print(history.history)
+save(generator=gan.generator, critic=gan.critic, first=gan.of_generator, second=gan.of_critic, seen=told.seen)
+""",
+    "fit_with_files_and_rates": """\
+def rate(epoch, now):
+    return now * 0.9
+
+
+model = network()
+model.compile(keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 10, 0.9)),
+              keras.losses.BinaryCrossentropy(from_logits=True), metrics=[keras.metrics.AUC(num_thresholds=20)], jit_compile=False)
+told = Log()
+best = keras.callbacks.ModelCheckpoint("best.weights.h5", monitor="loss", save_best_only=True, save_weights_only=True)
+table = keras.callbacks.CSVLogger("log.csv")
+model.fit(X, Y, batch_size=8, epochs=3, verbose=0, callbacks=[told, best, table])
+model.optimizer.learning_rate = 0.005
+told.model.stop_training = False
+slow = keras.callbacks.LearningRateScheduler(rate)
+history = model.fit(X[:32], Y[:32], batch_size=4, epochs=2, verbose=0, callbacks=[told, slow, keras.callbacks.TerminateOnNaN()])
+print(history.history, open("log.csv").read())
+save(model=model, optimizer=model.optimizer, seen=told.seen)
+""",
 }
 
 PROGRAMS = {name: Program(name, PRELUDE + body) for name, body in _BODIES.items()}
 #: What `make test` runs.
-QUICK = ["graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays"]
+QUICK = [
+    "graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays", "summaries_and_tables",
+]  # fmt: skip

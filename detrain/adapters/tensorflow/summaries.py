@@ -1,0 +1,119 @@
+"""Writers of summaries: after a resume their logs hold every event once.
+
+TensorFlow opens a log of a new name for each writer of each process. A killed attempt's log is cut back to the checkpoint like any file
+that is appended to, and the next attempt's log, which TensorBoard reads after it, goes on from there. TensorFlow opens its logs where
+Python does not see it, so each is opened once more here, for the session's watch over the script's files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import weakref
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.ops import summary_ops_v2
+
+from detrain.state.registry import Handler
+from detrain.state.restore import CannotBuild, Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk
+
+Writer = summary_ops_v2._ResourceSummaryWriter
+_MADE_OF = ("logdir", "max_queue", "flush_millis", "filename_suffix")
+#: Bytes of a record around what it holds: its length and two checksums (TFRecord).
+_FRAME = 16
+
+
+class _Made:
+    """What a writer was made of, and its log."""
+
+    def __init__(self, arguments: dict[str, Any], log: Path | None) -> None:
+        self.arguments, self.log = arguments, log
+
+
+_made: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
+
+
+def watch() -> None:
+    """See each writer that is made from now on."""
+    plain = Writer.__init__
+
+    @wraps(plain)
+    def init(writer: Any, create_fn: Any, init_op_fn: Any, *args: Any, **kwargs: Any) -> None:
+        given = getattr(init_op_fn, "keywords", {})
+        if not context.executing_eagerly() or not all(name in given for name in _MADE_OF):
+            plain(writer, create_fn, init_op_fn, *args, **kwargs)
+            return
+        arguments = {name: given[name].numpy() for name in _MADE_OF}
+        folder = Path(os.fsdecode(arguments["logdir"]))
+        before = set(folder.glob("*.tfevents.*"))
+        plain(writer, create_fn, init_op_fn, *args, **kwargs)
+        new = set(folder.glob("*.tfevents.*")) - before
+        log = new.pop() if len(new) == 1 else None
+        if log is not None:
+            _show(log)
+        _made[writer] = _Made(arguments, log)
+
+    Writer.__init__ = init
+
+
+def _show(log: Path) -> None:
+    """Let a log that TensorFlow has just opened be seen as one that was not there before, and all that is written to it come at its end."""
+    aside = log.with_name(f".{log.name}.aside")
+    log.rename(aside)
+    with open(log, "ab"):
+        pass
+    aside.rename(log)
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            is_log = os.path.samefile(f"/proc/self/fd/{number}", log)
+        except OSError:
+            continue  # closed meanwhile: by the listing itself
+        if is_log:
+            fcntl.fcntl(int(number), fcntl.F_SETFL, fcntl.fcntl(int(number), fcntl.F_GETFL) | os.O_APPEND)
+
+
+class WriterHandler(Handler):
+    """A writer: what it was made of, and whether it is closed. Its events are in its log."""
+
+    kind = "tensorflow.summary writer"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["closed"] = obj._closed
+        made = _made.get(obj)
+        if made is not None:
+            node["data"] = [[name, walk.child(_plain(value), f".{name}")] for name, value in made.arguments.items()]
+        if not obj._closed:
+            obj.flush()
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "data" not in node:
+            raise CannotBuild("nobody saw what it was made of")
+        arguments = {name: restore.value(ref) for name, ref in node["data"]}
+        return tf.summary.create_file_writer(**arguments)
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        made = _made.get(obj)
+        if made is not None and made.log is not None and not obj._closed:
+            obj.flush()
+            _keep_header(made.log)  # what the set-up code has written is in the log that the checkpoint knows
+        if node["closed"] and not obj._closed:
+            obj.close()
+
+
+def _plain(value: Any) -> Any:
+    return os.fsdecode(value) if isinstance(value, bytes) else int(value)
+
+
+def _keep_header(log: Path) -> None:
+    """Cut a log down to its first record, which tells its version."""
+    with open(log, "r+b") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        file.truncate(length + _FRAME)
