@@ -12,7 +12,7 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import lookup_ops
 
 from detrain.adapters import Settings
-from detrain.adapters.tensorflow import counters, data, summaries, tables, tensors, trackables
+from detrain.adapters.tensorflow import counters, data, tables, tensors, trackables, writers
 from detrain.adapters.tensorflow.watching import losses, watch_updates
 from detrain.state import objects
 from detrain.state.registry import register
@@ -22,7 +22,8 @@ register(tensors.VariableHandler(), tensors.Variable)
 register(trackables.WrapperHandler(), *trackables.WRAPPERS)
 register(data.DatasetHandler(), data.Dataset)
 register(data.IteratorHandler(), data.OwnedIterator)
-register(summaries.WriterHandler(), summaries.Writer)
+register(writers.SummaryWriterHandler(), writers.SummaryWriter)
+register(writers.RecordWriterHandler(), tf.io.TFRecordWriter)
 register(tables.TableHandler(), *tables.TABLES)
 register(objects.KeptHandler(), lookup_ops.InitializableLookupTableBase)
 register(counters.UnreadableHandler(), counters.Unreadable)
@@ -43,7 +44,7 @@ def prepare(settings: Settings) -> None:
     autograph.CONVERSION_RULES = (autograph.DoNotConvert("detrain"), *autograph.CONVERSION_RULES)
     counters.replace()
     data.patch()
-    summaries.watch()
+    writers.watch()
     tf.random.set_seed(settings.seed)
     if settings.is_deterministic:
         tf.config.experimental.enable_op_determinism()

@@ -401,7 +401,7 @@ def rate(epoch, now):
 
 
 model = network()
-model.compile(keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 10, 0.9)),
+model.compile(keras.optimizers.Adam(0.01),
               keras.losses.BinaryCrossentropy(from_logits=True), metrics=[keras.metrics.AUC(num_thresholds=20)], jit_compile=False)
 told = Log()
 best = keras.callbacks.ModelCheckpoint("best.weights.h5", monitor="loss", save_best_only=True, save_weights_only=True)

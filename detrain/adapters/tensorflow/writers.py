@@ -1,6 +1,6 @@
-"""Writers of summaries: after a resume their logs hold every event once.
+"""Writers of summaries and of records.
 
-TensorFlow opens a log of a new name for each writer of each process. A killed attempt's log is cut back to the checkpoint like any file
+Of summaries: TensorFlow opens a log of a new name for each writer of each process. A killed attempt's log is cut back to the checkpoint like any file
 that is appended to, and the next attempt's log, which TensorBoard reads after it, goes on from there. TensorFlow opens its logs where
 Python does not see it, so each is opened once more here, for the session's watch over the script's files.
 """
@@ -19,12 +19,13 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import summary_ops_v2
 
+from detrain.errors import CaptureError
 from detrain.state.registry import Handler
 from detrain.state.restore import CannotBuild, Restore
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
+from detrain.state.walk import Walk, keep
 
-Writer = summary_ops_v2._ResourceSummaryWriter
+SummaryWriter = summary_ops_v2._ResourceSummaryWriter
 _MADE_OF = ("logdir", "max_queue", "flush_millis", "filename_suffix")
 #: Bytes of a record around what it holds: its length and two checksums (TFRecord).
 _FRAME = 16
@@ -42,7 +43,7 @@ _made: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
 
 def watch() -> None:
     """See each writer that is made from now on."""
-    plain = Writer.__init__
+    plain = SummaryWriter.__init__
 
     @wraps(plain)
     def init(writer: Any, create_fn: Any, init_op_fn: Any, *args: Any, **kwargs: Any) -> None:
@@ -60,7 +61,7 @@ def watch() -> None:
             _show(log)
         _made[writer] = _Made(arguments, log)
 
-    Writer.__init__ = init
+    SummaryWriter.__init__ = init
 
 
 def _show(log: Path) -> None:
@@ -79,8 +80,8 @@ def _show(log: Path) -> None:
             fcntl.fcntl(int(number), fcntl.F_SETFL, fcntl.fcntl(int(number), fcntl.F_GETFL) | os.O_APPEND)
 
 
-class WriterHandler(Handler):
-    """A writer: what it was made of, and whether it is closed. Its events are in its log."""
+class SummaryWriterHandler(Handler):
+    """What it was made of, and whether it is closed. Its events are in its log."""
 
     kind = "tensorflow.summary writer"
     has_attributes = False
@@ -117,3 +118,18 @@ def _keep_header(log: Path) -> None:
     with open(log, "r+b") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         file.truncate(length + _FRAME)
+
+
+class RecordWriterHandler(Handler):
+    """A `TFRecordWriter` that has been closed; one that is open cannot be taken back."""
+
+    kind = "tensorflow.record writer"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        try:
+            obj.flush()
+        except tf.errors.FailedPreconditionError:
+            keep(node, "closed", is_loud=False)
+        else:
+            raise CaptureError("a file of records that is being written cannot be cut back to what it was")
