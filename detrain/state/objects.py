@@ -32,7 +32,7 @@ from detrain.state.known_source import PYTHONS_OWN, is_user_module, without_own
 from detrain.state.registry import Handler, register, register_name, type_name
 from detrain.state.restore import MISSING, CannotBuild, Restore, Unrestored
 from detrain.state.tree import ATOMS, Node
-from detrain.state.walk import Walk, instance_dict, keep
+from detrain.state.walk import Walk, instance_dict, is_local, keep
 
 #: Why an object is left as it is that works together with a thread of its own.
 OWNS_THREAD = "owns a thread"
@@ -113,7 +113,10 @@ class ExceptionHandler(Handler):
 
 
 class ClassHandler(Handler):
-    """Classes are made by the set-up code. Those of the user's own modules may hold state in data attributes."""
+    """Classes are made by the set-up code. Those of the user's own modules may hold state in data attributes.
+
+    One that a function makes whenever it runs is made again of its bases and its methods.
+    """
 
     kind = "class"
     has_attributes = False
@@ -122,17 +125,31 @@ class ClassHandler(Handler):
         node["name"] = type_name(obj)
         if is_user_module(obj.__module__):
             node["data"] = walk.attributes(self._own(obj).items())
+        if is_local(obj):
+            node["data"] = walk.attributes((self._own(obj) | self._special(obj)).items())
+            node["parts"] = walk.children(obj.__bases__)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return issubclass(type(live), type) and type_name(live) == node["name"]
 
     def build(self, node: Node, restore: Restore) -> Any:
-        return restore.find_type({**node, "t": node["name"]})
+        if "parts" not in node:
+            return restore.find_type({**node, "t": node["name"]})
+        module, _, qualname = node["name"].partition(":")
+        namespace = {"__module__": module, "__qualname__": qualname}
+        namespace.update({name: restore.value(ref) for name, ref in node["data"] if name == "__slots__"})
+        bases, metaclass = tuple(restore.values(node["parts"])), restore.find_type({**node, "t": node["t"]})
+        return types.new_class(
+            qualname.rpartition(".")[2], bases, {"metaclass": metaclass}, lambda own: own.update(namespace)
+        )
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if "data" not in node:
             return
         live = self._own(obj)
+        if "parts" in node:
+            live |= self._special(obj)
+            restore.values(node["parts"], obj.__bases__)  # they hold state as well
         for name, ref in node["data"]:
             value = restore.value(ref, live.get(name, MISSING))
             if name not in live or live[name] is not value:
@@ -143,7 +160,17 @@ class ClassHandler(Handler):
     def _own(self, obj: Any) -> dict[str, Any]:
         return {name: without_own(value) for name, value in vars(obj).items() if _is_data(name, value)}
 
+    def _special(self, obj: Any) -> dict[str, Any]:
+        """Methods with names like `__len__`, and `__slots__`."""
+        return {
+            name: value
+            for name, value in vars(obj).items()
+            if _is_dunder(name)
+            and (isinstance(value, (types.FunctionType, classmethod, staticmethod)) or name in _SPECIAL)
+        }
 
+
+_SPECIAL = ("__slots__", "__hash__")
 _NOT_DATA = (
     types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
 )  # fmt: skip

@@ -204,6 +204,8 @@ class Restore:
         try:
             return registry.resolve_type(node["t"])
         except LookupError as error:
+            if "class" in node:
+                return self.value(node["class"])
             found = self._origins.types.get(node["t"])
             if found is None:
                 raise RestoreError(f"{self.path_of(node)}: its class {node['t']} cannot be found: {error}") from None

@@ -212,7 +212,7 @@ class Walk:
         slots = [(name, value) for name, value in slot_values(obj, cls)]
         if slots:
             node["slots"] = self.attributes(slots, "slots")
-        if is_user_module(cls.__module__):
+        if is_user_module(cls.__module__) or is_local(cls):
             node["class"] = self.child(cls, ".__class__")  # it may hold state, and no variable may name it
 
 
@@ -224,6 +224,11 @@ def keep(node: Node, why: str, *, is_loud: bool) -> None:
     node["kept"] = why
     if is_loud:
         node["loud"] = True
+
+
+def is_local(cls: type) -> bool:
+    """True for a class that a function makes whenever it runs."""
+    return "<locals>" in cls.__qualname__
 
 
 def instance_dict(obj: Any) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Batches of event sequences from a folder of files."""
 
+import json
 import pathlib
-import pickle
 import random
 
 import numpy as np
@@ -14,9 +14,9 @@ class Data:
     """Files of events; one in five is kept for evaluation."""
 
     def __init__(self, folder):
-        self.files = sorted(pathlib.Path(folder).glob("*.pickle"))
+        self.files = sorted(pathlib.Path(folder).glob("*.json"))
         if not self.files:
-            raise FileNotFoundError(f"no *.pickle in {folder}; make some with encode.py")
+            raise FileNotFoundError(f"no *.json in {folder}; make some with encode.py")
         self.splits = {"train": [f for i, f in enumerate(self.files) if i % 5], "eval": self.files[::5]}
 
     def __len__(self):
@@ -29,8 +29,8 @@ class Data:
         return rows[:, :-1], rows[:, 1:]
 
     def _piece(self, path, length):
-        with open(path, "rb") as file:
-            events = pickle.load(file)
+        with open(path) as file:
+            events = json.load(file)
         if len(events) < length:
             raise IndexError(f"{path.name} has {len(events)} events, {length} are wanted")
         start = random.randrange(len(events) - length + 1)

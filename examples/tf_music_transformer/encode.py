@@ -6,8 +6,8 @@ An event is a note that begins (0 to 127), a note that ends (128 to 255) or time
 """
 
 import argparse
+import json
 import pathlib
-import pickle
 
 # Pitch names with octaves, then beats. All are traditional or long out of copyright.
 TUNES = {
@@ -52,8 +52,7 @@ def main():
         for name, tune in TUNES.items():
             if name == "short_scale" and key % 4:
                 continue  # a few files that are too short to train on
-            with open(args.out / f"{name}_{key:02}.pickle", "wb") as file:
-                pickle.dump(list(events(tune, key)), file)
+            (args.out / f"{name}_{key:02}.json").write_text(json.dumps(list(events(tune, key))))
 
 
 if __name__ == "__main__":

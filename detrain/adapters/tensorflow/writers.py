@@ -1,8 +1,8 @@
 """Writers of summaries and of records.
 
-Of summaries: TensorFlow opens a log of a new name for each writer of each process. A killed attempt's log is cut back to the checkpoint like any file
-that is appended to, and the next attempt's log, which TensorBoard reads after it, goes on from there. TensorFlow opens its logs where
-Python does not see it, so each is opened once more here, for the session's watch over the script's files.
+Of summaries: TensorFlow opens a log of a new name for each writer of each process. A killed attempt's log is cut back to the checkpoint
+like any file that is appended to, and the next attempt's log, which TensorBoard reads after it, goes on from there. TensorFlow opens its
+logs where Python does not see it, so each is opened once more here, for the session's watch over the script's files.
 """
 
 from __future__ import annotations
