@@ -40,6 +40,7 @@ class World:
 
     is_user_file: Callable[[str], bool]
     is_below: Callable[[str], bool]  # a file that runs the script and is no part of it
+    function_in: Callable[[str], str | None]  # the one of a library's file in which alone training loops stand, if that is known
     modules: Callable[[], dict[str, types.ModuleType]]  # the user's, by name
     name_of: Callable[[str], str]  # of a module: the script's is not `__main__`
     has_optimizer: Callable[[], bool]
@@ -56,7 +57,7 @@ class Observer:
 
     def __init__(self, probes: Probes, world: World) -> None:
         self._world = world
-        self._stack = Stack(probes.sites, world.is_below)
+        self._stack = Stack(probes.sites, world.is_below, world.function_in)
         self._sites = probes.sites
         self._finder = NestFinder(self._must_see_update)
         self._began_s = time.monotonic()

@@ -17,9 +17,12 @@ from detrain.tracer.sizes import attributes_of
 class Stack:
     """Finds the sites around an event. Files without probes, a library's, get sites when gradients are computed inside their loops."""
 
-    def __init__(self, sites: dict[tuple[str, int], Site], is_below: Callable[[str], bool]) -> None:
+    def __init__(
+        self, sites: dict[tuple[str, int], Site], is_below: Callable[[str], bool], function_in: Callable[[str], str | None]
+    ) -> None:
         self._sites = sites
         self._is_below = is_below
+        self._function_in = function_in
         self._loops: dict[str, dict[int, list[LoopSite]]] = {}
         self._headers: dict[tuple[str, int], ast.expr | None] = {}
 
@@ -65,7 +68,8 @@ class Stack:
         key = frame.f_code.co_filename, loop.line
         site = self._sites.get(key)
         if site is None:
-            if not may_watch:
+            function = self._function_in(frame.f_code.co_filename)
+            if not may_watch or function not in (None, frame.f_code.co_name):
                 return None
             site = self._sites[key] = Site(*key, loop.end_line, is_probed=False)
         if not site.is_probed and site.watched is not frame:

@@ -14,6 +14,7 @@ Every adapter is a module with the same functions, loaded when the script has lo
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 #: Framework to the module that knows it.
@@ -31,6 +32,11 @@ LOOPS = {
     "keras/src/backend/tensorflow/trainer.py": "fit",
     "keras/src/backend/torch/trainer.py": "fit",
 }
+
+
+def function_in(filename: str) -> str | None:
+    """The function of a library's file in which its training loops stand; None if that is not known."""
+    return next((name for end, name in LOOPS.items() if filename.endswith(f"{os.sep}{end}")), None)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Attempt:
             self._on_code,
             only_known=self._only_known(info),
             load_of=info.load_of,
-            libraries=adapters.LOOPS,
+            function_in=adapters.function_in,
             aside=self.frameworks.aside,
         )
 

@@ -49,6 +49,7 @@ class Tracing:
             World(
                 is_user_file=lambda name: name in self.digests,
                 is_below=_is_below,
+                function_in=adapters.function_in,
                 modules=self._modules,
                 name_of=lambda name: self._script_name if name == "__main__" else name,
                 has_optimizer=self.frameworks.has_optimizer,

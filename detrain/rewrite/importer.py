@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import xxhash
@@ -40,11 +39,11 @@ class Instrumenter:
         on_code: Callable[[str, types.CodeType], None],
         *,
         only_known: bool = False,
-        libraries: Mapping[str, str] = MappingProxyType({}),
+        function_in: Callable[[str], str | None] = lambda _: None,
         load_of: Callable[[str], tuple[int, int, str] | None] = lambda _: None,
         aside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        """`libraries`: ends of the paths of files, to the function whose loops carry hooks like the user's.
+        """`function_in`: of a library's file, the function whose loops carry hooks like the user's, if there is one.
 
         `aside` is held while a file is compiled: what that draws must not be missing where the cache has the code.
         """
@@ -52,7 +51,7 @@ class Instrumenter:
         self._cache = cache
         self._on_code = on_code
         self._only_known = only_known
-        self._libraries = libraries
+        self._function_in = function_in
         self._load_of = load_of
         self._aside = aside
         self.loops: dict[str, dict[int, int]] = {}
@@ -61,9 +60,6 @@ class Instrumenter:
     def is_named(self, filename: str) -> bool:
         """True if inst.info names a loop of a library's file, or if it is known to hold some."""
         return os.path.normpath(filename) in self._parts or self._function_in(filename) is not None
-
-    def _function_in(self, filename: str) -> str | None:
-        return next((name for end, name in self._libraries.items() if filename.endswith(f"{os.sep}{end}")), None)
 
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Code of a source file. A file that Python itself cannot compile raises what Python raises."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
 
@@ -31,8 +31,11 @@ class Watch:
         self._on_update, self._on_gradient = on_update, on_gradient
         self._wrap_gradient()
         self._wrap_calls()
-        for name in _ASSIGNMENTS:
-            self._wrap_assignment(name)
+        self._is_assigning = False
+        for kind in _kinds_of(Variable):
+            for name in _ASSIGNMENTS:
+                if name in vars(kind):
+                    self._wrap_assignment(kind, name)
 
     def _wrap_gradient(self) -> None:
         plain = backprop.GradientTape.gradient
@@ -67,12 +70,18 @@ class Watch:
 
         atomic_function.AtomicFunction.call_flat = call_flat
 
-    def _wrap_assignment(self, name: str) -> None:
-        plain = getattr(Variable, name)
+    def _wrap_assignment(self, kind: Any, name: str) -> None:
+        plain = getattr(kind, name)
 
         @wraps(plain)
         def assign(variable: Any, *args: Any, **kwargs: Any) -> Any:
-            result = plain(variable, *args, **kwargs)
+            if self._is_assigning:  # a derived class asks the one that it is derived from
+                return plain(variable, *args, **kwargs)
+            self._is_assigning = True
+            try:
+                result = plain(variable, *args, **kwargs)
+            finally:
+                self._is_assigning = False
             if _trained.get(id(variable.handle)) is not None:
                 if context.executing_eagerly():
                     self._on_update()
@@ -80,7 +89,14 @@ class Watch:
                     _mark(ops.get_default_graph(), updates=True)
             return result
 
-        setattr(Variable, name, assign)
+        setattr(kind, name, assign)
+
+
+def _kinds_of(kind: Any) -> Iterator[Any]:
+    """A class, and all that are derived from it."""
+    yield kind
+    for derived in type.__subclasses__(kind):
+        yield from _kinds_of(derived)
 
 
 def _mark(graph: Any, *, updates: bool = False) -> None:
