@@ -232,12 +232,19 @@ class ComposedIteratorHandler(Handler):
         reduced = reduce_iterator(live)
         if len(reduced[1]) != len(node["parts"]):
             return False
+        if type(live) is itertools.cycle and not self._is_at(reduced[1][0], restore.tree.nodes[node["parts"][0][1]]):
+            return False
         args = [restore.value(ref, old) for ref, old in zip(node["parts"], reduced[1], strict=True)]
         state = restore.value(node["state"], reduced[2] if len(reduced) > 2 else MISSING) if "state" in node else None
         same_args = all(
             new is old or (type(new) is int and new == old) for new, old in zip(args, reduced[1], strict=True)
         )
         return same_args and (state == (reduced[2] if len(reduced) > 2 else None))
+
+    @staticmethod
+    def _is_at(live: Any, node: Node) -> bool:
+        """False if a `cycle` that has come around is elsewhere: what it tells of is an iterator made for the question, which cannot be set."""
+        return "index" not in node or reduce_iterator(live)[2:] == (node["index"],)
 
     def _make(self, node: Node, restore: Restore, live: list[Any]) -> Any:
         if node["t"] in _LOOK_AT_ONCE:
@@ -383,10 +390,10 @@ def shape_of(code: types.CodeType) -> str:
     return xxhash.xxh3_64_hexdigest(code.co_code[::2])
 
 
-#: Iterators that may be stepped while their loaders hand out nothing: they look at no element.
+#: Iterators that may be stepped while their loaders hand out nothing, for ever: they look at no element, and go nowhere else at the end.
 silent_types = {
     type_name(one) for one in (*_SEQUENCE_ITERATORS, *_RANGE_ITERATORS, *_DRAINING_ITERATORS, enumerate, zip, itertools.islice,
-                               itertools.chain, itertools.cycle, itertools.zip_longest, itertools.count, itertools.repeat)
+                               itertools.count, itertools.repeat)
 }  # fmt: skip
 #: Told True and False around the steps of a generator that hands on its elements unseen: a loader need not load them.
 on_blind_steps: list[Callable[[bool], None]] = []

@@ -42,17 +42,22 @@ def events(tune, key):
         yield 128 + note
 
 
+def pieces(num_keys):
+    """File name and events of each tune in each key; a few are too short to train on."""
+    for key in range(num_keys):
+        for name, tune in TUNES.items():
+            if name != "short_scale" or key % 4 == 0:
+                yield f"{name}_{key:02}.json", list(events(tune, key))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--keys", type=int, default=12, help="transpositions of each tune")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for key in range(args.keys):
-        for name, tune in TUNES.items():
-            if name == "short_scale" and key % 4:
-                continue  # a few files that are too short to train on
-            (args.out / f"{name}_{key:02}.json").write_text(json.dumps(list(events(tune, key))))
+    for name, piece in pieces(args.keys):
+        (args.out / name).write_text(json.dumps(piece))
 
 
 if __name__ == "__main__":

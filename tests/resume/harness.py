@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -176,7 +177,34 @@ class Place:
         """Every file that the program has made, by its name in the working folder."""
         found = sorted(path for path in self.work.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
         names = {str(path.relative_to(self.work)): path for path in found}
-        return {name: path.read_bytes() for name, path in names.items() if name not in self.program.sources}
+        files = {name: path for name, path in names.items() if name not in self.program.sources}
+        logs = [path for path in files.values() if ".tfevents." in path.name]
+        contents = {name: _read(path) for name, path in files.items() if path not in logs}
+        for path in logs:  # each attempt has a log of its own, which TensorBoard reads one after the other
+            name = f"{path.parent.relative_to(self.work)}/events"
+            contents[name] = contents.get(name, b"") + b"".join(_events(path.read_bytes()))
+        return contents
+
+
+def _read(path: Path) -> bytes:
+    """What is in a file; of a model that Keras has saved, its weights: beside them stand the time, and addresses of objects."""
+    if path.suffix != ".keras":
+        return path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        return archive.read("model.weights.h5")
+
+
+def _events(log: bytes) -> Iterator[bytes]:
+    """The events of a log for TensorBoard, but for the one that tells its version, and without their times.
+
+    It is made of records: a length, two checksums and an `Event`, whose first field is a tag of one byte and the time in eight.
+    """
+    place = 0
+    while place < len(log):
+        length = int.from_bytes(log[place : place + 8], "little")
+        if place:
+            yield log[place + 12 + 9 : place + 12 + length]
+        place += 16 + length
 
 
 def kill_group(pid: int) -> None:

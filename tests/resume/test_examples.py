@@ -1,6 +1,8 @@
 """The examples, killed and run again: their own saved files have the bits of an uninterrupted run."""
 
+import json
 import random
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +16,16 @@ from .test_kills import SOAK_KILLS
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def example(name: str, *arguments: str) -> Program:
-    return Program(name, (EXAMPLES / name / "train.py").read_text(encoding="utf-8"), arguments=arguments)
+def example(name: str, *arguments: str, files: dict[str, str] | None = None) -> Program:
+    return Program(name, (EXAMPLES / name / "train.py").read_text(encoding="utf-8"), files or {}, arguments)
+
+
+def music() -> Program:
+    folder = EXAMPLES / "tf_music_transformer"
+    encode = runpy.run_path(str(folder / "encode.py"))
+    tunes = {f"data/{name}": json.dumps(piece) for name, piece in encode["pieces"](8)}
+    sources = {name: (folder / name).read_text(encoding="utf-8") for name in ("data.py", "model.py")}
+    return example(folder.name, "--epochs", "3", "--length", "40", files={**sources, **tunes})
 
 
 #: With less to do than by default; what an example prints and saves first tells where a kill can be aimed.
@@ -24,6 +34,7 @@ SHORT = [
     pytest.param(
         example("torch_char_lm", "--max_iters=60", "--eval_interval=20"), "step 30", "ckpt.pt", id="torch_char_lm"
     ),
+    pytest.param(music(), "epoch 1 batch", "last.keras", id="tf_music_transformer"),
 ]
 
 

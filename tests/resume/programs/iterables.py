@@ -531,7 +531,7 @@ draw = endless(Scaled(loader)).__next__
 for epoch in range(2):
     for batch, (x, y) in enumerate(first(loader, 6)):
         log(epoch, batch, step(model, optimizer, x, y))
-    for x, y in limited(loader, 15):
+    for x, y in limited(loader, 17):
         log(epoch, 6, step(model, optimizer, x, y))
     for x, y in (pair for pair in itertools.islice(loader, 7)):
         log(epoch, 7, step(model, optimizer, x, y))
