@@ -243,7 +243,7 @@ class ComposedIteratorHandler(Handler):
 
     @staticmethod
     def _is_at(live: Any, node: Node) -> bool:
-        """False if a `cycle` that has come around is elsewhere. It tells of an iterator that is made for the question; setting that is no use."""
+        """False if a `cycle` that has come around is elsewhere; the iterator that it tells of is made for the question."""
         return "index" not in node or reduce_iterator(live)[2:] == (node["index"],)
 
     def _make(self, node: Node, restore: Restore, live: list[Any]) -> Any:

@@ -1,7 +1,7 @@
 """Loaders whose calls are counted and replayed; without a framework."""
 
-import csv
 import random
+import sqlite3
 import sys
 import types
 
@@ -12,12 +12,17 @@ from detrain.session.loading import Loading, check
 from detrain.state.walk import Walk
 
 
+def cursor():
+    numbers = "with recursive n(i) as (select 0 union all select i + 1 from n where i < 999) select i from n"
+    return sqlite3.connect(":memory:").execute(numbers)
+
+
 class Rows:
-    """Gives numbers; its reader cannot be captured."""
+    """Gives numbers; its cursor cannot be captured."""
 
     def __init__(self):
         self.rng = random.Random(1)
-        self.reader = csv.reader(map(str, range(1000)))
+        self.reader = cursor()
         self.given = 0
 
     def get(self, skip=0):
@@ -120,7 +125,7 @@ def test_calls_that_draw_from_a_process_wide_generator_are_named(loading):
 def test_arguments_that_are_not_values_are_named(loading):
     made, rows = loading()
     rows.rng = random.Random(0)
-    rows.reader = csv.reader(map(str, range(1000)))
+    rows.reader = cursor()
     with pytest.raises(TypeError):
         rows.get([1])
     assert "not plain values" in checkpoint(made, rows).nodes[0]["kept"]

@@ -265,7 +265,7 @@ for epoch in range(2):  # <epoch>
         learn(model, optimizer, x, y)
         optimizer.step()  # <update>
 """,
-        loaders=(called("train.Table.read_some", persistent=False),),
+        loaders=(called("train.Table.read_some", persistent=True),),
         **VARIED_BY_32,
     ),
     program(
