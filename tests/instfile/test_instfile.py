@@ -59,3 +59,11 @@ def test_lines_that_hold_no_loop_are_named(tmp_path):
         instfile.UsageError, match=r"train\.py:3 as the batch loop, but no loop begins on that line.*lines 1, 2"
     ):
         instfile.check_lines(tmp_path / "inst.info", info)
+
+
+def test_the_committed_inst_info_is_that_of_the_examples_sources():
+    root = Path(__file__).parents[2]
+    info = instfile.read(root / "tf-ckpt" / "inst.info", root / "examples" / "tf_music_transformer")
+    assert info.sources
+    assert {name: instfile.digest_of(name) for name in info.sources} == info.sources
+    assert info.extra["dataloader"]["full_name"] == "data.Data"

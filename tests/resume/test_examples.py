@@ -3,6 +3,7 @@
 import json
 import random
 import runpy
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +51,17 @@ def test_example_killed_in_the_middle_saves_the_same_files(tmp_path, new_place, 
     assert any(name.endswith(file) for name in expected.files)
     life = live(new_place(program), "5batches", [Moment(text=text), Moment(delay_s=4.0, is_whole_group=False)])
     assert differences(expected, life) == []
+    assert life.resumes
+
+
+def test_music_transformer_runs_from_the_committed_inst_info(tmp_path, new_place):
+    expected = uninterrupted(tmp_path / "reference", music())
+    place = new_place(music())
+    place.run_directory.mkdir()
+    shutil.copy(EXAMPLES.parent / "tf-ckpt" / "inst.info", place.run_directory)
+    life = live(place, "5batches", [Moment(text="epoch 1 batch")])
+    assert differences(expected, life) == []
+    assert "training loop found" not in "".join(attempt.stderr for attempt in life.attempts)
     assert life.resumes
 
 
