@@ -416,8 +416,40 @@ save(model=model, optimizer=model.optimizer, seen=told.seen)
 """,
 }
 
+_ON_TORCH = """\
+import hashlib, os
+os.environ["KERAS_BACKEND"] = "torch"
+import numpy as np
+import keras
+
+X = np.random.RandomState(0).randn(64, 6).astype("float32")
+Y = (X.sum(1) > 0).astype("float32")
+
+
+class Log(keras.callbacks.Callback):
+    seen = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen += 1
+        print("batch", self.seen, batch, repr(float(logs["loss"])), flush=True)
+
+
+layers = [keras.layers.Dense(8, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3)]
+model = keras.Sequential([*layers, keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True), metrics=["accuracy"])
+stop = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
+slower = keras.callbacks.ReduceLROnPlateau(patience=1)
+history = model.fit(X, Y, batch_size=8, epochs=4, validation_split=0.25, verbose=0, callbacks=[Log(), stop, slower])
+with open("result.txt", "w") as file:
+    file.write(f"history {history.history}\\n")
+    for number, value in enumerate([*model.get_weights(), *map(keras.ops.convert_to_numpy, model.optimizer.variables)]):
+        file.write(f"{number} {hashlib.sha1(value.tobytes()).hexdigest()}\\n")
+"""
+
 PROGRAMS = {name: Program(name, PRELUDE + body) for name, body in _BODIES.items()}
+PROGRAMS["fit_on_torch"] = Program("fit_on_torch", _ON_TORCH)
 #: What `make test` runs.
 QUICK = [
     "graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays", "summaries_and_tables",
+    "fit_on_torch",
 ]  # fmt: skip
