@@ -9,7 +9,7 @@ import numpy as np
 from detrain.adapters import Settings
 from detrain.errors import CaptureError
 from detrain.state.objects import register_value
-from detrain.state.registry import Handler, Stretch, register
+from detrain.state.registry import Handler, Stretch, derived_from, register
 from detrain.state.restore import Restore
 from detrain.state.sharing import memory_within
 from detrain.state.tree import Node
@@ -287,7 +287,8 @@ register(ScalarHandler(), np.generic)
 register(RowHandler(), np.void)
 register(GeneratorHandler(), np.random.Generator, np.random.RandomState)
 register(BitGeneratorHandler(), np.random.BitGenerator)
-register_value(np.dtype, lambda v: (dtype_text(v),), text_dtype)
+for _cls in derived_from(np.dtype):  # each kind is a class of its own, written in C
+    register_value(_cls, lambda v: (dtype_text(v),), text_dtype)
 
 
 def prepare(settings: Settings) -> None:

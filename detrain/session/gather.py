@@ -212,11 +212,12 @@ def _replay(tree: Tree, around: Surroundings) -> None:
 
 def restore(
     tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, loading: Loading,
-    put_back_files: Callable[[], None],
+    put_back_files: Callable[[], None], set_aside: Callable[[], str],
 ) -> list[str]:  # fmt: skip
     """Bring the live program to the state of a tree; returns the leaves that may not be as they were, with the reasons.
 
-    `put_back_files` is called when the script's open files have been flushed and before anything is restored into them.
+    `put_back_files` is called when the script's open files have been flushed and before anything is restored into them, `set_aside` if
+    it is found later on that the checkpoint held too little.
     Raises `RestoreError` naming what cannot be restored.
     """
     live = live_roots(around, generators)
@@ -239,7 +240,7 @@ def restore(
         raise RestoreError(
             f"{', '.join(lost)}: the loop has given it to the framework for the whole process; it is not there yet"
         )
-    restoring = Restore(tree, walk, origins)
+    restoring = Restore(tree, walk, origins, set_aside)
     restored = restoring.run(live)
     for prefix, module in around.modules:
         _write_globals(prefix, module, restored, live)

@@ -106,8 +106,9 @@ class Resume:
 
         session.frameworks.wait()
         doubtful = gather.restore(
-            tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files
-        )
+            tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files,
+            lambda: set_aside(target.path),
+        )  # fmt: skip
         session.frameworks.wait()  # the script may go on with it on other streams
         self._check_leaves(doubtful)
         session.frameworks.set_flags(meta["flags"])  # restoring has registered hooks, which are counted
@@ -161,6 +162,12 @@ class Resume:
             f"resumed at epoch {checkpoint.meta['epoch']}, batch {checkpoint.meta['batch']} from {checkpoint.name}, "
             f"{seconds:.1f} s after the start{again}"
         )
+
+
+def set_aside(path: Path) -> str:
+    """Let later attempts pass over a checkpoint; says so."""
+    path.rename(path.with_name(f"{path.name}.unusable"))
+    return f"{path.name} has been set aside; the same command, given again, resumes from an earlier checkpoint"
 
 
 def leads_to(loop: Loop, position: list[list[Any]]) -> bool:

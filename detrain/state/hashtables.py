@@ -45,13 +45,15 @@ def hashes_by_value(obj: Any) -> bool:
     """True if an object's hash is made of values, so that it finds the same slot in the next process."""
     kind: Any = type(obj)
     hash_function: Any = kind.__hash__
-    if hash_function in (tuple.__hash__, frozenset.__hash__):
+    if hash_function is tuple.__hash__ or hash_function is frozenset.__hash__:
         return all(map(hashes_by_value, obj))
     if hash_function is float.__hash__ or isinstance(obj, np.generic):
         return bool(obj == obj)  # NaN hashes by its address
     if dataclasses.is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen:  # noqa: B009 - not in typeshed
         return all(hashes_by_value(getattr(obj, field.name)) for field in dataclasses.fields(kind))
-    return hash_function in _HASHED_BY_VALUE
+    return any(
+        hash_function is one for one in _HASHED_BY_VALUE
+    )  # not `in`: what a C library defines may not be hashable
 
 
 def read(obj: Any) -> Table | None:

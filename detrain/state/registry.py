@@ -196,7 +196,12 @@ def names_of_several() -> frozenset[str]:
 
 
 def _all_classes() -> Iterator[type]:
-    pending, seen = [object], set[type]()
+    return derived_from(object)
+
+
+def derived_from(base: type) -> Iterator[type]:
+    """A class, and all classes that are derived from it so far."""
+    pending, seen = [base], set[type]()
     while pending:
         cls = pending.pop()
         if cls not in seen:

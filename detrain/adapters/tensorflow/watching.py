@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
@@ -13,6 +13,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import func_graph, ops
 
 from detrain.adapters.tensorflow.tensors import EagerTensor, Variable
+from detrain.state.registry import derived_from
 
 Reading = tuple[bytes, list[float]]
 
@@ -32,7 +33,7 @@ class Watch:
         self._wrap_gradient()
         self._wrap_calls()
         self._is_assigning = False
-        for kind in _kinds_of(Variable):
+        for kind in derived_from(Variable):
             for name in _ASSIGNMENTS:
                 if name in vars(kind):
                     self._wrap_assignment(kind, name)
@@ -90,13 +91,6 @@ class Watch:
             return result
 
         setattr(kind, name, assign)
-
-
-def _kinds_of(kind: Any) -> Iterator[Any]:
-    """A class, and all that are derived from it."""
-    yield kind
-    for derived in type.__subclasses__(kind):
-        yield from _kinds_of(derived)
 
 
 def _mark(graph: Any, *, updates: bool = False) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -49,8 +50,8 @@ def _unseen(plain: Callable[..., Any]) -> Callable[..., Any]:
 class TensorHandler(Handler):
     """A tensor: its storage, how it looks into it, its gradient, and whether it wants one.
 
-    A tensor that carries a graph is captured without it. The restored one wants a gradient as before and raises when one
-    reaches it, because the graph behind it is gone.
+    A tensor that carries a graph is captured without it. In the restored one's place in the graph stands what raises when a gradient
+    comes to it.
     """
 
     kind = "torch.Tensor"
@@ -73,11 +74,9 @@ class TensorHandler(Handler):
             return
         node["strides"], node["offset"] = list(obj.stride()), obj.storage_offset()
         if obj.grad_fn is not None:
-            node["graph"] = str(obj.grad_fn.name())
+            node["graph"] = str(obj.grad_fn.name()) if gone is None else gone.function
             if obj._is_view() and obj._base.is_leaf:
                 node["base"] = walk.child(obj._base, ".<base>")
-        elif gone is not None:
-            node["graph"] = gone.function
         elif obj.is_leaf and obj.grad is not None:
             node["grad"] = walk.child(obj.grad, ".grad")
         storage = obj.untyped_storage()
@@ -135,7 +134,7 @@ class TensorHandler(Handler):
             )
             if not same_look or storage.data_ptr() != obj.untyped_storage().data_ptr():
                 obj.data = _look(node, storage)
-        if obj.requires_grad != node["requires_grad"]:
+        if "graph" not in node and obj.requires_grad != node["requires_grad"]:
             obj.requires_grad_(node["requires_grad"])
         for name in _HOOKS:
             live_hooks = getattr(obj, name, None)
@@ -148,7 +147,7 @@ class TensorHandler(Handler):
         if "graph" in node and obj.grad_fn is not None:
             return  # it looks into what has been restored, and hands gradients on to it
         if "graph" in node:
-            obj.register_hook(_GraphIsGone(restore.path_of(node), node["graph"]))
+            _cut(obj, GoneGraph(restore.path_of(node), node["graph"], restore.set_aside))
         elif obj.is_leaf:
             live_grad = obj.grad
             if "grad" in node:
@@ -173,23 +172,48 @@ def _is_same_view(live: Any, node: Node, restore: Restore) -> bool:
     return is_same_look and restore.value(node["base"], live._base) is live._base
 
 
-def _graph_gone_of(obj: Any) -> _GraphIsGone | None:
-    """What stands on a tensor that has been restored without its graph."""
-    hooks = (getattr(obj, "_backward_hooks", None) or {}).values()
-    return next((hook for hook in hooks if type(hook) is _GraphIsGone), None)
+def _graph_gone_of(obj: Any) -> GoneGraph | None:
+    """What stands in the place of the graph of a tensor that has been restored without."""
+    return getattr(obj.grad_fn, "gone", None)
 
 
-class _GraphIsGone:
-    """A gradient hook of a restored tensor whose graph is not in the checkpoint."""
+class GoneGraph:
+    """The graph of a restored tensor, which is not in the checkpoint."""
 
-    def __init__(self, path: str, function: str) -> None:
-        self.path, self.function = path, function
+    #: Those that some graph may still hold.
+    alive: weakref.WeakSet[GoneGraph] = weakref.WeakSet()
 
-    def __call__(self, grad: Any) -> None:
+    def __init__(self, path: str, function: str, set_aside: Callable[[], str]) -> None:
+        self.path, self.function, self._set_aside = path, function, set_aside
+        GoneGraph.alive.add(self)
+
+    def fail(self) -> NoReturn:
+        """A gradient has come here."""
         raise RestoreError(
             f"a gradient flows into {self.path}, which was made by {self.function} before the checkpoint; its graph is not in the "
-            "checkpoint, so this resume cannot be exact. Detach what is carried from one batch to the next, or checkpoint by epoch"
+            f"checkpoint, so this resume cannot be exact. {self._set_aside()}. To come by without, detach what is carried from one "
+            "batch to the next, or checkpoint by epoch"
         )
+
+
+class _Cut(torch.autograd.Function):  # type: ignore[misc]
+    """Puts a tensor where its graph would go on."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Any, tensor: Any, gone: GoneGraph) -> Any:  # noqa: ARG004 - the anchor is what wants a gradient
+        ctx.gone = gone
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:  # noqa: ARG004
+        ctx.gone.fail()
+
+
+def _cut(tensor: torch.Tensor, gone: GoneGraph) -> None:
+    """Give a leaf that wants no gradient a place in a graph that begins with it."""
+    with torch.enable_grad():
+        _Cut.apply(torch.zeros((), requires_grad=True), tensor, gone)
 
 
 def _refuse_exotic(obj: Any) -> None:

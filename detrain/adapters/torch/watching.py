@@ -13,13 +13,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
-from detrain.adapters.torch import devices
+from detrain.adapters.torch import devices, tensors
 
 
 def has_optimizer() -> bool:
     """True if the script has made an optimizer, whose steps are reported."""
     # By type, not isinstance: that asks proxies and lazy modules for their __class__, which runs code of theirs.
     return any(issubclass(type(obj), torch.optim.Optimizer) for obj in gc.get_objects())
+
+
+#: Which of the arguments behind the outputs says to what alone gradients are wanted.
+_INPUTS = 3
 
 
 class Watch:
@@ -32,6 +36,8 @@ class Watch:
         torch.autograd._engine_run_backward = self._run_backward
 
     def _run_backward(self, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if tensors.GoneGraph.alive and len(args) > _INPUTS and args[_INPUTS]:
+            _check_graph(outputs)  # the backward pass does not go where it is not asked to
         self._on_gradient(outputs)
         return self._plain(outputs, *args, **kwargs)
 
@@ -134,16 +140,30 @@ def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else 0
 
 
+def _check_graph(outputs: Any) -> None:
+    """Fail if the graph behind some outputs ends at what a checkpoint did not hold, also if the script asks for other gradients alone."""
+    for node in _graph(outputs):
+        gone = getattr(node, "gone", None)
+        if isinstance(gone, tensors.GoneGraph):
+            gone.fail()
+
+
 def _leaves(outputs: Any) -> Iterator[torch.Tensor]:
     """The leaves that a backward pass from some outputs comes to."""
-    tensors = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-    pending = [one.grad_fn for one in tensors if isinstance(one, torch.Tensor) and one.grad_fn is not None]
-    seen = set(pending)
-    while pending:
-        node = pending.pop()
+    for node in _graph(outputs):
         variable = getattr(node, "variable", None)
         if isinstance(variable, torch.Tensor):
             yield variable
+
+
+def _graph(outputs: Any) -> Iterator[Any]:
+    """The nodes of the graph behind some outputs."""
+    given = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    pending = [one.grad_fn for one in given if isinstance(one, torch.Tensor) and one.grad_fn is not None]
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        yield node
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
