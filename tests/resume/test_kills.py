@@ -6,7 +6,7 @@ import pytest
 
 from .conftest import note, seed_of
 from .harness import Moment, differences, live_at_random
-from .programs import PROGRAMS, QUICK
+from .programs import PROGRAMS, QUICK, Program
 
 #: Programs that cannot be resumed, which must be said; the test below holds what is said.
 REFUSED = {"threads_prefetching": "threads.Thread"}
@@ -39,6 +39,43 @@ def test_what_cannot_be_resumed_is_named_and_refused(program, killed, reference)
     second = place.attempt("1batches")
     assert second.status == 2
     assert f"not in the checkpoint: {REFUSED[program.name]}" in second.stderr
+
+
+LOSSES_OF_FOUR_BATCHES = """\
+import time
+import torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters(), 0.01)
+total = 0.0
+for batch in range(40):
+    x = torch.randn(16, 4)
+    total = total + (model(x) - x.sum(1, keepdim=True)).square().mean()
+    if batch % 4 == 3:
+        for parameter, gradient in zip(model.parameters(), torch.autograd.grad(total, list(model.parameters()))):
+            parameter.grad = gradient
+        optimizer.step()
+        total = 0.0
+    print("batch", 0, batch, repr(float(total)), flush=True)
+    time.sleep(0.01)
+print("batch end", model.weight.tolist(), model.bias.tolist(), flush=True)
+"""
+
+
+def test_checkpoint_between_a_loss_and_its_gradient_is_set_aside_when_that_shows(killed, reference):
+    program = Program("losses_of_four_batches", LOSSES_OF_FOUR_BATCHES)
+    expected = reference(program).attempts[0]
+    place = killed.new_place(program)
+    assert place.attempt("3batches", Moment(batches=23)).is_killed  # checkpoints after 3, 6, …: of 21 of them the last
+    failed = place.attempt("3batches")
+    assert failed.status == 1
+    assert "a gradient flows into train.total, which was made by AddBackward0" in failed.stderr
+    assert "has been set aside" in failed.stderr
+    attempt = failed
+    while attempt.status:
+        attempt = place.attempt("3batches")
+    assert attempt.resumed
+    assert expected.batches[-len(attempt.batches) :] == attempt.batches
 
 
 @pytest.mark.soak

@@ -87,4 +87,5 @@ QUICK = [
     "members_with_own_hashes",
     "looks_into_arrays",
     "queues_and_loggers",
+    "losses_summed_with_their_graphs",
 ]

@@ -268,4 +268,21 @@ for epoch in range(3):
         log(epoch, batch, (loss, sums))
 """
     + _END,
+    "losses_summed_with_their_graphs": _BEGIN
+    + """\
+kinds = {np.dtype("float32"): 0, np.dtype("int64"): 0}
+for epoch in range(3):
+    running_loss, worst = 0.0, None
+    for batch, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        running_loss += loss
+        worst = loss if worst is None else torch.maximum(worst, loss)
+        kinds[x.numpy().dtype] += 1
+        told = (loss.item(), running_loss.item(), worst.item(), running_loss.requires_grad, running_loss.is_leaf)
+        log(epoch, batch, (*told, list(kinds.values())))
+"""
+    + _END,
 }
