@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,10 @@ class ArrayHandler(Handler):
         node["shape"], node["strides"], node["dtype"] = list(obj.shape), list(obj.strides), dtype_text(obj.dtype)
         node["writeable"] = bool(obj.flags.writeable)
         if isinstance(obj, np.memmap) and not obj.flags.writeable:
-            keep(node, f"a read-only map of {obj.filename}", is_loud=False)
+            if obj.filename is None or not obj.flags.c_contiguous or owner_of(obj) is not obj:
+                keep(node, f"a read-only map of {obj.filename}", is_loud=False)
+            else:
+                node["file"], node["begin"] = os.path.abspath(obj.filename), int(obj.offset)
             return
         if obj.dtype.hasobject and obj.dtype != object:
             raise CaptureError(_HOLDS_OBJECTS)
@@ -67,6 +71,12 @@ class ArrayHandler(Handler):
         if not same or (live.size > 1 and list(live.strides) != node["strides"]):
             return False
         base = owner_of(live)
+        if "file" in node:
+            return (
+                isinstance(live, np.memmap)
+                and os.path.abspath(live.filename) == node["file"]
+                and live.offset == node["begin"]
+            )
         if "base" not in node:
             return base is live
         return base is not live and _offset(live, base) == node["offset"] and restore.value(node["base"], base) is base
@@ -74,6 +84,8 @@ class ArrayHandler(Handler):
     def build(self, node: Node, restore: Restore) -> Any:
         cls = restore.find_type(node)
         dtype = text_dtype(node["dtype"])
+        if "file" in node:
+            return np.memmap(node["file"], dtype, "r", node["begin"], tuple(node["shape"]))
         if "base" in node:
             base = restore.value(node["base"])
             return np.ndarray.__new__(cls, node["shape"], dtype, base, node["offset"], node["strides"])
@@ -89,6 +101,8 @@ class ArrayHandler(Handler):
         return np.ndarray.__new__(cls, node["shape"], dtype, order="F" if is_fortran else "C")
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "file" in node:
+            return
         plain = np.asarray(obj)
         if "seq" in node:
             elements = restore.values(node["seq"], obj.ravel(order="K").tolist())

@@ -15,8 +15,6 @@ import hashlib
 import multiprocessing.connection
 import multiprocessing.synchronize
 import os
-import random
-import sys
 import tempfile
 import threading
 import time
@@ -26,11 +24,9 @@ from collections import deque
 from itertools import cycle
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import dataloader as torch_dataloader
-from torch.utils.data import get_worker_info
 
+from detrain.adapters.torch.workers import arrive
 from detrain.state.iterators import on_blind_steps, silent_types
 from detrain.state.registry import Handler, type_name
 from detrain.state.restore import CannotBuild, Restore
@@ -82,60 +78,6 @@ class KeyedTask:
 
     def __reduce__(self) -> Any:
         return arrive, (self.index, self.key)
-
-
-def arrive(index: Any, key: tuple[int, int, int]) -> Any:
-    """Seed this worker's generators for one batch; `key` is (base seed, pass, batch). Returns the indices."""
-    words = np.random.SeedSequence(key).generate_state(6, dtype=np.uint32)
-    random.seed(int(words[0]) | int(words[1]) << 32)
-    np.random.seed(words[2:4])
-    torch.default_generator.manual_seed(int(words[4]) | int(words[5]) << 32)
-    info = get_worker_info()
-    if info is not None:
-        for position, generator in enumerate(_own_generators(info.dataset)):
-            _seed(generator, np.random.SeedSequence((*key, position)))
-    return index
-
-
-_found_generators: dict[int, list[Any]] = {}
-
-
-def _own_generators(dataset: Any) -> list[Any]:
-    """Generators that the data set holds itself, in `__dict__`s and small containers below it."""
-    if id(dataset) not in _found_generators:
-        found: list[Any] = []
-        seen: set[int] = set()
-        pending = deque([dataset])
-        while pending:
-            obj = pending.popleft()
-            if id(obj) in seen:
-                continue
-            seen.add(id(obj))
-            if isinstance(obj, (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)):
-                found.append(obj)
-            elif isinstance(obj, (list, tuple)) and len(obj) < _SMALL:
-                pending.extend(obj)
-            elif isinstance(obj, dict) and len(obj) < _SMALL:
-                pending.extend(obj.values())
-            elif hasattr(obj, "__dict__") and not isinstance(obj, (type, type(sys), torch.Tensor)):
-                pending.extend(vars(obj).values())
-        _found_generators[id(dataset)] = found
-    return _found_generators[id(dataset)]
-
-
-_SMALL = 1000
-
-
-def _seed(generator: Any, sequence: Any) -> None:
-    word = int(sequence.generate_state(1, dtype=np.uint64)[0])
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = type(generator.bit_generator)(sequence).state
-    elif isinstance(generator, np.random.RandomState):
-        generator.seed(sequence.generate_state(2))
-    elif isinstance(generator, torch.Generator):
-        generator.manual_seed(word)
-    else:
-        generator.seed(word)
 
 
 def patch() -> None:

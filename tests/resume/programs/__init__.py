@@ -88,4 +88,5 @@ QUICK = [
     "looks_into_arrays",
     "queues_and_loggers",
     "losses_summed_with_their_graphs",
+    "generators_in_many_places_of_workers",
 ]

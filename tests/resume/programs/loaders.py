@@ -240,4 +240,42 @@ for epoch in range(3):
     print("validation", epoch, evaluate(model, held_out))
 save(model=model, optimizer=optimizer)
 """,
+    "generators_in_many_places_of_workers": """\
+of_the_module = np.random.default_rng(42)
+
+
+def shaking(seed):
+    generator = np.random.RandomState(seed)
+    return lambda x: x + 0.1 * float(generator.uniform())
+
+
+class Collate:
+    def __init__(self):
+        self.generator = random.Random(3)
+
+    def __call__(self, pairs):
+        x, y = torch.utils.data.default_collate(pairs)
+        return x * self.generator.uniform(0.5, 1.5), y
+
+
+class Shaken(Dataset):
+    def __init__(self):
+        self.points, self.shake = Points(), shaking(7)
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, index):
+        x, y = self.points[index]
+        return self.shake(x) + torch.from_numpy(of_the_module.normal(size=6).astype(np.float32)), y
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Shaken(), batch_size=4, shuffle=True, num_workers=2, collate_fn=Collate())
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+""",
 }
