@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from typing import Any
 
@@ -28,10 +29,10 @@ class ArrayHandler(Handler):
         node["shape"], node["strides"], node["dtype"] = list(obj.shape), list(obj.strides), dtype_text(obj.dtype)
         node["writeable"] = bool(obj.flags.writeable)
         if isinstance(obj, np.memmap) and not obj.flags.writeable:
-            if obj.filename is None or not obj.flags.c_contiguous or owner_of(obj) is not obj:
+            if (place := _place_of_map(obj)) is None:
                 keep(node, f"a read-only map of {obj.filename}", is_loud=False)
             else:
-                node["file"], node["begin"] = os.path.abspath(obj.filename), int(obj.offset)
+                node["file"] = place
             return
         if obj.dtype.hasobject and obj.dtype != object:
             raise CaptureError(_HOLDS_OBJECTS)
@@ -72,11 +73,7 @@ class ArrayHandler(Handler):
             return False
         base = owner_of(live)
         if "file" in node:
-            return (
-                isinstance(live, np.memmap)
-                and os.path.abspath(live.filename) == node["file"]
-                and live.offset == node["begin"]
-            )
+            return _place_of_map(live) == node["file"]
         if "base" not in node:
             return base is live
         return base is not live and _offset(live, base) == node["offset"] and restore.value(node["base"], base) is base
@@ -85,7 +82,8 @@ class ArrayHandler(Handler):
         cls = restore.find_type(node)
         dtype = text_dtype(node["dtype"])
         if "file" in node:
-            return np.memmap(node["file"], dtype, "r", node["begin"], tuple(node["shape"]))
+            name, begin = node["file"]
+            return np.memmap(name, dtype, "r", begin, tuple(node["shape"]))
         if "base" in node:
             base = restore.value(node["base"])
             return np.ndarray.__new__(cls, node["shape"], dtype, base, node["offset"], node["strides"])
@@ -127,6 +125,13 @@ class ArrayHandler(Handler):
             live.flags.writeable = True
             live[...] = content
             live.flags.writeable = False
+
+
+def _place_of_map(array: Any) -> list[Any] | None:
+    """File and offset of a map of a file; None for a view of one, which tells the offset of what it is a view of."""
+    if not isinstance(array, np.memmap) or not isinstance(array.base, mmap.mmap) or not array.flags.c_contiguous:
+        return None
+    return None if array.filename is None else [os.path.abspath(array.filename), int(array.offset)]
 
 
 def owner_of(array: Any) -> Any:

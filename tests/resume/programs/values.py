@@ -285,4 +285,16 @@ for epoch in range(3):
         log(epoch, batch, (*told, list(kinds.values())))
 """
     + _END,
+    "maps_opened_in_the_loop": _BEGIN
+    + """\
+np.save("weights.npy", np.arange(48.0).reshape(24, 2))
+whole = None
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        if whole is None:
+            whole = np.load("weights.npy", mmap_mode="r")
+        loss = step(model, optimizer, x, y)
+        log(epoch, batch, (loss, float(whole[batch, 1]), float(whole[2 * batch :].sum())))
+"""
+    + _END,
 }
