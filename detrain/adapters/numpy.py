@@ -129,9 +129,11 @@ class ArrayHandler(Handler):
 
 def _place_of_map(array: Any) -> list[Any] | None:
     """File and offset of a map of a file; None for a view of one, which tells the offset of what it is a view of."""
-    if not isinstance(array, np.memmap) or not isinstance(array.base, mmap.mmap) or not array.flags.c_contiguous:
+    map_: Any = array.base
+    if not isinstance(array, np.memmap) or type(map_) is not mmap.mmap or not array.flags.c_contiguous:
         return None
-    return None if array.filename is None else [os.path.abspath(array.filename), int(array.offset)]
+    name: Any = array.filename
+    return None if name is None else [os.path.abspath(name), int(array.offset)]
 
 
 def owner_of(array: Any) -> Any:
