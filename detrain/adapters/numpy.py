@@ -73,7 +73,7 @@ class ArrayHandler(Handler):
             return False
         base = owner_of(live)
         if "file" in node:
-            return _place_of_map(live) == node["file"]
+            return bool(_place_of_map(live) == node["file"])
         if "base" not in node:
             return base is live
         return base is not live and _offset(live, base) == node["offset"] and restore.value(node["base"], base) is base
