@@ -80,11 +80,17 @@ class NestFinder:
             if one.gradient_at == one.iteration and not one.site.is_demoted
         ]  # fmt: skip
         if not with_gradient:
-            return None
+            return self._without_gradients(path)
         batch = path[with_gradient[-1]]
         if batch.site.part == "batch" or (batch.site.part and not self._is_around_short(batch)):
             return None
         return _take(path[: with_gradient[-1] + 1])
+
+    def _without_gradients(self, path: Sequence[Any]) -> Sequence[Any] | None:
+        """The nest of a script that updates weights by what it has estimated itself: an evolution strategy, say."""
+        if self.gradients_seen or not path or path[-1].iteration < 2 or path[-1].site.part:
+            return None
+        return _take(path)
 
     def _look(self, path: Sequence[Any]) -> None:
         for number, one in enumerate(path):

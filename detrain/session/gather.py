@@ -168,7 +168,8 @@ def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
             inside.add(number)
     threaded = [
         number for number in inside
-        if tree.nodes[number].get("kept") == OWNS_THREAD or issubclass(type(walk.objects[number]), threading.Thread)
+        if tree.nodes[number].get("kept") == OWNS_THREAD
+        or (issubclass(type(walk.objects[number]), threading.Thread) and tree.nodes[number]["k"] != "kept")
     ]  # fmt: skip
     if threaded:
         for number in threaded:

@@ -370,11 +370,13 @@ class GeneratorHandler(Handler):
                 f"{restore.path_of(node)}: the code of the generator {node['code'][2]} is not what it was, so its place in it "
                 "means nothing; has inst.info been changed?"
             )
+        has_inner = self._has_inner(node, restore)
         for _ in range(self.max_steps):
-            if obj.gi_frame is not None and obj.gi_frame.f_lasti == node["at"]:
+            is_there = obj.gi_frame is not None and obj.gi_frame.f_lasti == node["at"]
+            if is_there and (not has_inner or self._is_in_turn(obj, node, restore)):
                 return
             try:
-                with stepping(hands_on(node, restore)):
+                with stepping(not has_inner and hands_on(node, restore)):
                     next(obj)
             except StopIteration:
                 break
@@ -383,6 +385,21 @@ class GeneratorHandler(Handler):
                     f"{restore.path_of(node)}: the generator {node['code'][2]} failed on the way to its saved place: {error!r}"
                 ) from error
         raise RestoreError(f"{restore.path_of(node)}: the generator {node['code'][2]} never comes to the saved place")
+
+    @staticmethod
+    def _has_inner(node: Node, restore: Restore) -> bool:
+        """True if one of several generators is running in a loop over what makes them: which one, only stepping decides."""
+        kinds = [restore.tree.nodes[ref[1]]["k"] for ref in node.get("stack", ()) if is_node(ref)]
+        return any(pair == (SequenceIteratorHandler.kind, GeneratorHandler.kind) for pair in itertools.pairwise(kinds))
+
+    @staticmethod
+    def _is_in_turn(obj: Any, node: Node, restore: Restore) -> bool:
+        """False while the loops over sequences stand before where they stood."""
+        for ref, live in zip(node["stack"], frames.stack_values(obj), strict=False):
+            index = restore.tree.nodes[ref[1]].get("index") if is_node(ref) else None
+            if index is not None and type(live) in _SEQUENCE_ITERATORS and reduce_iterator(live)[2:] < (index,):
+                return False
+        return True
 
 
 def shape_of(code: types.CodeType) -> str:

@@ -520,7 +520,9 @@ register(ObjectHandler())
 register(UnrestoredHandler(), Unrestored)
 register(OpaqueHandler())
 register(BesideHandler())
-register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "numpy:ufunc")
+register_name(
+    KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "numpy:ufunc", "rich.progress:_TrackThread"
+)
 register(NamespaceHandler(), types.SimpleNamespace)
 register(ThreadLocalHandler(), _thread._local)
 register(ExceptionHandler(), BaseException)

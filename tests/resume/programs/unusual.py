@@ -353,4 +353,57 @@ for epoch in range(3):
         log(epoch, batch, (loss, optimizer.param_groups[0]["lr"], str(torch.tensor([loss]))))
 save(model=model, optimizer=optimizer, scheduler=scheduler)
 """,
+    "evolution_strategy": _BEGIN
+    + """\
+data = Points(shake=False)
+deviations = {}
+for generation in range(30):
+    estimates = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    with torch.no_grad():
+        for _ in range(3):
+            noise = [torch.randn_like(parameter) for parameter in model.parameters()]
+            losses = []
+            for sign in (1, -1):
+                for parameter, direction in zip(model.parameters(), noise):
+                    parameter.add_(sign * 0.1 * direction)
+                losses.append(F.cross_entropy(model(data.x), data.y).item())
+                for parameter, direction in zip(model.parameters(), noise):
+                    parameter.sub_(sign * 0.1 * direction)
+            for estimate, direction in zip(estimates, noise):
+                estimate.add_((losses[0] - losses[1]) * direction)
+    for parameter, estimate in zip(model.parameters(), estimates):
+        parameter.grad = estimate
+    optimizer.step()
+    log(0, generation, losses)
+"""
+    + _END,
+    "progress_bar_of_rich": _BEGIN
+    + """\
+from rich.console import Console
+from rich.progress import track
+
+for epoch in range(3):
+    batch = 0
+    for x, y in track(loader, console=Console(stderr=True)):
+        log(epoch, batch, step(model, optimizer, x, y))
+        batch += 1
+"""
+    + _END,
+    "data_sets_in_a_chain": _BEGIN
+    + """\
+class Stream(IterableDataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        for number in range(self.count):
+            yield torch.randn(6), number % 2
+
+
+loader = DataLoader(torch.utils.data.ChainDataset([Stream(20), Stream(9), Stream(15)]), batch_size=4)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+"""
+    + _END,
 }
