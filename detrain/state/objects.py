@@ -520,9 +520,9 @@ register(ObjectHandler())
 register(UnrestoredHandler(), Unrestored)
 register(OpaqueHandler())
 register(BesideHandler())
-register_name(
-    KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "numpy:ufunc", "rich.progress:_TrackThread"
-)
+register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "numpy:ufunc")
+# Have threads of their own, which draw on the terminal and read nothing.
+register_name(KeptHandler(), "rich.progress:_TrackThread", "rich.live:Live")
 register(NamespaceHandler(), types.SimpleNamespace)
 register(ThreadLocalHandler(), _thread._local)
 register(ExceptionHandler(), BaseException)
