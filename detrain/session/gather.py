@@ -291,10 +291,10 @@ def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, An
             namespace[name] = value
 
 
-def loud_leaves(tree: Tree) -> list[str]:
-    """Objects whose state is not in the tree although the loop may have changed it: path, type and reason."""
+def loud_leaves(tree: Tree, *, only_beside: bool = False) -> list[str]:
+    """Objects whose state is not in the tree although the loop may have changed it: path, type and reason; or those beside the roots."""
     return [
         f"{tree.path(number)} ({node['t']}): {node['kept']}"
         for number, node in enumerate(tree.nodes)
-        if node.get("loud")
+        if node.get("loud") and (not only_beside or node["k"] == "beside")
     ]

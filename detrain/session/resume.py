@@ -86,7 +86,7 @@ class Resume:
         checkpoint, tree = checkpoint_file.load(target.path)
         meta = checkpoint.meta
         self._check_environment(session, meta)
-        self._check_leaves([leaf for leaf in gather.loud_leaves(tree) if leaf.startswith("threads.")])
+        self._check_leaves(gather.loud_leaves(tree, only_beside=True))
         for name in meta.get("modules", ()):
             if name not in sys.modules:
                 importlib.import_module(name)  # the loop had imported it, and used what it holds

@@ -26,7 +26,7 @@ from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
 
-from detrain.adapters.torch.workers import arrive
+from detrain.adapters.torch.workers import arrive, numbers_of
 from detrain.state.iterators import on_blind_steps, silent_types
 from detrain.state.registry import Handler, type_name
 from detrain.state.restore import CannotBuild, Restore
@@ -54,11 +54,12 @@ holding = Holding()
 class _Extra:
     """What is added to torch's iterator."""
 
-    __slots__ = ("held", "in_flight", "loader", "passes")
+    __slots__ = ("began_with", "held", "in_flight", "loader", "passes")
 
     def __init__(self) -> None:
         self.loader: Any = None  # weak reference to the DataLoader
         self.passes = -1  # how often the workers have begun a pass over the data set, from 0
+        self.began_with: dict[str, Any] = {}  # the data set's numbers when the workers got their copies of it
         self.held: deque[Any] = deque()
         self.in_flight: dict[int, Any] = {}
 
@@ -139,6 +140,8 @@ def _patch_reset() -> None:
         extra = _extra(self)
         extra.loader = weakref.ref(loader)
         extra.passes += 1
+        if first_iter:
+            extra.began_with = numbers_of(self._dataset)
         extra.held.clear()
         extra.in_flight.clear()
         _reset(self, loader, first_iter)
@@ -214,6 +217,13 @@ class WorkerIteratorHandler(Handler):
         node["iterable"] = obj._dataset_kind == torch_dataloader._DatasetKind.Iterable
         node["finished"] = obj._shutdown or (not flying and obj._num_yielded > 0 and obj._tasks_outstanding == 0)
         node["len_called"] = obj._IterableDataset_len_called
+        changed = [
+            name for name, value in numbers_of(obj._dataset).items() if extra.began_with.get(name, value) != value
+        ]
+        if changed and not node["finished"]:
+            # Beside the iterator, because taking its elements again would not help.
+            why = f"{', '.join(changed)} of the data set has changed since worker processes got it, who have the old value"
+            walk.note(f"{walk.path}.workers", "torch.utils.data:DataLoader", why)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return super().is_twin(live, node, restore) and (not live._shutdown or node["finished"])

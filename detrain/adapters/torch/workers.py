@@ -67,6 +67,11 @@ def _collate_fn() -> Any:
     return frame.f_locals.get("collate_fn") if frame is not None else None
 
 
+def numbers_of(dataset: Any) -> dict[str, Any]:
+    """The data set's own attributes that are numbers."""
+    return {name: value for name, value in getattr(dataset, "__dict__", {}).items() if isinstance(value, _NUMBERS)}
+
+
 def _are_others(before: dict[str, Any], now: dict[str, Any]) -> bool:
     return before.keys() != now.keys() or any(before[name] is not value for name, value in now.items())
 

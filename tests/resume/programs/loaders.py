@@ -278,4 +278,27 @@ for epoch in range(3):
         log(epoch, batch, step(model, optimizer, x, y))
 save(model=model, optimizer=optimizer)
 """,
+    "persistent_workers_of_old": """\
+class Growing(Dataset):
+    def __init__(self):
+        self.points, self.strength = Points(), 0.0
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, index):
+        x, y = self.points[index]
+        return x + self.strength, y
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+data = Growing()
+loader = DataLoader(data, batch_size=4, shuffle=True, num_workers=2, persistent_workers=True)
+for epoch in range(3):
+    data.strength = epoch / 10  # which the workers never see
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+""",
 }
