@@ -9,7 +9,7 @@ from .harness import Moment, differences, live_at_random
 from .programs import PROGRAMS, QUICK, Program
 
 #: Programs that cannot be resumed, which must be said; the test below holds what is said.
-REFUSED = {"threads_prefetching": "threads.Thread", "persistent_workers_of_old": "loops[1].iterator.workers"}
+REFUSED = {"threads_prefetching": "threads.Thread", "persistent_workers_of_old": "train.loader._iterator.workers"}
 #: Programs that are not resumed as they should be, and why.
 NOT_YET = {
     "resumes_by_itself": "files that the script has rewritten are not yet put back before the set-up code reads them",
