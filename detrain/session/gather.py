@@ -250,15 +250,7 @@ def restore(
     for prefix, module in around.modules:
         _write_globals(prefix, module, restored, live)
     for prefix, frame in around.frames:
-        start = f"{prefix}."
-        names = {name.removeprefix(start): value for name, value in restored.items() if name.startswith(start)}
-        code = frame.f_code
-        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-        changed = {
-            name: value for name, value in names.items() if name in own and live.get(start + name, MISSING) is not value
-        }
-        here = {name.removeprefix(start) for name in live if name.startswith(start)}
-        frames.write_locals(frame, changed, (here & own) - names.keys())
+        _write_variables(prefix, frame, restored, live)
     for number, loop in enumerate(around.loops):
         name = f"loops[{number}].iterator"
         if name not in restored:
@@ -277,6 +269,18 @@ def restore(
             f"{remark}; if the script iterates over it, this resume is not exact: iterate over a list or a dict",
         )
     return restoring.doubtful
+
+
+def _write_variables(prefix: str, frame: types.FrameType, restored: dict[str, Any], live: dict[str, Any]) -> None:
+    start = f"{prefix}."
+    names = {name.removeprefix(start): value for name, value in restored.items() if name.startswith(start)}
+    code = frame.f_code
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    changed = {
+        name: value for name, value in names.items() if name in own and live.get(start + name, MISSING) is not value
+    }
+    here = {name.removeprefix(start) for name in live if name.startswith(start)}
+    frames.write_locals(frame, changed, (here & own) - names.keys())
 
 
 def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, Any], live: dict[str, Any]) -> None:

@@ -107,7 +107,7 @@ class Resume:
         session.frameworks.wait()
         doubtful = gather.restore(
             tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files,
-            lambda: set_aside(target.path),
+            lambda: self._set_aside(session, target),
         )  # fmt: skip
         session.frameworks.wait()  # the script may go on with it on other streams
         self._check_leaves(doubtful)
@@ -120,6 +120,12 @@ class Resume:
         self._targets.pop(0)
         if not self._targets:
             self._finish(session, checkpoint)
+
+    def _set_aside(self, session: Session, target: Checkpoint) -> str:
+        """Let later attempts pass over a checkpoint that held too little; says so."""
+        if target.path.exists():  # this attempt may have gone so far that it has been deleted for newer ones
+            session.directory.set_aside([target.path])
+        return f"{target.name} has been set aside; the same command, given again, resumes from an earlier checkpoint"
 
     def _set_loop(self, loop: Loop, meta: dict[str, Any]) -> None:
         loop.iteration = meta["position"][-1][3]
@@ -162,12 +168,6 @@ class Resume:
             f"resumed at epoch {checkpoint.meta['epoch']}, batch {checkpoint.meta['batch']} from {checkpoint.name}, "
             f"{seconds:.1f} s after the start{again}"
         )
-
-
-def set_aside(path: Path) -> str:
-    """Let later attempts pass over a checkpoint; says so."""
-    path.rename(path.with_name(f"{path.name}.unusable"))
-    return f"{path.name} has been set aside; the same command, given again, resumes from an earlier checkpoint"
 
 
 def leads_to(loop: Loop, position: list[list[Any]]) -> bool:

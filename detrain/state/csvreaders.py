@@ -63,7 +63,7 @@ def _dialect(reader: Any) -> dict[str, Any]:
 
 
 def _source(reader: Any) -> Any:
-    """The iterator that a reader takes its lines from: beside that it refers to its dialect and to the row that it is at."""
+    """The iterator that a reader takes its lines from: beside that it refers to its type, its dialect and the row that it is at."""
     (source,) = (one for one in gc.get_referents(reader) if type(one) not in (type(reader.dialect), list, type))
     return source
 

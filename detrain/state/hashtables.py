@@ -51,9 +51,8 @@ def hashes_by_value(obj: Any) -> bool:
         return bool(obj == obj)  # NaN hashes by its address
     if dataclasses.is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen:  # noqa: B009 - not in typeshed
         return all(hashes_by_value(getattr(obj, field.name)) for field in dataclasses.fields(kind))
-    return any(
-        hash_function is one for one in _HASHED_BY_VALUE
-    )  # not `in`: what a C library defines may not be hashable
+    # Not `in`: what a C library defines may not be hashable.
+    return any(hash_function is one for one in _HASHED_BY_VALUE)
 
 
 def read(obj: Any) -> Table | None:

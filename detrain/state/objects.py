@@ -123,11 +123,11 @@ class ClassHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["name"] = type_name(obj)
-        if is_user_module(obj.__module__):
-            node["data"] = walk.attributes(self._own(obj).items())
         if is_local(obj):
             node["data"] = walk.attributes((self._own(obj) | self._special(obj)).items())
             node["parts"] = walk.children(obj.__bases__)
+        elif is_user_module(obj.__module__):
+            node["data"] = walk.attributes(self._own(obj).items())
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return issubclass(type(live), type) and type_name(live) == node["name"]
@@ -138,7 +138,7 @@ class ClassHandler(Handler):
         module, _, qualname = node["name"].partition(":")
         namespace = {"__module__": module, "__qualname__": qualname}
         namespace.update({name: restore.value(ref) for name, ref in node["data"] if name == "__slots__"})
-        bases, metaclass = tuple(restore.values(node["parts"])), restore.find_type({**node, "t": node["t"]})
+        bases, metaclass = tuple(restore.values(node["parts"])), restore.find_type(node)
         return types.new_class(
             qualname.rpartition(".")[2], bases, {"metaclass": metaclass}, lambda own: own.update(namespace)
         )

@@ -11,12 +11,8 @@ from collections.abc import Iterator
 #: Characters read in one go; more than a text file decodes ahead (8,192 bytes), so that reading them goes through a new piece of the file.
 _AHEAD = 1 << 15
 _MOST_BYTES = 4  # for a character, in the encodings of Unicode
-_STATELESS = {
-    "utf-8",
-    "ascii",
-    "iso8859-1",
-    "cp1252",
-}  # encodings whose decoders carry nothing from one character to the next
+#: Encodings whose decoders carry nothing from one character to the next.
+_STATELESS = {"utf-8", "ascii", "iso8859-1", "cp1252"}
 _UNIT = re.compile("\r\n|.|\r|\n", re.DOTALL)
 
 

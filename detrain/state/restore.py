@@ -16,6 +16,7 @@ import numpy as np
 
 from detrain.errors import RestoreError
 from detrain.state import registry
+from detrain.state.sharing import is_where_saved
 from detrain.state.tree import Node, Ref, Tree, decode_value, is_node
 from detrain.state.twins import Twins
 from detrain.state.walk import Walk, instance_dict, slot_descriptors, slot_values
@@ -161,12 +162,7 @@ class Restore:
     def _is_twin(self, target: Any, node: Node, handler: registry.Handler) -> bool:
         if node["t"] in self._ambiguous and "class" in node and type(target) is not self.value(node["class"]):
             return False
-        if "within" in node:
-            from detrain.state.sharing import is_where_saved
-
-            if not is_where_saved(target, node, self):
-                return False
-        elif id(target) in self._inner:
+        if not is_where_saved(target, node, self) if "within" in node else id(target) in self._inner:
             return False
         # Of an object that was kept the node says nothing more.
         return registry.type_name(type(target)) == node["t"] if "kept" in node else handler.is_twin(target, node, self)

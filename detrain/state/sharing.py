@@ -6,14 +6,16 @@ address. The one that does not own the memory is the *inner* one: its node names
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from detrain.state import registry
-from detrain.state.restore import Restore
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
+
+if TYPE_CHECKING:
+    from detrain.state.restore import Restore
+    from detrain.state.walk import Walk
 
 
 class _Memory:

@@ -19,6 +19,7 @@ import numpy as np
 from detrain.errors import CaptureError
 from detrain.state import registry
 from detrain.state.known_source import is_user_module
+from detrain.state.sharing import note_shared
 from detrain.state.tree import (
     ATOMS,
     Array,
@@ -93,8 +94,6 @@ class Walk:
             from detrain.state.addresses import name_addresses
 
             name_addresses(self)
-        from detrain.state.sharing import note_shared
-
         note_shared(self)
         return self.tree
 

@@ -24,8 +24,8 @@ class TableHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         keys, values = obj.export()
-        order = np.argsort(keys.numpy(), kind="stable", axis=0)
-        order = order if order.ndim == 1 else np.lexsort(keys.numpy().T)
+        rows = keys.numpy()
+        order = np.lexsort(rows.T) if rows.ndim > 1 else np.argsort(rows, kind="stable")
         node["parts"] = [
             walk.child(tf.gather(part, order), f".<{name}>") for part, name in ((keys, "keys"), (values, "values"))
         ]

@@ -13,7 +13,7 @@ import struct
 import weakref
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import context
@@ -21,7 +21,7 @@ from tensorflow.python.ops import summary_ops_v2
 
 from detrain.errors import CaptureError
 from detrain.state.registry import Handler
-from detrain.state.restore import CannotBuild, Restore
+from detrain.state.restore import Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk, keep
 
@@ -31,11 +31,11 @@ _MADE_OF = ("logdir", "max_queue", "flush_millis", "filename_suffix")
 _FRAME = 16
 
 
-class _Made:
+class _Made(NamedTuple):
     """What a writer was made of, and its log."""
 
-    def __init__(self, arguments: dict[str, Any], log: Path | None) -> None:
-        self.arguments, self.log = arguments, log
+    arguments: dict[str, Any]
+    log: Path
 
 
 _made: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
@@ -56,10 +56,9 @@ def watch() -> None:
         before = set(folder.glob("*.tfevents.*"))
         plain(writer, create_fn, init_op_fn, *args, **kwargs)
         new = set(folder.glob("*.tfevents.*")) - before
-        log = new.pop() if len(new) == 1 else None
-        if log is not None:
-            _show(log)
-        _made[writer] = _Made(arguments, log)
+        if len(new) == 1:
+            _made[writer] = _Made(arguments, new.pop())
+            _show(_made[writer].log)
 
     SummaryWriter.__init__ = init
 
@@ -89,22 +88,23 @@ class SummaryWriterHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["closed"] = obj._closed
         made = _made.get(obj)
-        if made is not None:
-            node["data"] = [[name, walk.child(_plain(value), f".{name}")] for name, value in made.arguments.items()]
+        if made is None:
+            raise CaptureError("its log was not seen when it was opened, and cannot be cut back")
+        node["data"] = [[name, walk.child(_plain(value), f".{name}")] for name, value in made.arguments.items()]
         if not obj._closed:
             obj.flush()
 
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and live in _made
+
     def build(self, node: Node, restore: Restore) -> Any:
-        if "data" not in node:
-            raise CannotBuild("nobody saw what it was made of")
         arguments = {name: restore.value(ref) for name, ref in node["data"]}
         return tf.summary.create_file_writer(**arguments)
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        made = _made.get(obj)
-        if made is not None and made.log is not None and not obj._closed:
+        if not obj._closed:
             obj.flush()
-            _keep_header(made.log)  # what the set-up code has written is in the log that the checkpoint knows
+            _keep_header(_made[obj].log)  # what the set-up code has written is in the log that the checkpoint knows
         if node["closed"] and not obj._closed:
             obj.close()
 

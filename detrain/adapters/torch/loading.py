@@ -26,7 +26,7 @@ from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
 
-from detrain.adapters.torch.workers import arrive, numbers_of
+from detrain.adapters.torch.workers import arrive, changed_numbers, numbers_of
 from detrain.state.iterators import on_blind_steps, silent_types
 from detrain.state.registry import Handler, type_name
 from detrain.state.restore import CannotBuild, Restore
@@ -217,9 +217,7 @@ class WorkerIteratorHandler(Handler):
         node["iterable"] = obj._dataset_kind == torch_dataloader._DatasetKind.Iterable
         node["finished"] = obj._shutdown or (not flying and obj._num_yielded > 0 and obj._tasks_outstanding == 0)
         node["len_called"] = obj._IterableDataset_len_called
-        changed = [
-            name for name, value in numbers_of(obj._dataset).items() if extra.began_with.get(name, value) != value
-        ]
+        changed = changed_numbers(extra.began_with, numbers_of(obj._dataset))
         if changed and not node["finished"]:
             # Beside the iterator, because taking its elements again would not help.
             why = f"{', '.join(changed)} of the data set has changed since worker processes got it, who have the old value"

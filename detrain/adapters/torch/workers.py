@@ -72,6 +72,16 @@ def numbers_of(dataset: Any) -> dict[str, Any]:
     return {name: value for name, value in getattr(dataset, "__dict__", {}).items() if isinstance(value, _NUMBERS)}
 
 
+def changed_numbers(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Names of attributes that are a number, were one before, and have changed. One NaN is no other number."""
+    pairs = [(name, before[name], value) for name, value in now.items() if name in before]
+    return [
+        name
+        for name, old, new in pairs
+        if old is not new and isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS) and old != new
+    ]
+
+
 def _are_others(before: dict[str, Any], now: dict[str, Any]) -> bool:
     return before.keys() != now.keys() or any(before[name] is not value for name, value in now.items())
 
@@ -118,11 +128,7 @@ def _tell_of_changes(dataset: Any, before: dict[str, Any], now: dict[str, Any], 
     """Counters and generators that the data set has made or moved on here: a resumed attempt's workers begin with the main process'."""
     if _seen.has_told or isinstance(dataset, IterableDataset):  # the batches of those are fetched again
         return
-    changed = [
-        name
-        for name, value in now.items()
-        if name in before and before[name] is not value and isinstance(value, _NUMBERS) and before[name] != value
-    ]
+    changed = changed_numbers(before, now)
     known = _seen.generators or []
     if not changed and all(any(one is other for other in known) for one in generators):
         return
