@@ -236,12 +236,7 @@ class Attempt:
         for name, function in _HOOKS.items():
             setattr(builtins, f"__detrain_{name}__", function)
         random.seed(self.request["seed"])
-        session.files.read_log()
-        goal = self.resume.goal
-        if session.files.known or goal is not None:
-            session.files.rewind(goal.meta["files"] if goal is not None else {})
-        if goal is None:
-            session.files.forget_held()  # from the beginning: what a dead attempt wrote is written again
+        session.files.rewind(is_resuming=self.resume.is_pending)
         settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"])
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
@@ -264,6 +259,7 @@ class Attempt:
         preload.note_printed(self.directory.path / printed.NAME, printed.MOST_BYTES)
 
     def _begin_training(self) -> None:
+        self.session.files.is_in_loop = True
         self.answers.stop_clock()
         Signals(self.session).listen()
 
@@ -285,8 +281,9 @@ class Attempt:
         if session.rerun is not None:
             session.rerun.write(session, is_stopped=False)
         self._stop()
-        if was_pending and status == 0:
+        if was_pending:
             session.files.give_up()
+        if was_pending and status == 0:
             say(
                 f"error: the script has ended without coming to the position of {self.resume.goal.name if self.resume.goal else '?'}; "
                 "what it did now is not a continuation of the run"

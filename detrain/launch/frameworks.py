@@ -11,31 +11,32 @@ from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, Protocol
 
 from detrain import adapters
+from detrain.adapters.writers import WRITERS, announce
 from detrain.session.session import Frameworks
 
 
 class FrameworkFinder:
-    """Finds the frameworks that an adapter knows, as Python does, and tells when one has been loaded."""
+    """Finds modules that adapters know, as Python does, and tells when one has been loaded."""
 
-    def __init__(self, on_loaded: Callable[[str], None]) -> None:
+    def __init__(self, on_loaded: dict[str, Callable[[types.ModuleType], None]]) -> None:
         self._on_loaded = on_loaded
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec with a loader that reports, or None."""
-        if fullname not in adapters.NAMES:
+        if fullname not in self._on_loaded:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Reporting(spec.loader, self._on_loaded)
+            spec.loader = _Reporting(spec.loader, self._on_loaded[fullname])
         return spec
 
 
 class _Reporting(importlib.abc.Loader):
     """A loader that steps aside once it has loaded."""
 
-    def __init__(self, plain: importlib.abc.Loader, on_loaded: Callable[[str], None]) -> None:
+    def __init__(self, plain: importlib.abc.Loader, on_loaded: Callable[[types.ModuleType], None]) -> None:
         self._plain, self._on_loaded = plain, on_loaded
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
@@ -45,7 +46,7 @@ class _Reporting(importlib.abc.Loader):
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._plain
         self._plain.exec_module(module)
-        self._on_loaded(module.__name__)
+        self._on_loaded(module)
 
 
 class Watcher(Protocol):
@@ -67,8 +68,10 @@ def prepare(name: str, frameworks: Frameworks, settings: adapters.Settings, watc
 
 
 def watch_imports(on_loaded: Callable[[str], None]) -> None:
-    """Report every framework as it is loaded, and at once those that detrain has loaded itself."""
-    sys.meta_path.insert(0, FrameworkFinder(on_loaded))
-    for name in adapters.NAMES:
+    """Report every framework as it is loaded, and at once those that detrain has loaded itself. Have writers of files announced."""
+    known: dict[str, Callable[[types.ModuleType], None]] = dict.fromkeys(WRITERS, announce)
+    known.update(dict.fromkeys(adapters.NAMES, lambda module: on_loaded(module.__name__)))
+    sys.meta_path.insert(0, FrameworkFinder(known))
+    for name, tell in known.items():
         if name in sys.modules:
-            on_loaded(name)
+            tell(sys.modules[name])

@@ -25,10 +25,10 @@ import psutil
 from detrain.errors import DetrainError
 from detrain.launch import environment
 from detrain.rerun import sandbox
-from detrain.session.files import OutputFiles
 from detrain.session.messages import say
 from detrain.session.rerun import REPORT
 from detrain.store.directory import RunDirectory
+from detrain.store.journal import ABSENT, FILE, LINK, Journal, look
 
 #: As much of what a failed attempt said is handed on. Characters.
 _TAIL = 2000
@@ -104,18 +104,17 @@ def _carry_out(order: Order) -> dict[str, Any]:
 def _folders(order: Order) -> tuple[list[Path], list[Path]]:
     """Where the script must be able to write, and where it may."""
     record = order.record
-    needed = [order.directory, record["folder"], *(os.path.dirname(path) for path in _written(order))]
+    needed = [order.directory, record["folder"], *(os.path.dirname(path) for path in _journal(order).paths())]
     wished = [os.path.dirname(record["script"]), os.path.expanduser("~"), tempfile.gettempdir(), "/tmp", "/var/tmp"]
     return [Path(name) for name in needed], [
         Path(name) for name in wished if os.path.isabs(name)
     ] + sandbox.user_folders()
 
 
-def _written(order: Order) -> dict[str, int]:
-    """The files that the run has written, and how long each was before; -1 for one that was not there."""
-    files = OutputFiles(Path(order.directory))
-    files.read_log()
-    return {path: size for path, (size, _) in files.known.items()}
+def _journal(order: Order) -> Journal:
+    journal = Journal(Path(order.directory))
+    journal.read()
+    return journal
 
 
 def _clear(directory: RunDirectory, order: Order) -> None:
@@ -126,8 +125,10 @@ def _clear(directory: RunDirectory, order: Order) -> None:
     for name in ("finished", REPORT):
         (directory.path / name).unlink(missing_ok=True)
     if order.start is None:
-        for written, size in _written(order).items():
-            if size < 0 and os.path.isfile(written):
+        journal = _journal(order)
+        for written in sorted(journal.paths(), key=len, reverse=True):  # what is in a folder before the folder
+            first, is_now = journal.state(written, 0), look(written)[0]
+            if first is not None and first.kind == ABSENT and is_now in (FILE, LINK):
                 os.unlink(written)
 
 

@@ -1,199 +1,347 @@
-"""The script's own output files: put back to what they were, so that no log holds a batch twice.
+"""The script's own files: put back to what they were, so that no log holds a batch twice and no old file is missing or one too many.
 
-An audit hook sees every file that the script opens for writing. Before the first write of the run to a file, how long it was
-is noted in `files.log`. A later attempt begins with those files as the first one found them; when it has reached its checkpoint,
-they get the content that they had at the checkpoint. Files that were written and closed again (not appended to) are left alone: the
-script writes them again.
+An audit hook sees what the script opens for writing, removes, renames, links and makes; what was there before goes into the journal
+(`detrain.store.journal`). A later attempt begins with the outputs as the first one found them, so that set-up code does what it did
+then; at its checkpoint they get the state that they had there.
+
+Beyond Python's sight is what other processes and libraries that call the system by themselves do to files.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import shutil
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from detrain.errors import RestoreError
 from detrain.session.messages import warn
+from detrain.store.journal import ABSENT, FILE, FOLDER, GROWN, LINK, Journal, Record, copy_bytes, look
+
+#: Larger files are not copied before they are written in place: emptied ones give way to a new file, others are left alone. Bytes.
+LARGE = 64 * 2**20
+_NOT_FILES = ("/dev/", "/proc/", "/sys/")
+#: What is kept to save time, of whatever program (XDG base directories); it may be used by others at the same time.
+_CACHES = os.path.realpath(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) + os.sep
+_WRITING = os.O_WRONLY | os.O_RDWR
+#: How much of a path's state the journal holds since the last checkpoint.
+_BEGINNING, _WHOLE = 1, 2
 
 
 class OutputFiles:
-    """Files that this run has appended to, or holds open for writing."""
+    """Follows the files of one attempt."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = Path(os.path.abspath(directory))
-        self._own_folders = tuple({f"{self._directory}{os.sep}", f"{os.path.realpath(directory)}{os.sep}"})
-        self._log = self._directory / "files.log"
-        self._folders_log = self._directory / "folders.log"
-        #: Absolute path to [size before the run's first write or -1 if it did not exist, whether it was ever appended to].
-        self.known: dict[str, list[Any]] = {}
+        self.journal = Journal(directory)
+        self._not_followed = (*_NOT_FILES, _CACHES, f"{os.path.realpath(directory)}{os.sep}")
+        self._lock = threading.RLock()
+        self._changed: dict[str, int] = {}
         self._is_watching = False
-        self._is_own = False
-        self._held: dict[str, Path] = {}
+        self._is_blind = False
+        #: Set when the training loop begins.
+        self.is_in_loop = False
+        #: Length of the journal when this attempt began, until it has come to where it goes on from.
+        self._began: int | None = None
+        #: What this attempt's set-up code has found as the first one's did.
+        self._outputs: set[str] = set()
+        #: What set-up code of earlier attempts has made, is still there, and has not been made again.
+        self._made_before: set[str] = set()
+        self._on: dict[str, Callable[..., None]] = {
+            "open": self._opens, "os.remove": self._removes, "os.rmdir": self._removes, "os.rename": self._renames,
+            "os.mkdir": self._makes, "os.link": self._links, "os.symlink": self._links, "os.truncate": self._truncates,
+        }  # fmt: skip
 
-    def read_log(self) -> None:
-        """Learn what earlier attempts of this run have opened."""
-        try:
-            lines = self._log.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return
-        for line in lines:
-            try:
-                path, size, is_appended = json.loads(line)
-            except ValueError:
-                continue  # a torn last line of a killed attempt: its file had not been opened yet
-            before = self.known.get(path)
-            self.known[path] = [before[0] if before else size, bool(is_appended or (before and before[1]))]
+    # --- seeing ----------------------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Begin to see what the script opens."""
+        """Begin to see what the script does."""
         if not self._is_watching:
             sys.addaudithook(self._on_event)
             self._is_watching = True
 
     def stop(self) -> None:
         """See nothing any more; in a forked child, or when the script has ended."""
-        self._is_own = True
+        self._is_blind = True
 
     def _on_event(self, event: str, args: tuple[Any, ...]) -> None:
-        if event not in ("open", "os.mkdir") or self._is_own or len(args) < 3:
-            return
-        if event == "os.mkdir":
-            self._note_folder(os.path.realpath(os.fsdecode(args[0])))
-            return
-        path, _, flags = args[:3]
-        if (
-            not isinstance(flags, int)
-            or not flags & (os.O_WRONLY | os.O_RDWR)
-            or not isinstance(path, (str, bytes, os.PathLike))
-        ):
-            return
-        self._note(os.path.abspath(os.fsdecode(path)), bool(flags & os.O_APPEND))
-
-    def _note(self, path: str, is_appended: bool) -> None:
-        known = self.known.get(path)
-        if known is not None and (known[1] or not is_appended):
-            return
-        if path.startswith((*self._own_folders, "/dev/", "/proc/", "/sys/")):
+        see = self._on.get(event)
+        if see is None or self._is_blind:
             return
         try:
-            size = os.stat(path).st_size
-        except OSError:
-            size = -1
-        self.known[path] = [known[0] if known else size, is_appended]
-        self._is_own = True
-        try:
-            with open(self._log, "a", encoding="utf-8") as log:
-                log.write(json.dumps([path, size, is_appended]) + "\n")
-        except OSError:
-            return  # the run directory cannot be written; saving a checkpoint will say so
-        finally:
-            self._is_own = False
-
-    def folders(self) -> list[str]:
-        """Folders that earlier attempts of this run have made, and that are there."""
-        try:
-            lines = self._folders_log.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return []
-        known = {json.loads(line) for line in lines if line.endswith('"')}
-        return sorted(path for path in known if os.path.isdir(path))
-
-    def _note_folder(self, path: str) -> None:
-        if os.path.lexists(path) or path.startswith(self._own_folders):
-            return
-        self._is_own = True
-        try:
-            with open(self._folders_log, "a", encoding="utf-8") as log:
-                log.write(json.dumps(path) + "\n")
-        except OSError:
-            return  # as for files
-        finally:
-            self._is_own = False
-
-    def capture(self) -> dict[str, int]:
-        """Length of every file that a resumed attempt must bring back; -1 for one that does not exist any more."""
-        sizes = {}
-        still_open = _open_for_writing()
-        for path, (_, is_appended) in self.known.items():
-            if is_appended or path in still_open:
-                try:
-                    sizes[path] = os.stat(path).st_size
-                except OSError:
-                    sizes[path] = -1
-        return sizes
-
-    def rewind(self, at_checkpoint: dict[str, int]) -> None:
-        """Before the script begins: give it the files as the first attempt found them, and hold what is in them now."""
-        wanted = {path for path, (_, is_appended) in self.known.items() if is_appended} | at_checkpoint.keys()
-        for path in sorted(wanted):
-            held = self._directory / "held" / f"{xxhash.xxh3_64_hexdigest(path.encode())}-{os.path.basename(path)}"
-            before = self.known.get(path, [-1, True])[0]
-            if not held.exists() and os.path.isfile(path):
-                held.parent.mkdir(exist_ok=True)
-                temporary = held.with_suffix(".tmp")
-                shutil.copyfile(path, temporary)
-                temporary.replace(held)
-            if os.path.isfile(path):
-                if before < 0:
-                    os.unlink(path)
-                else:
-                    os.truncate(path, min(before, os.stat(path).st_size))
-            if held.exists():
-                self._held[path] = held
-
-    def put_back(self, sizes: dict[str, int]) -> None:
-        """At the checkpoint: give each file the content that it had there. Raises `RestoreError` if it is gone."""
-        self._is_own = True
-        try:
-            for path, size in sizes.items():
-                if size >= 0:
-                    self._put_back_one(path, size)
-            self.forget_held()
+            with self._lock:
+                see(*args)
         except OSError as error:
-            raise RestoreError(
-                f"a file of the script cannot be brought back to what it was at the checkpoint: {error}"
-            ) from error
-        finally:
-            self._is_own = False
+            warn("file-not-followed", f"{event} of {args[0]!r}: what was there before could not be noted: {error}")
+        except (TypeError, ValueError):
+            return  # such arguments are refused by the function itself
 
-    def _put_back_one(self, path: str, size: int) -> None:
-        held = self._held.get(path)
-        content = held.read_bytes()[:size] if held is not None else b""
-        if len(content) < size:
-            raise RestoreError(
-                f"the file {path} had {size} bytes at the checkpoint and has {len(content)} now; put it back, or go on without it by "
-                "--trust-changes"
-            )
-        # In place: the script may have it open.
-        with open(path, "r+b" if os.path.exists(path) else "w+b") as file:
-            file.write(content)
-            file.truncate(size)
+    def _opens(self, path: Any, _mode: Any, flags: Any, *_: Any) -> None:
+        if not isinstance(flags, int) or not flags & _WRITING or not isinstance(path, (str, bytes, os.PathLike)):
+            return
+        place = os.path.realpath(os.fsdecode(path))
+        if flags & os.O_EXCL and flags & os.O_CREAT:
+            self._make_room(place)
+        if flags & os.O_TRUNC:
+            self._empties(place)
+        else:
+            self._before(place, is_appended=bool(flags & os.O_APPEND), in_place=True)
+
+    def _truncates(self, path: Any, length: int) -> None:
+        place = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.path.realpath(os.fsdecode(path))
+        if length == 0 and not isinstance(path, int):
+            self._empties(place)
+        else:
+            self._before(place, in_place=True)
+
+    def _empties(self, path: str) -> None:
+        """What the file holds goes. A large one gives way to a new file, which costs no copy, if nobody here has it open."""
+        kind, found = look(path)
+        if kind == FILE and found is not None and found.st_size > LARGE and path not in _open_files():
+            self._before(path)
+            temporary = f"{path}.{os.getpid()}.detrain"
+            with self._blind():
+                with open(temporary, "xb"):
+                    shutil.copymode(path, temporary)
+                os.replace(temporary, path)
+        else:
+            self._before(path, in_place=True, is_emptied=True)
+
+    def _removes(self, path: Any, folder: Any = -1) -> None:
+        place = _place(path, folder)
+        if look(place)[0] != ABSENT:
+            self._before(place)
+
+    def _renames(self, source: Any, target: Any, source_folder: Any = -1, target_folder: Any = -1) -> None:
+        old, new = _place(source, source_folder), _place(target, target_folder)
+        if look(old)[0] == ABSENT:
+            return  # an error, as the script will see
+        for below in _below(old):
+            self._before(f"{old}{below}")
+            self._before(f"{new}{below}")
+
+    def _makes(self, path: Any, _mode: Any = 0, folder: Any = -1) -> None:
+        place = _place(path, folder)
+        if look(place)[0] == ABSENT:
+            self._before(place)
+
+    def _links(self, _source: Any, target: Any, *folders: Any) -> None:
+        place = _place(target, folders[-1] if folders else -1)
+        self._make_room(place)
+        if look(place)[0] == ABSENT:
+            self._before(place)
+
+    def _make_room(self, path: str) -> None:
+        """What the script makes anew, and an earlier attempt's set-up code has made, is not in its way."""
+        if path in self._made_before and look(path)[0] in (FILE, LINK):
+            self._made_before.discard(path)
+            self._changed.pop(path, None)
+            self._before(path)
+            with self._blind():
+                os.unlink(path)
+
+    @contextlib.contextmanager
+    def _blind(self) -> Iterator[None]:
+        was_blind, self._is_blind = self._is_blind, True
+        try:
+            yield
+        finally:
+            self._is_blind = was_blind
+
+    def _before(
+        self, path: str, *, in_place: bool = False, is_appended: bool = False, is_emptied: bool = False
+    ) -> None:
+        """A path is about to change: record what it is, unless the journal knows that since the last checkpoint."""
+        if path.startswith(self._not_followed) or f"{os.sep}__pycache__{os.sep}" in path:
+            return
+        kind, found = look(path)
+        if not kind:
+            return
+        # What is large and written in the middle is not copied: of it only the length is known.
+        keeps_beginning = kind == FILE and (
+            is_appended or (in_place and not is_emptied and found is not None and found.st_size > LARGE)
+        )
+        is_new_output = (self.is_in_loop or is_appended) and path not in self.journal.touched
+        known = self._changed.get(path, 0)
+        if in_place and not keeps_beginning and found is not None and kind == FILE:
+            self.journal.part(found)
+        if known >= (_BEGINNING if keeps_beginning else _WHOLE) and not is_new_output:
+            return
+        size, content = 0, ""
+        if kind == FILE and found is not None:
+            size = found.st_size
+            if known == _WHOLE or keeps_beginning:
+                kind = GROWN
+            else:
+                content = self.journal.keep(path, by_copy=in_place)
+        elif kind == LINK:
+            content = os.readlink(path)
+        self.journal.append(Record(path, kind, size, content, self.is_in_loop or is_appended))
+        self._changed[path] = max(known, _BEGINNING if kind == GROWN else _WHOLE)
+
+    # --- at a checkpoint -------------------------------------------------------------------------------------------------------
+
+    def capture(self) -> int:
+        """Mark the present state; returns the length of the journal, by which it is found again."""
+        with self._lock:
+            offset = len(self.journal.records)
+            self._mark()
+            return offset
+
+    def _mark(self) -> None:
+        """What changes from now on is recorded anew, and of what is open for writing, how long it is."""
+        self._changed = {}
+        for path in _open_files(for_writing=True):
+            if self.journal.state(path, 0) is not None:
+                self._before(path, is_appended=True)
+
+    def retain(self, offsets: list[int]) -> None:
+        """Keep what is needed to go back to checkpoints at these lengths of the journal, and no more."""
+        with self._lock:
+            self.journal.prune([*offsets, *([] if self._began is None else [self._began])])
+
+    # --- at a later attempt ----------------------------------------------------------------------------------------------------
+
+    def rewind(self, *, is_resuming: bool) -> None:
+        """Before the script begins: learn what earlier attempts did, and give it the outputs as the first one found them."""
+        self.journal.read()
+        if not self.journal.records:
+            return
+        if is_resuming:
+            self._began = len(self.journal.records)
+        self._outputs = self.journal.outputs()
+        others = set(self.journal.paths()) - self._outputs
+        self._made_before = {path for path in others if _is_absent(self.journal.state(path, 0))}
+        # What set-up code makes again of the others is as good as what is there.
+        self._changed = dict.fromkeys(others, _WHOLE)
+        self._bring(self._outputs, 0, if_lost=lambda path, _: self._clear_away(path, Record(path, ABSENT)))
+
+    def put_back(self, offset: int, *, is_trusting: bool) -> None:
+        """At a checkpoint: give each output the state that it had there.
+
+        Raises `RestoreError` if it cannot be had; where the user trusts what has changed, leaves such a file as it is.
+        """
+
+        def tell(_: str, error: RestoreError) -> None:
+            if not is_trusting:
+                raise error
+            warn("file-lost", f"{error}: it is left as it is")
+
+        self._bring(self._outputs | self.journal.touched, offset, if_lost=tell)
+
+    def settle(self) -> None:
+        """The attempt has come to where it goes on from."""
+        with self._lock:
+            self._began = None
+            self._made_before = set()
+            self._mark()
 
     def give_up(self) -> None:
         """The checkpoint was not reached: leave the files as the dead attempt left them."""
-        self._is_own = True
-        for path, held in list(self._held.items()):
-            try:
-                shutil.copyfile(held, path)
-                del self._held[path]
-            except OSError as error:
-                warn("file-held", f"{path} cannot be put back ({error}); its content is in {held}")
-        if not self._held:
-            self.forget_held()
+        if self._began is None:
+            return
 
-    def forget_held(self) -> None:
-        """What was held is in place again."""
-        self._held = {}
-        shutil.rmtree(self._directory / "held", ignore_errors=True)
+        def tell(path: str, error: RestoreError) -> None:
+            warn("file-lost", f"{path} cannot be given back what it held: {error}")
+
+        try:
+            self._bring(self.journal.changed_since(self._began), self._began, if_lost=tell)
+        except RestoreError as error:
+            warn("file-lost", f"{error}; what the script's files held is in {self.journal.kept}")
+        self._began = None
+
+    def folders(self) -> list[str]:
+        """Folders that earlier attempts of this run have made, and that are there."""
+        return [path for path in sorted(self.journal.paths()) if self._is_own_folder(path)]
+
+    def _is_own_folder(self, path: str) -> bool:
+        return _is_absent(self.journal.state(path, 0)) and look(path)[0] == FOLDER
+
+    def _bring(self, paths: set[str], offset: int, if_lost: Callable[[str, RestoreError], None]) -> None:
+        """Give paths the state that they had when the journal was `offset` records long."""
+        wanted = {path: record for path in paths if (record := self.journal.state(path, offset)) is not None}
+        try:
+            with self._lock, self._blind():
+                for path in sorted(wanted, key=len, reverse=True):  # what is in a folder before the folder
+                    self._clear_away(path, wanted[path])
+                is_open = _open_files()
+                for path in sorted(wanted, key=len):
+                    try:
+                        self._make(wanted[path], offset, is_open)
+                    except RestoreError as error:
+                        if_lost(path, error)
+        except OSError as error:
+            raise RestoreError(f"the script's files cannot be brought back to what they were: {error}") from error
+
+    def _make(self, wanted: Record, offset: int, is_open: set[str]) -> None:
+        path = wanted.path
+        if wanted.kind in (FILE, GROWN):
+            self._bring_content(path, offset, is_open)
+        elif wanted.kind != ABSENT and look(path)[0] == ABSENT:
+            self._before(path)
+            if wanted.kind == FOLDER:
+                os.makedirs(path, exist_ok=True)
+            else:
+                os.symlink(wanted.content, path)
+
+    def _clear_away(self, path: str, wanted: Record) -> None:
+        kind, _ = look(path)
+        is_same = kind == (FILE if wanted.kind == GROWN else wanted.kind)
+        if kind == ABSENT or (is_same and (kind != LINK or os.readlink(path) == wanted.content)):
+            return
+        self._before(path)
+        if kind != FOLDER:
+            os.unlink(path)
+            return
+        with contextlib.suppress(OSError):  # something is in it that the script did not make, or not where it is seen
+            os.rmdir(path)
+
+    def _bring_content(self, path: str, offset: int, is_open: set[str]) -> None:
+        source, size = self.journal.content_of(path, offset)
+        kind, found = look(path)
+        if found is not None and found.st_size == size and os.path.samefile(source, path):
+            return
+        in_place = path in is_open  # by set-up code, which goes on writing to it
+        self._before(path, in_place=in_place, is_emptied=True)
+        source, size = self.journal.content_of(path, offset)  # it may be kept only now
+        if in_place and kind == FILE:
+            with open(source, "rb") as old, open(path, "r+b") as new:
+                copy_bytes(old, new, size)
+                new.truncate()
+            return
+        temporary = f"{path}.{os.getpid()}.detrain"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.journal.give(source, size, temporary)
+        os.replace(temporary, path)
 
 
-def _open_for_writing() -> set[str]:
-    """Absolute paths of the files that this process has open for writing, from /proc."""
+def _is_absent(record: Record | None) -> bool:
+    return record is not None and record.kind == ABSENT
+
+
+def _place(path: Any, folder: Any = -1) -> str:
+    """Absolute path, links resolved but for the last part; `folder` is a descriptor as of `dir_fd`."""
+    name = os.fsdecode(path)
+    if isinstance(folder, int) and folder >= 0 and not os.path.isabs(name):
+        name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)
+    above, last = os.path.split(os.path.abspath(name))
+    return os.path.join(os.path.realpath(above), last)
+
+
+def _below(path: str) -> Iterator[str]:
+    """The path itself, as "", and everything in it if it is a folder, as "/…"."""
+    yield ""
+    if look(path)[0] == FOLDER:
+        for folder, folders, names in os.walk(path):
+            for name in (*folders, *names):
+                yield os.path.join(folder, name)[len(path) :]
+
+
+def _open_files(*, for_writing: bool = False) -> set[str]:
+    """Absolute paths of the files that this process has open (or mapped, unless only those for writing are asked for), from /proc."""
     found: set[str] = set()
     try:
         numbers = os.listdir("/proc/self/fd")
@@ -202,10 +350,17 @@ def _open_for_writing() -> set[str]:
     for number in numbers:
         try:
             path = os.readlink(f"/proc/self/fd/{number}")
-            with open(f"/proc/self/fdinfo/{number}", encoding="ascii") as info:
-                flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
+            if path.startswith("/") and (not for_writing or _is_for_writing(number)):
+                found.add(path)
         except (OSError, StopIteration, ValueError):
             continue
-        if path.startswith("/") and flags & (os.O_WRONLY | os.O_RDWR):
-            found.add(path)
+    if not for_writing:
+        with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            found.update(line.split(maxsplit=5)[5].rstrip("\n") for line in maps if line.count("/"))
     return found
+
+
+def _is_for_writing(number: str) -> bool:
+    with open(f"/proc/self/fdinfo/{number}", encoding="ascii") as info:
+        flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
+    return bool(flags & _WRITING)

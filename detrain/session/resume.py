@@ -101,8 +101,7 @@ class Resume:
         session.frameworks.set_flags(meta["flags"])
 
         def put_back_files() -> None:
-            if len(self._targets) == 1:
-                session.files.put_back(meta["files"])
+            session.files.put_back(meta["files"], is_trusting=self.is_trusting)
 
         session.frameworks.wait()
         doubtful = gather.restore(
@@ -161,6 +160,7 @@ class Resume:
     def _finish(self, session: Session, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self._origins = None
+        session.files.settle()
         session.frameworks.hold_loading(False)
         seconds = time.monotonic() - self._began_s
         again = f", having run {self._batches_run} batches again" if self._batches_run else ""

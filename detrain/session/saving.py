@@ -71,6 +71,7 @@ class Saver:
         self._checkpoints = session.directory.retain(
             session.settings.keep, self._checkpoints, {*session.way_to(loop), saved.name}
         )
+        session.files.retain([found.meta["files"] for found in self._checkpoints])
 
     def _set_future_aside(self) -> list[Checkpoint]:
         """Checkpoints of a future that this attempt does not come from are not to be mistaken for its own."""

@@ -244,7 +244,9 @@ class ComposedIteratorHandler(Handler):
     @staticmethod
     def _is_at(live: Any, node: Node) -> bool:
         """False if a `cycle` that has come around is elsewhere; the iterator that it tells of is made for the question."""
-        return "index" not in node or reduce_iterator(live)[2:] == (node["index"],)
+        if "index" not in node:
+            return True
+        return type_name(type(live)) == node["t"] and reduce_iterator(live)[2:] == (node["index"],)
 
     def _make(self, node: Node, restore: Restore, live: list[Any]) -> Any:
         if node["t"] in _LOOK_AT_ONCE:

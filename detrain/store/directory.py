@@ -5,8 +5,7 @@ finished            when it came to its end; there is none before that
 inst.info           the loops
 ledger              what each batch has done, in digests (`detrain.store.ledger`)
 checkpoint_*.h5     checkpoints
-folders.log         folders that the script has made (likewise)
-files.log           the script's own output files, as they were before the run wrote them (`detrain.session.files`)
+files.log, kept/    what the script's own files were before it changed them (`detrain.store.journal`)
 printed.log         what the script has printed, and when (`detrain.store.printed`)
 answers.log         what set-up code was told by the clock (`detrain.launch.answers`)
 cache/              instrumented code

@@ -10,10 +10,7 @@ from .programs import PROGRAMS, QUICK, Program
 
 #: Programs that cannot be resumed, which must be said; the test below holds what is said.
 REFUSED = {"threads_prefetching": "threads.Thread", "persistent_workers_of_old": "train.loader._iterator.workers"}
-#: Programs that are not resumed as they should be, and why.
-NOT_YET = {
-    "resumes_by_itself": "files that the script has rewritten are not yet put back before the set-up code reads them",
-}
+RESUMED = [name for name in PROGRAMS if name not in REFUSED]
 SOAK_KILLS = int(os.environ.get("DETRAIN_SOAK_KILLS", "20"))
 
 
@@ -23,11 +20,6 @@ def test_program_killed_twice_gives_the_same_bits(program, killed, reference):
     life = killed(program, [Moment(batches=num_batches * 2 // 3), Moment(batches=3, is_whole_group=False)])
     assert life.num_kills == 2
     assert len(life.resumes) == 2
-
-
-def others(names):
-    reasons = {name: pytest.mark.xfail(strict=True, reason=reason) for name, reason in NOT_YET.items()}
-    return [pytest.param(name, marks=reasons.get(name, ())) for name in names if name not in REFUSED]
 
 
 @pytest.mark.parametrize("program", REFUSED, indirect=True)
@@ -79,7 +71,7 @@ def test_checkpoint_between_a_loss_and_its_gradient_is_set_aside_when_that_shows
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("program", others(name for name in PROGRAMS if name not in QUICK), indirect=True)
+@pytest.mark.parametrize("program", [name for name in RESUMED if name not in QUICK], indirect=True)
 def test_every_other_program_killed_twice_gives_the_same_bits(program, killed, reference):
     num_batches = len(reference(program).attempts[0].batches)
     life = killed(program, [Moment(batches=num_batches * 2 // 3), Moment(batches=3, is_whole_group=False)])
@@ -88,7 +80,7 @@ def test_every_other_program_killed_twice_gives_the_same_bits(program, killed, r
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("program", others(PROGRAMS), indirect=True)
+@pytest.mark.parametrize("program", RESUMED, indirect=True)
 def test_every_program_survives_kills_at_random_moments(program, killed, reference):
     expected = reference(program)
     lives = live_at_random(lambda: killed.new_place(program), expected, SOAK_KILLS, seed_of(program.name))

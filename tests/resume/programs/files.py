@@ -199,4 +199,64 @@ with open("train.csv") as file:
             rows.clear()
 """
     + _END,
+    "newest_checkpoints_kept": _BEGIN
+    + """\
+import shutil
+
+out = pathlib.Path("out")
+if out.exists():
+    raise SystemExit("out exists; choose another folder")
+out.mkdir()
+(out / "config.json").write_text('{"lr": 0.01}')
+steps = 0
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+        steps += 1
+        if steps % 3 == 0:
+            unfinished, place = out / "tmp", out / f"checkpoint-{steps}"
+            unfinished.mkdir()
+            torch.save(model.state_dict(), unfinished / "model.pt")
+            torch.save(optimizer.state_dict(), unfinished / "optimizer.pt")
+            unfinished.rename(place)
+            (out / "latest").unlink(missing_ok=True)
+            (out / "latest").symlink_to(place.name)
+            for old in sorted(out.glob("checkpoint-*"), key=lambda one: int(one.name[11:]))[:-2]:
+                shutil.rmtree(old)
+"""
+    + _END,
+    "log_rotated": _BEGIN
+    + """\
+from logging.handlers import RotatingFileHandler
+
+logger = logging.getLogger("train")
+logger.addHandler(RotatingFileHandler("train.log", maxBytes=200, backupCount=2))
+logger.setLevel(logging.INFO)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        logger.info("epoch %d batch %d loss %r", epoch, batch, loss)
+        log(epoch, batch, loss)
+"""
+    + _END,
+    "history_read_back": _BEGIN
+    + """\
+import json
+
+import h5py
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        log(epoch, batch, loss)
+        history = json.load(open("history.json")) if os.path.exists("history.json") else []
+        history.append(loss)
+        with open("history.tmp", "w") as file:
+            json.dump(history, file)
+        os.replace("history.tmp", "history.json")
+        with h5py.File("losses.h5", "a") as file:
+            file[f"{epoch}/{batch}"] = loss
+    print("epoch", epoch, len(history))
+"""
+    + _END,
 }

@@ -57,6 +57,31 @@ def save(**parts):
 """
 
 _BODIES = {
+    "checkpoints_of_its_own": """\
+model, optimizer = network(), keras.optimizers.Adam(0.01)
+model.build((None, 6))
+checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+if tf.io.gfile.exists("out"):
+    raise SystemExit("out exists")
+tf.io.gfile.makedirs("out/weights")
+written = []
+for epoch in range(3):
+    for batch in range(8):
+        with tf.GradientTape() as tape:
+            loss = loss_of(model, X[batch * 8 : batch * 8 + 8], Y[batch * 8 : batch * 8 + 8])
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        log(epoch, batch, float(loss))
+        if batch % 3 == 2:
+            written.append(checkpoint.write(f"out/step-{optimizer.iterations.numpy()}"))
+            if len(written) > 2:
+                for path in tf.io.gfile.glob(written.pop(0) + ".*"):
+                    tf.io.gfile.remove(path)
+    model.save_weights("out/weights/new.weights.h5")
+    tf.io.gfile.rename("out/weights/new.weights.h5", "out/weights/last.weights.h5", overwrite=True)
+    with tf.io.gfile.GFile("out/log.txt", "a") as file:
+        file.write(f"{epoch} {float(loss)!r}\\n")
+save(model=model, optimizer=optimizer, written=written)
+""",
     "graph_step_by_hand": """\
 w = tf.Variable(tf.random.normal([6, 8]))
 v = tf.Variable(tf.random.normal([8, 1]))

@@ -1,0 +1,236 @@
+"""What happened to the script's own files: `files.log`, and what they held in `kept/`.
+
+An undo journal. Before a file, link or folder of the script's is changed for the first time since a checkpoint, a record of what it was
+is appended, and its content is kept if the change destroys it. So the state of every path at the moment when the journal was *n*
+records long can be told for each *n* from which nothing was pruned: it is what its first record from *n* on says, and what is on the
+disk if there is none. Putting files back is a change like any other and is recorded likewise; the journal is only ever appended to.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from detrain.errors import RestoreError
+
+#: What a path is. GROWN: a file that was only appended to afterwards, so that its content is the beginning of what it is next.
+ABSENT, FOLDER, LINK, FILE, GROWN = "absent", "folder", "link", "file", "grown"
+#: A folder with less in it is soon made again. Bytes.
+LITTLE = 2**20
+_KINDS = (ABSENT, FOLDER, LINK, FILE, GROWN)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a path was before a change. `content` is a name in `kept/` ("" if not kept) or what a link points to."""
+
+    path: str
+    kind: str
+    size: int = 0  # bytes, of a file
+    content: str = ""
+    is_output: bool = (
+        False  # changed by the training loop, or appended to: not there yet when the script is set up again
+    )
+
+
+class Journal:
+    """The records of one run directory. Not safe among threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._log = directory / "files.log"
+        self.kept = directory / "kept"
+        self.records: list[Record] = []
+        self._of: dict[str, list[int]] = {}
+        self._with_content: set[int] = set()
+        self.touched: set[str] = set()  # by the loop, or appended to
+        self._linked: dict[tuple[int, int], set[Path]] = {}
+
+    def read(self) -> None:
+        """Learn what earlier attempts have recorded; a torn last line, whose change has not been made, is cut off."""
+        try:
+            content = self._log.read_bytes()
+        except FileNotFoundError:
+            return
+        whole = content[: content.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            self._add(Record(*json.loads(line)))
+        if len(whole) < len(content):
+            with contextlib.suppress(OSError):  # a journal that is only looked at may not be ours to write
+                os.truncate(self._log, len(whole))
+        for index in self._with_content:
+            path = self.kept / self.records[index].content
+            with contextlib.suppress(FileNotFoundError):
+                self._note_inode(path, os.lstat(path))
+
+    def _add(self, record: Record) -> None:
+        index = len(self.records)
+        if record.kind not in _KINDS:
+            raise RestoreError(f"{self._log} holds a record of the unknown kind {record.kind!r}")
+        self.records.append(record)
+        self._of.setdefault(record.path, []).append(index)
+        if record.is_output:
+            self.touched.add(record.path)
+        if record.kind == FILE and record.content:
+            self._with_content.add(index)
+
+    def append(self, record: Record) -> None:
+        """Record what a path was; before it is changed."""
+        fields = [record.path, record.kind, record.size, record.content, record.is_output]
+        with open(self._log, "ab", buffering=0) as log:
+            log.write(json.dumps(fields).encode() + b"\n")
+        self._add(record)
+
+    # --- contents --------------------------------------------------------------------------------------------------------------
+
+    def keep(self, path: str, *, by_copy: bool) -> str:
+        """Keep what a file holds, for the record that comes next; returns the name. By a second link where that is enough."""
+        name = f"{len(self.records)}-{os.path.basename(path)[-100:]}"
+        self.kept.mkdir(exist_ok=True)
+        place = self.kept / name
+        place.unlink(missing_ok=True)  # of an attempt that was killed between this and the record
+        if by_copy or not _link(path, place):
+            shutil.copy2(path, place)
+        else:
+            self._note_inode(place, os.lstat(place))
+        return name
+
+    def give(self, source: str, size: int, place: str) -> None:
+        """Make a new file of the first bytes of another one. By a second link where that is enough."""
+        found = os.stat(source)
+        if found.st_size == size and Path(source).parent == self.kept and _link(source, Path(place)):
+            self._note_inode(Path(source), os.stat(source))
+            return
+        with open(source, "rb") as old, open(place, "xb") as new:
+            copy_bytes(old, new, size)
+        shutil.copystat(source, place)
+
+    def _note_inode(self, kept: Path, found: os.stat_result) -> None:
+        if found.st_nlink > 1:
+            self._linked.setdefault((found.st_dev, found.st_ino), set()).add(kept)
+
+    def part(self, found: os.stat_result) -> None:
+        """A file is about to be changed in place: what is kept of it by a link becomes a copy."""
+        for kept in self._linked.pop((found.st_dev, found.st_ino), ()):
+            if kept.exists():
+                copy = kept.with_name(f".{kept.name}.tmp")
+                shutil.copy2(kept, copy)
+                copy.replace(kept)
+
+    def prune(self, offsets: Iterable[int]) -> None:
+        """Drop contents that no state at one of these lengths of the journal is made of, and no output's at its beginning."""
+        needed: set[int] = set()
+        for path in {self.records[index].path for index in self._with_content}:
+            for offset in {*offsets, 0} if path in self.touched else offsets:
+                needed.update(self._chain(path, offset))
+        self._with_content &= needed
+        names = {self.records[index].content for index in self._with_content}
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.kept):
+                if name not in names:
+                    (self.kept / name).unlink()
+
+    # --- states ----------------------------------------------------------------------------------------------------------------
+
+    def paths(self) -> Iterator[str]:
+        """All paths that have been changed."""
+        return iter(self._of)
+
+    def changed_since(self, offset: int) -> set[str]:
+        """Paths that have been changed since the journal was `offset` records long."""
+        return {record.path for record in self.records[offset:]}
+
+    def _from(self, path: str, offset: int) -> list[int]:
+        indices = self._of.get(path, [])
+        return indices[bisect.bisect_left(indices, offset) :]
+
+    def state(self, path: str, offset: int) -> Record | None:
+        """What the path was when the journal was `offset` records long; None if it has not been changed since."""
+        return next((self.records[index] for index in self._from(path, offset)), None)
+
+    def _chain(self, path: str, offset: int) -> Iterator[int]:
+        """The records that the state at `offset` is made of: of a file that has grown, also the next ones."""
+        for index in self._from(path, offset):
+            yield index
+            if self.records[index].kind != GROWN:
+                return
+
+    def content_of(self, path: str, offset: int) -> tuple[str, int]:
+        """The file that begins with what this one held at `offset`, and how many bytes of it. Raises `RestoreError` if it is lost."""
+        first = self.state(path, offset)
+        assert first is not None
+        last = first
+        for index in self._chain(path, offset):
+            last = self.records[index]
+        source = path if last.kind == GROWN else str(self.kept / last.content)
+        try:
+            found = os.stat(source).st_size if last.kind == GROWN or (last.kind == FILE and last.content) else -1
+        except FileNotFoundError:
+            found = -1
+        if found < first.size:
+            raise RestoreError(
+                f"the file {path} had {first.size} bytes at the checkpoint and "
+                + (f"has {found} now" if found >= 0 else "is gone")
+                + "; put it back, or go on without it by --trust-changes"
+            )
+        return source, first.size
+
+    def outputs(self) -> set[str]:
+        """Paths that are no part of what a later attempt's set-up code is to find.
+
+        What the loop has changed, and folders that the run has made, with everything that it has put there, if the loop has changed
+        anything in them or there is little in them. So a script that refuses to write into a folder that is there can go on, while what
+        has been downloaded is not downloaded again.
+        """
+        made = {path for path, indices in self._of.items() if self.records[indices[0]].kind == ABSENT}
+        within: dict[str, int] = {}
+        for path in made:
+            kind, found = look(path)
+            if kind == FILE and found is not None:
+                for folder in made.intersection(_parents(path)):
+                    within[folder] = within.get(folder, 0) + found.st_size
+        above = {parent for path in self.touched for parent in _parents(path)}
+        folders = {
+            path for path in made if look(path)[0] == FOLDER and (path in above or within.get(path, 0) <= LITTLE)
+        }
+        return self.touched | folders | {path for path in self._of if not folders.isdisjoint(_parents(path))}
+
+
+def _parents(path: str) -> Iterator[str]:
+    while (parent := os.path.dirname(path)) != path:
+        yield parent
+        path = parent
+
+
+def copy_bytes(old: IO[bytes], new: IO[bytes], size: int) -> None:
+    """Copy so many bytes, or as many as there are."""
+    while size > 0 and (part := old.read(min(size, 2**20))):
+        new.write(part)
+        size -= len(part)
+
+
+def look(path: str) -> tuple[str, os.stat_result | None]:
+    """What a path is now; "" for what is neither a file, nor a folder, nor a link."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ABSENT, None
+    for kind, is_one in ((FILE, stat.S_ISREG), (FOLDER, stat.S_ISDIR), (LINK, stat.S_ISLNK)):
+        if is_one(found.st_mode):
+            return kind, found
+    return "", found
+
+
+def _link(source: str, place: Path) -> bool:
+    try:
+        os.link(source, place, follow_symlinks=False)
+    except OSError:  # another file system, or one without links, or not allowed to: see what copying says
+        return False
+    return True

@@ -1,0 +1,315 @@
+"""The script's own files: whatever it does to them, a later attempt finds them as they were."""
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from detrain.errors import RestoreError
+from detrain.session import files as files_module
+from detrain.session.files import OutputFiles
+
+World = dict[str, tuple[str, object]]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Iterator[Callable[..., OutputFiles]]:
+    """Begins an attempt, after the end of the one before."""
+    begun: list[OutputFiles] = []
+
+    def begin(*, is_resuming: bool = False) -> OutputFiles:
+        for one in begun:
+            one.stop()
+        (tmp_path / "run").mkdir(exist_ok=True)
+        files = OutputFiles(tmp_path / "run")
+        begun.append(files)
+        files.rewind(is_resuming=is_resuming)
+        files.watch()
+        return files
+
+    yield begin
+    for one in begun:
+        one.stop()
+
+
+def world() -> World:
+    """Everything below the working folder."""
+    found: World = {}
+    for folder, folders, names in os.walk("."):
+        for name in (*folders, *names):
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                found[path] = ("link", os.readlink(path))
+            else:
+                found[path] = ("folder", None) if os.path.isdir(path) else ("file", Path(path).read_bytes())
+    return found
+
+
+def write(path: str, text: str, mode: str = "w") -> None:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, mode, encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_log_is_as_long_as_at_the_checkpoint(place, attempt):
+    first = attempt()
+    write("log.csv", "header\n")
+    first.is_in_loop = True
+    write("log.csv", "1\n", "a")
+    offset = first.capture()
+    write("log.csv", "2\n", "a")
+    second = attempt(is_resuming=True)
+    assert world() == {}, "set-up code finds what the first attempt found"
+    write("log.csv", "header\n")
+    second.put_back(offset, is_trusting=False)
+    assert Path("log.csv").read_text() == "header\n1\n"
+
+
+@pytest.mark.parametrize("destroy", ["remove", "replace", "rewrite", "rename", "truncate", "patch", "rmtree"])
+def test_what_was_destroyed_after_the_checkpoint_comes_back(place, attempt, destroy):
+    first = attempt()
+    first.is_in_loop = True
+    write("out/best.pt", "first best")
+    os.symlink("best.pt", "out/latest")
+    before = world()
+    offset = first.capture()
+    if destroy == "remove":
+        os.remove("out/best.pt")
+    elif destroy == "replace":
+        write("out/new", "x")
+        os.replace("out/new", "out/best.pt")
+    elif destroy == "rewrite":
+        write("out/best.pt", "second")
+    elif destroy == "rename":
+        os.rename("out", "elsewhere")
+        write("elsewhere/best.pt", "second")
+    elif destroy == "truncate":
+        os.truncate("out/best.pt", 3)
+    elif destroy == "patch":
+        write("out/best.pt", "FIRST", "r+")
+    else:
+        shutil.rmtree("out")
+    assert world() != before
+    second = attempt(is_resuming=True)
+    assert world() == {}
+    second.put_back(offset, is_trusting=False)
+    assert world() == before
+
+
+def test_large_file_is_not_copied_before_it_is_written_anew(place, attempt, monkeypatch):
+    monkeypatch.setattr(files_module, "LARGE", 10)
+    first = attempt()
+    first.is_in_loop = True
+    write("best.pt", "more than ten bytes")
+    os.chmod("best.pt", 0o640)
+    inode = os.stat("best.pt").st_ino
+    offset = first.capture()
+    write("best.pt", "new")
+    assert (os.stat("best.pt").st_mode & 0o777, Path("best.pt").read_text()) == (0o640, "new")
+    second = attempt(is_resuming=True)
+    second.put_back(offset, is_trusting=False)
+    assert (os.stat("best.pt").st_ino, Path("best.pt").read_text()) == (inode, "more than ten bytes")
+
+
+def test_what_is_open_gets_its_content_in_place(place, attempt):
+    first = attempt()
+    with open("log", "w") as log:
+        first.is_in_loop = True
+        log.write("one\n")
+        log.flush()
+        offset = first.capture()
+        log.write("two\n")
+    second = attempt(is_resuming=True)
+    with open("log", "w") as log:
+        second.put_back(offset, is_trusting=False)
+        second.settle()
+        log.seek(4)
+        log.write("2\n")
+    assert Path("log").read_text() == "one\n2\n"
+
+
+def test_file_that_was_there_before_the_run_is_there_for_set_up_code(place, attempt):
+    write("best.pt", "of another run")
+    first = attempt()
+    first.is_in_loop = True
+    write("best.pt", "ours")
+    offset = first.capture()
+    second = attempt(is_resuming=True)
+    assert Path("best.pt").read_text() == "of another run"
+    second.put_back(offset, is_trusting=False)
+    assert Path("best.pt").read_text() == "ours"
+
+
+def test_what_set_up_code_made_stays_and_can_be_made_again(place, attempt):
+    first = attempt()
+    write("cache.bin", "long to compute", "x")
+    os.symlink("cache.bin", "data")
+    first.is_in_loop = True
+    offset = first.capture()
+    second = attempt(is_resuming=True)
+    assert Path("cache.bin").read_text() == "long to compute"
+    write("cache.bin", "long to compute", "x")
+    os.symlink("cache.bin", "data")
+    second.put_back(offset, is_trusting=False)
+    assert Path("data").read_text() == "long to compute"
+    with pytest.raises(FileExistsError):
+        write("cache.bin", "again", "x")
+
+
+def test_folder_that_the_loop_writes_into_is_not_there_for_set_up_code(place, attempt):
+    first = attempt()
+    os.makedirs("out")
+    write("out/config", "lr 1")
+    first.is_in_loop = True
+    write("out/model", "weights")
+    before, offset = world(), first.capture()
+    second = attempt(is_resuming=True)
+    assert not os.path.exists("out")
+    os.makedirs("out")
+    write("out/config", "lr 1", "x")
+    second.put_back(offset, is_trusting=False)
+    assert world() == before
+
+
+def test_folder_with_little_in_it_is_made_again_and_one_with_much_is_not(place, attempt):
+    first = attempt()
+    os.makedirs("out/logs")
+    write("out/config", "lr 1")
+    os.makedirs("data")
+    write("data/download", "x" * 2**21)
+    first.is_in_loop = True
+    before, offset = world(), first.capture()
+    second = attempt(is_resuming=True)
+    assert sorted(os.listdir()) == ["data"]
+    second.put_back(offset, is_trusting=False)
+    assert world() == before
+
+
+def test_refused_resume_leaves_the_files_as_the_dead_attempt_left_them(place, attempt):
+    first = attempt()
+    first.is_in_loop = True
+    write("log", "1")
+    first.capture()
+    write("log", "2", "a")
+    write("epoch1", "x")
+    left = world()
+    second = attempt(is_resuming=True)
+    assert world() == {}
+    write("log", "set-up")
+    second.give_up()
+    assert world() == left
+
+
+def test_log_that_somebody_cut_is_refused_by_name_unless_trusted(place, attempt, capfd):
+    first = attempt()
+    first.is_in_loop = True
+    with open("log", "w") as log:
+        log.write("12345")
+        log.flush()
+        offset = first.capture()
+    first.stop()
+    os.truncate("log", 1)
+    second = attempt(is_resuming=True)
+    with pytest.raises(RestoreError, match=r"log had 5 bytes at the checkpoint"):
+        second.put_back(offset, is_trusting=False)
+    second.put_back(offset, is_trusting=True)
+    assert "file-lost" in capfd.readouterr().err
+
+
+def test_only_what_kept_checkpoints_need_is_kept(place, attempt, tmp_path):
+    first = attempt()
+    first.is_in_loop = True
+    offsets = []
+    for number in range(6):
+        write("last.pt", f"weights {number}")
+        offsets.append(first.capture())
+        first.retain(offsets[-2:])
+    assert len(os.listdir(tmp_path / "run" / "kept")) == 1
+    second = attempt(is_resuming=True)
+    second.put_back(offsets[-2], is_trusting=False)
+    assert Path("last.pt").read_text() == "weights 4"
+
+
+_NAMES = ["a", "b", "d/c", "d/e", "f/g/h", "f/k"]
+
+
+def _act(dice: random.Random) -> None:
+    """Do something to some file, as far as it can be done."""
+    path, other, what = dice.choice(_NAMES), dice.choice(_NAMES), dice.randrange(10)
+    text = str(dice.random())
+    try:
+        if what == 0:
+            os.remove(path)
+        elif what == 1:
+            os.makedirs(os.path.dirname(other) or ".", exist_ok=True)
+            os.replace(path, other)
+        elif what == 2:
+            shutil.rmtree(dice.choice(["d", "f", "f/g"]))
+        elif what == 3:
+            os.rename(*dice.choice([("d", "e"), ("e", "d"), ("f/g", "d/g"), ("f", "q"), ("q", "f")]))
+        elif what == 4:
+            os.symlink(os.path.basename(other), path)
+        elif what == 5:
+            shutil.copyfile(path, other)
+        elif what == 6:
+            write(path, text[:4], "r+")
+        elif what == 7:
+            write(path, text, "a")
+        else:
+            write(path, text)
+    except OSError:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_any_history_comes_out_as_without_the_kills(place, attempt, seed):
+    """Set-up, loop with checkpoints, killed somewhere, resumed, killed, resumed: as many worlds as batches, each as before."""
+    chance = random.Random(seed)
+    for _ in range(chance.randrange(4)):
+        _act(random.Random(chance.random()))  # was there before
+    num_batches, seed_of_set_up, has_log = 12, chance.random(), chance.randrange(2)
+
+    def set_up() -> None:
+        os.makedirs("f", exist_ok=True)
+        write("f/config", "fixed")
+        if has_log:
+            write("a", "header")
+            write("a", "more", "a")
+
+    def train(files: OutputFiles, start: int, end: int) -> None:
+        for batch in range(start, end):
+            if batch % 3 == 0:
+                offsets[batch] = files.capture()
+                files.retain(list(offsets.values()))
+                assert worlds.setdefault(batch, world()) == world()
+            dice = random.Random(seed_of_set_up + batch)
+            for _ in range(3):
+                _act(dice)
+
+    worlds: dict[int, World] = {}
+    offsets: dict[int, int] = {}
+    files = attempt()
+    set_up()
+    files.is_in_loop = True
+    train(files, 0, chance.randrange(1, num_batches))
+    for end in (chance.randrange(1, num_batches), num_batches):
+        files = attempt(is_resuming=True)
+        set_up()
+        files.is_in_loop = True
+        start = max(offsets)
+        files.put_back(offsets[start], is_trusting=False)
+        assert world() == worlds[start]
+        files.settle()
+        train(files, start, max(end, start + 1))
