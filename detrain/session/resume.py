@@ -130,8 +130,9 @@ class Resume:
         loop.iteration = meta["position"][-1][3]
         if meta["is_exhausted"]:
             loop.is_exhausted = True
-        elif loop.feed is not None:
-            # As the `for` statement would, with everything that it may draw from as it was then.
+        elif loop.feed is not None and loop.iteration > 0:
+            # To be taken to its place. Before the first iteration the `for` statement has not asked for one: it does, with everything
+            # that the loader may then draw from as it was.
             loop.feed.replacement = iter(loop.feed.iterable)
 
     def _check_environment(self, session: Session, meta: dict[str, Any]) -> None:

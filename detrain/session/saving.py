@@ -50,11 +50,11 @@ class Saver:
             # The first look at this run's objects; later captures tell by it which object went where.
             self.census = Census(walk)
         self._say_what_is_missing(gather.loud_leaves(walk.tree))
-        meta = self._meta(loop, around, entropy)
-        path = session.directory.checkpoint_path(meta["epoch"], meta["batch"])
-        if path.name in meta["chain"] or any(path.name in found.needs for found in self._checkpoints):
-            return  # a loop outside has been checkpointed at this very place, and others build on it
         try:
+            meta = self._meta(loop, around, entropy)
+            path = session.directory.checkpoint_path(meta["epoch"], meta["batch"])
+            if path.name in meta["chain"] or any(path.name in found.needs for found in self._checkpoints):
+                return  # a loop outside has been checkpointed at this very place, and others build on it
             saved = checkpoint_file.save(path, walk.tree, meta, self._last)
         except OSError as error:
             warn(

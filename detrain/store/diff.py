@@ -78,9 +78,8 @@ def _notes(a: Side, b: Side) -> list[str]:
     facts = sorted(meta_a["facts"].keys() | meta_b["facts"].keys())
     found = [(name, meta_a["facts"].get(name), meta_b["facts"].get(name)) for name in facts]
     found.append(("arguments", meta_a["arguments"], meta_b["arguments"]))
-    for name in ("sources", "files"):
-        one, other = ({side.text(key): value for key, value in side.checkpoint.meta[name].items()} for side in (a, b))
-        found.append((name, one, other))
+    one, other = ({side.text(key): value for key, value in side.checkpoint.meta["sources"].items()} for side in (a, b))
+    found.append(("sources", one, other))
     return [f"{name}: {one} / {other}" for name, one, other in found if one != other]
 
 

@@ -150,3 +150,28 @@ def test_attempt_after_a_kill_at_the_very_end_gives_the_same_bits(name, tmp_path
     again = place.attempt("3batches")
     assert again.resumed
     assert not differences(reference(program), Life([first, again], place.read_files()))
+
+
+SLOW_BEFORE_BATCHES = (
+    PRELUDE
+    + """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+for epoch in range(3):
+    print("preparing", epoch, flush=True)
+    time.sleep(1.5 if epoch == 0 else 0)
+    batch = 0
+    for x, y in loader:
+        log(epoch, batch, step(model, optimizer, x, y))
+        batch += 1
+save(model=model, optimizer=optimizer)
+"""
+)
+
+
+def test_loader_begins_after_a_checkpoint_before_its_first_batch(killed, reference):
+    """An iterator that is made before the generators are put back draws what the loader is to draw."""
+    program = Program("slow_before_batches", SLOW_BEFORE_BATCHES)
+    life = killed(program, [Moment(batches=5), Moment(batches=5)], every="0.6s")
+    assert life.resumes == ["epoch 0, batch 0 from checkpoint_0_0.h5"]
