@@ -42,6 +42,7 @@ class OutputFiles:
         self._changed: dict[str, int] = {}
         self._is_watching = False
         self._is_blind = False
+        self._has_said_copied = False
         #: Set when the training loop begins.
         self.is_in_loop = False
         #: Length of the journal when this attempt began, until it has come to where it goes on from.
@@ -177,10 +178,21 @@ class OutputFiles:
                 kind = GROWN
             else:
                 content = self.journal.keep(path, by_copy=in_place)
+                if size > LARGE and not in_place and not self.journal.is_linked(found):
+                    self._say_copied(path)
         elif kind == LINK:
             content = os.readlink(path)
         self.journal.append(Record(path, kind, size, content, self.is_in_loop or is_appended))
         self._changed[path] = max(known, _BEGINNING if kind == GROWN else _WHOLE)
+
+    def _say_copied(self, path: str) -> None:
+        if not self._has_said_copied:
+            self._has_said_copied = True
+            warn(
+                "file-copied",
+                f"{path} and what else the script removes has to be copied to {self.journal.kept}, because it lies on another file system; "
+                "with --ckpt-dir on the same one it costs nothing",
+            )
 
     # --- at a checkpoint -------------------------------------------------------------------------------------------------------
 

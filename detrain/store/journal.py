@@ -116,6 +116,10 @@ class Journal:
         if found.st_nlink > 1:
             self._linked.setdefault((found.st_dev, found.st_ino), set()).add(kept)
 
+    def is_linked(self, found: os.stat_result) -> bool:
+        """True if a file is kept by a link to it."""
+        return (found.st_dev, found.st_ino) in self._linked
+
     def part(self, found: os.stat_result) -> None:
         """A file is about to be changed in place: what is kept of it by a link becomes a copy."""
         for kept in self._linked.pop((found.st_dev, found.st_ino), ()):

@@ -123,6 +123,25 @@ def test_large_file_is_not_copied_before_it_is_written_anew(place, attempt, monk
     assert (os.stat("best.pt").st_ino, Path("best.pt").read_text()) == (inode, "more than ten bytes")
 
 
+def test_without_links_what_is_removed_is_copied_and_said(place, attempt, monkeypatch, capfd):
+    def refuse(*_args, **_kwargs):
+        raise OSError("this file system has none")
+
+    monkeypatch.setattr(files_module, "LARGE", 10)
+    monkeypatch.setattr(os, "link", refuse)
+    first = attempt()
+    first.is_in_loop = True
+    write("a", "more than ten bytes")
+    write("b", "more than ten bytes")
+    offset = first.capture()
+    os.remove("a")
+    os.remove("b")
+    assert capfd.readouterr().err.count("[file-copied]") == 1
+    second = attempt(is_resuming=True)
+    second.put_back(offset, is_trusting=False)
+    assert sorted(os.listdir()) == ["a", "b"]
+
+
 def test_what_is_open_gets_its_content_in_place(place, attempt):
     first = attempt()
     with open("log", "w") as log:
