@@ -12,6 +12,7 @@ like any other. With workers, three things are added to torch's iterator, each b
 from __future__ import annotations
 
 import hashlib
+import itertools
 import multiprocessing.connection
 import multiprocessing.synchronize
 import os
@@ -21,17 +22,16 @@ import time
 import types
 import weakref
 from collections import deque
-from itertools import cycle
 from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
 
-from detrain.adapters.torch.workers import arrive, changed_numbers, numbers_of
+from detrain.adapters.torch.workers import arrive, changed_numbers, news, numbers_of
 from detrain.state.iterators import on_blind_steps, silent_types
 from detrain.state.registry import Handler, type_name
 from detrain.state.restore import CannotBuild, Restore
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
+from detrain.state.walk import Walk, keep
 
 BaseIterator = torch_dataloader._BaseDataLoaderIter
 WorkerIterator = torch_dataloader._MultiProcessingDataLoaderIter
@@ -51,12 +51,17 @@ class Holding:
 holding = Holding()
 
 
+#: Numbers of iterators, by which workers' news find them.
+_tokens = itertools.count(1)
+
+
 class _Extra:
     """What is added to torch's iterator."""
 
-    __slots__ = ("began_with", "held", "in_flight", "loader", "passes")
+    __slots__ = ("began_with", "held", "in_flight", "loader", "passes", "token")
 
     def __init__(self) -> None:
+        self.token = next(_tokens)
         self.loader: Any = None  # weak reference to the DataLoader
         self.passes = -1  # how often the workers have begun a pass over the data set, from 0
         self.began_with: dict[str, Any] = {}  # the data set's numbers when the workers got their copies of it
@@ -74,11 +79,11 @@ def _extra(iterator: Any) -> _Extra:
 class KeyedTask:
     """The indices of one batch on their way to a worker. It arrives as the plain indices, having seeded the worker."""
 
-    def __init__(self, index: Any, key: tuple[int, int, int]) -> None:
-        self.index, self.key = index, key
+    def __init__(self, index: Any, key: tuple[int, int, int], token: int) -> None:
+        self.index, self.key, self.token = index, key, token
 
     def __reduce__(self) -> Any:
-        return arrive, (self.index, self.key)
+        return arrive, (self.index, self.key, self.token)
 
 
 def patch() -> None:
@@ -102,7 +107,7 @@ def _patch_next_index() -> None:
             return index
         extra.in_flight.pop(self._rcvd_idx - 1, None)
         extra.in_flight[self._send_idx] = index
-        return KeyedTask(index, (self._base_seed, extra.passes, self._send_idx))
+        return KeyedTask(index, (self._base_seed, extra.passes, self._send_idx), extra.token)
 
     WorkerIterator._next_index = _next_index_keyed
 
@@ -206,6 +211,18 @@ class WorkerIteratorHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         extra = _extra(obj)
+        what = news.get(extra.token) if not obj._shutdown else None
+        if what is not None and not obj._persistent_workers:
+            # Workers of a resumed attempt get it by loading the same batches again.
+            keep(node, f"{what} is kept in worker processes", is_loud=True)
+            return
+        if what is not None:
+            # Beside the iterator, because taking its elements again would not help: there are other passes.
+            walk.note(
+                f"{walk.path}.workers",
+                "torch.utils.data:DataLoader",
+                f"{what} is kept in worker processes that live on",
+            )
         node["loader"] = walk.child(extra.loader() if extra.loader is not None else None, ".loader")
         node["dataset"] = walk.child(obj._dataset, ".dataset")
         node["sampler"] = walk.child(obj._sampler_iter, ".sampler_iter")
@@ -252,7 +269,7 @@ class WorkerIteratorHandler(Handler):
         def set_position() -> None:
             obj._sampler_iter = sampler
             obj._task_info = {}
-            obj._worker_queue_idx_cycle = cycle(range(obj._num_workers))
+            obj._worker_queue_idx_cycle = itertools.cycle(range(obj._num_workers))
             obj._workers_num_tasks = [0] * obj._num_workers
             obj._rcvd_idx = obj._send_idx = node["received"]
             obj._num_yielded = node["yielded"]

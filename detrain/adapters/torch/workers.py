@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from detrain.state.known_source import user_modules
 
@@ -25,15 +26,36 @@ _SMALL = 1000
 class _Seen:
     """What the batch before has left in this process."""
 
-    attributes: dict[str, Any] | None = None
-    generators: list[Any] | None = None
+    #: Every object that the data set and `collate_fn` are made of, and what its attributes were.
+    attributes: list[tuple[Any, dict[str, Any]]] | None = None
+    generators: list[Any] = []
+    token = 0
     has_told = False
 
 
 _seen = _Seen()
 
 
-def arrive(index: Any, key: tuple[int, int, int]) -> Any:
+class Answer:
+    """A batch on its way back, with the news that the data set keeps something in this process that later batches may hang on."""
+
+    def __init__(self, batch: Any, token: int, what: str) -> None:
+        self.batch, self.token, self.what = batch, token, what
+
+    def __reduce__(self) -> Any:
+        return _receive, (self.batch, self.token, self.what)
+
+
+#: In the main process: the news, by the iterator's number.
+news: dict[int, str] = {}
+
+
+def _receive(batch: Any, token: int, what: str) -> Any:
+    news.setdefault(token, what)
+    return batch
+
+
+def arrive(index: Any, key: tuple[int, int, int], token: int) -> Any:
     """Seed this worker's generators for one batch; `key` is (base seed, pass, batch). Returns the indices."""
     words = np.random.SeedSequence(key).generate_state(6, dtype=np.uint32)
     random.seed(int(words[0]) | int(words[1]) << 32)
@@ -41,22 +63,44 @@ def arrive(index: Any, key: tuple[int, int, int]) -> Any:
     torch.default_generator.manual_seed(int(words[4]) | int(words[5]) << 32)
     info = get_worker_info()
     if info is not None:
-        for position, generator in enumerate(_own_generators(info.dataset)):
+        _look(info.dataset)
+        for position, generator in enumerate(_seen.generators):
             _seed(generator, np.random.SeedSequence((*key, position)))
+        _seen.token = token
+        _MapDatasetFetcher.fetch = _fetch_and_tell
     return index
 
 
-def _own_generators(dataset: Any) -> list[Any]:
+_plain_fetch = _MapDatasetFetcher.fetch
+
+
+def _fetch_and_tell(self: Any, index: Any) -> Any:
+    """The batch; once with the news, if loading it has changed a number of the data set or made a generator."""
+    batch = _plain_fetch(self, index)
+    if _seen.has_told or _seen.attributes is None or not _are_others(_seen.attributes):
+        return batch
+    before, known = _seen.attributes, _seen.generators
+    _look(self.dataset)
+    changed = [name for one, attributes in before for name in changed_numbers(attributes, vars(one))]
+    if changed:
+        what = f"{', '.join(sorted(set(changed)))} of the data set"
+    elif any(all(one is not other for other in known) for one in _seen.generators):
+        what = "a generator of random numbers that the data set has made"
+    else:
+        return batch
+    _seen.has_told = True
+    return Answer(batch, _seen.token, what)
+
+
+def _look(dataset: Any) -> None:
     """Generators that the data set and `collate_fn` hold, in closures and small containers too, or that the script's modules name."""
-    attributes = dict(getattr(dataset, "__dict__", {}))
-    before = _seen.attributes
-    if before is None or _are_others(before, attributes):
-        found = list(_generators_below([dataset, _collate_fn()]))
-        found += [one for one in _named_in_modules() if not any(one is other for other in found)]
-        if before is not None:
-            _tell_of_changes(dataset, before, attributes, found)
-        _seen.attributes, _seen.generators = attributes, found
-    return _seen.generators or []
+    if _seen.attributes is not None and not _are_others(_seen.attributes):
+        return
+    below = list(_below([dataset, _collate_fn()]))
+    found = [one for one in below if isinstance(one, _GENERATORS)]
+    found += [one for one in _named_in_modules() if not any(one is other for other in found)]
+    _seen.generators = found
+    _seen.attributes = [(one, dict(vars(one))) for one in below if _has_attributes(one)]
 
 
 def _collate_fn() -> Any:
@@ -82,11 +126,17 @@ def changed_numbers(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     ]
 
 
-def _are_others(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    return before.keys() != now.keys() or any(before[name] is not value for name, value in now.items())
+def _are_others(before: list[tuple[Any, dict[str, Any]]]) -> bool:
+    """True if an attribute of any of these objects is not what it was."""
+    for one, attributes in before:
+        now = vars(one)
+        if now.keys() != attributes.keys() or any(attributes[name] is not value for name, value in now.items()):
+            return True
+    return False
 
 
-def _generators_below(roots: list[Any]) -> Iterator[Any]:
+def _below(roots: list[Any]) -> Iterator[Any]:
+    """Generators of random numbers and objects with attributes that can be reached from the roots."""
     seen: set[int] = set()
     pending = deque(roots)
     while pending:
@@ -102,8 +152,15 @@ def _generators_below(roots: list[Any]) -> Iterator[Any]:
             pending.extend(obj.values())
         elif isinstance(obj, types.FunctionType):
             pending.extend(_contents(obj.__closure__ or ()))
-        elif hasattr(obj, "__dict__") and not isinstance(obj, (type, types.ModuleType, torch.Tensor)):
+        elif _has_attributes(obj):
+            yield obj
             pending.extend(vars(obj).values())
+
+
+def _has_attributes(obj: Any) -> bool:
+    return hasattr(obj, "__dict__") and not isinstance(
+        obj, (type, types.ModuleType, types.FunctionType, torch.Tensor, *_GENERATORS)
+    )
 
 
 def _contents(cells: Any) -> Iterator[Any]:
@@ -122,22 +179,6 @@ def _named_in_modules() -> list[Any]:
         if isinstance(value, _GENERATORS) and not any(value is one for one in found):
             found.append(value)
     return found
-
-
-def _tell_of_changes(dataset: Any, before: dict[str, Any], now: dict[str, Any], generators: list[Any]) -> None:
-    """Counters and generators that the data set has made or moved on here: a resumed attempt's workers begin with the main process'."""
-    if _seen.has_told or isinstance(dataset, IterableDataset):  # the batches of those are fetched again
-        return
-    changed = changed_numbers(before, now)
-    known = _seen.generators or []
-    if not changed and all(any(one is other for other in known) for one in generators):
-        return
-    _seen.has_told = True
-    what = f"its own {', '.join(changed)}" if changed else "a generator of random numbers that it makes there"
-    sys.stderr.write(
-        f"detrain: warning: the data set ({type(dataset).__qualname__}) changes {what} in a worker process; a resumed attempt's workers "
-        "begin without. Keep it in the main process, or make it in __init__ [worker-state]\n"
-    )
 
 
 def _seed(generator: Any, sequence: Any) -> None:

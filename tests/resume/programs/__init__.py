@@ -62,6 +62,7 @@ QUICK = [
     "variables_deleted_in_the_loop",
     "closure_first_made_in_the_loop",
     "loader_workers_2",
+    "state_kept_by_workers",
     "loader_workers_2_persistent",
     "loader_enumerate_tqdm",
     "iterable_dataset",

@@ -17,6 +17,37 @@ save(model=model, optimizer=optimizer)
 _PLAIN = "DataLoader(Points(), batch_size=4, shuffle=True)"
 _COUNT = "batch = -1\n    for x, y in {}:\n        batch += 1"
 
+_KEEPING_WORKERS = """\
+class Jitter:
+    generator = None
+
+    def __call__(self, x):
+        if self.generator is None:
+            self.generator = np.random.default_rng(torch.utils.data.get_worker_info().id)
+        return x * float(self.generator.uniform(0.5, 1.5))
+
+
+class Counted(Points):
+    def __init__(self):
+        super().__init__()
+        self.jitter, self.calls = Jitter(), 0
+
+    def __getitem__(self, index):
+        self.calls += 1
+        x, y = super().__getitem__(index)
+        return self.jitter(x) + 0.01 * self.calls, y
+
+
+part, _ = torch.utils.data.random_split(Counted(), [40, 8])
+loader = DataLoader(part, batch_size=4, shuffle=True, num_workers=2%s)
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+"""
+
 LOADERS = {
     "loader_enumerate": _loop(_PLAIN),
     "loader_workers_1": _loop("DataLoader(Points(), batch_size=4, shuffle=True, num_workers=1)"),
@@ -301,4 +332,6 @@ for epoch in range(3):
         log(epoch, batch, step(model, optimizer, x, y))
 save(model=model, optimizer=optimizer)
 """,
+    "state_kept_by_workers": _KEEPING_WORKERS % "",
+    "state_kept_by_persistent_workers": _KEEPING_WORKERS % ", persistent_workers=True",
 }
