@@ -22,7 +22,7 @@ from detrain.session import progress
 from detrain.session.loading import Loading, check
 from detrain.session.loops import Loop
 from detrain.session.messages import warn
-from detrain.state import csvreaders, frames, registry
+from detrain.state import csvfiles, frames, registry
 from detrain.state.known_source import PYTHONS_OWN, user_modules
 from detrain.state.objects import OWNS_THREAD
 from detrain.state.restore import MISSING, Origins, Restore
@@ -185,7 +185,7 @@ def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
 
 def _line_of(iterator: Any) -> int | None:
     """How many lines a reader of CSV has read; None of anything else."""
-    return iterator.line_num if isinstance(iterator, (csvreaders.READER, csv.DictReader)) else None
+    return iterator.line_num if isinstance(iterator, (csvfiles.READER, csv.DictReader)) else None
 
 
 def _is_named_elsewhere(tree: Tree, number: int, inside: set[int]) -> bool:

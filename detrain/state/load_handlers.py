@@ -4,7 +4,7 @@ from detrain.state import (
     addresses,
     caches,
     containers,
-    csvreaders,
+    csvfiles,
     functions,
     hdf5files,
     iterators,
@@ -19,6 +19,6 @@ from detrain.state import (
 )
 
 __all__ = [
-    "addresses", "caches", "containers", "csvreaders", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "processes",
+    "addresses", "caches", "containers", "csvfiles", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "processes",
     "randomness", "references", "telltales", "workers",
 ]  # fmt: skip

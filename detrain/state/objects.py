@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _csv
 import _thread
 import copyreg
 import datetime
@@ -535,7 +534,7 @@ register(
     types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType, functools.cached_property, types.GenericAlias, types.UnionType,
     type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
-    type(sys.int_info), _csv.Writer,
+    type(sys.int_info),
 )  # fmt: skip
 
 OwnPartHandler.theirs = {

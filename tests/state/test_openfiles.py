@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from detrain.state import csvreaders, openfiles
+from detrain.state import csvfiles, openfiles
 
 
 def content_of(path, newline):
@@ -31,4 +31,4 @@ def test_where_a_csv_reader_keeps_its_number_of_lines_is_known():
     reader = csv.reader(iter(["a;b", '"c', 'd";e']), delimiter=";")
     assert list(reader) == [["a", "b"], ["cd", "e"]]
     assert reader.line_num == 3
-    assert csvreaders._place_of_line_num() is not None
+    assert csvfiles._place_of_line_num() is not None

@@ -76,6 +76,7 @@ QUICK = [
     "phases",
     "accumulation_modulo",
     "csv_held_open",
+    "csv_writer_made_in_the_loop",
     "newest_checkpoints_kept",
     "resumes_by_itself",
     "cycle_loader",
