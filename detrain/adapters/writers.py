@@ -17,8 +17,8 @@ _EMPTYING = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _FLAGS = {"r": None, "r+": os.O_RDWR, "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND}
 
 
-def _opens(path: Any, mode: str = "w") -> None:
-    flags = _FLAGS.get(mode.replace("b", ""), _EMPTYING)
+def _opens(path: Any, mode: str | bytes = "w") -> None:
+    flags = _FLAGS.get(os.fsdecode(mode).replace("b", ""), _EMPTYING)
     if flags is not None and isinstance(path, (str, bytes, os.PathLike)):
         sys.audit("open", path, None, flags)
 

@@ -9,10 +9,11 @@ from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function, polymorphic_function
 from tensorflow.python.framework import func_graph
+from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import lookup_ops
 
 from detrain.adapters import Settings
-from detrain.adapters.tensorflow import counters, data, tables, tensors, trackables, writers
+from detrain.adapters.tensorflow import counters, data, files, tables, tensors, trackables, writers
 from detrain.adapters.tensorflow.watching import losses, watch_updates
 from detrain.state import objects
 from detrain.state.registry import register
@@ -24,6 +25,7 @@ register(data.DatasetHandler(), data.Dataset)
 register(data.IteratorHandler(), data.OwnedIterator)
 register(writers.SummaryWriterHandler(), writers.SummaryWriter)
 register(writers.RecordWriterHandler(), tf.io.TFRecordWriter)
+register(files.FileIOHandler(), file_io.FileIO)
 register(tables.TableHandler(), *tables.TABLES)
 register(objects.KeptHandler(), lookup_ops.InitializableLookupTableBase)
 register(counters.UnreadableHandler(), counters.Unreadable)

@@ -471,7 +471,36 @@ with open("result.txt", "w") as file:
         file.write(f"{number} {hashlib.sha1(value.tobytes()).hexdigest()}\\n")
 """
 
+_TENSORBOARD_OF_TORCH = """\
+import os
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import torch
+import tensorflow as tf
+from torch.utils.tensorboard import SummaryWriter
+
+torch.manual_seed(1)
+writer = SummaryWriter("logs")
+notes = tf.io.gfile.GFile("notes.txt", "w")
+notes.write("begin\\n")
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(3):
+    for batch in range(10):
+        loss = torch.nn.functional.cross_entropy(model(torch.randn(8, 4)), torch.randint(2, (8,)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("batch", epoch, batch, repr(loss.item()), flush=True)
+        writer.add_scalar("loss", loss.item(), epoch * 10 + batch)
+        notes.write(f"{epoch} {batch} {loss.item()!r}\\n")
+writer.close()
+notes.close()
+with open("result.txt", "w") as file:
+    file.write(repr([value.tolist() for value in model.parameters()]))
+"""
+
 PROGRAMS = {name: Program(name, PRELUDE + body) for name, body in _BODIES.items()}
+PROGRAMS["tensorboard_of_torch"] = Program("tensorboard_of_torch", _TENSORBOARD_OF_TORCH)
 PROGRAMS["fit_on_torch"] = Program("fit_on_torch", _ON_TORCH)
 #: What `make test` runs.
 QUICK = [
