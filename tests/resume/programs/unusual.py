@@ -406,4 +406,24 @@ for epoch in range(3):
         log(epoch, batch, step(model, optimizer, x, y))
 """
     + _END,
+    "distributed_of_one": """\
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data.distributed import DistributedSampler
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = DistributedDataParallel(Net())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+sampler = DistributedSampler(Points(), seed=4)
+loader = DataLoader(Points(), batch_size=4, sampler=sampler)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for batch, (x, y) in enumerate(loader):
+        loss = torch.tensor(step(model, optimizer, x, y))
+        dist.all_reduce(loss)
+        log(epoch, batch, loss.item())
+    dist.barrier()
+save(model=model.module, optimizer=optimizer)
+dist.destroy_process_group()
+""",
 }

@@ -1,0 +1,35 @@
+"""`torch.distributed` with one process, as scripts written for several run on one device: its objects do not bear on the bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from detrain.errors import CaptureError
+from detrain.state.registry import Handler
+from detrain.state.tree import Node
+from detrain.state.walk import Walk, keep
+
+
+class DistributedHandler(Handler):
+    """Process groups, stores and what averages gradients: the set-up code has made them, and alone each changes nothing."""
+
+    kind = "torch.distributed"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            raise CaptureError("it belongs to several processes, and detrain checkpoints one")
+        keep(node, "of a group of one process, it changes nothing", is_loud=False)
+
+
+def _types() -> tuple[type, ...]:
+    """What this build of torch has of them."""
+    if not torch.distributed.is_available():
+        return ()
+    names = ("ProcessGroup", "Backend", "Store", "Reducer", "Logger")
+    return tuple(getattr(torch._C._distributed_c10d, name) for name in names)
+
+
+TYPES = _types()
