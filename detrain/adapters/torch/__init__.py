@@ -11,7 +11,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters import Settings
-from detrain.adapters.torch import distributed, everywhere, kernels, loading, scripted, tensors
+from detrain.adapters.torch import distributed, everywhere, kernels, loading, profiling, scripted, tensors
 from detrain.adapters.torch.devices import unseen, wait
 from detrain.adapters.torch.flow import Flow
 from detrain.adapters.torch.operators import log_operators
@@ -31,6 +31,7 @@ register(tensors.StorageHandler(), torch.UntypedStorage)
 register(tensors.GeneratorHandler(), torch.Generator)
 register(loading.WorkerIteratorHandler(), loading.WorkerIterator)
 register(scripted.ScriptModuleHandler(), torch.jit.RecursiveScriptModule)
+register(profiling.SpanHandler(), torch.autograd.profiler.record_function)
 register(distributed.DistributedHandler(), *distributed.TYPES)
 objects.register_value(torch.dtype, lambda v: (tensors.dtype_name(v),), lambda name: getattr(torch, name))
 objects.register_value(torch.device, lambda v: (str(v),))

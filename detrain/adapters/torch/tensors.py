@@ -61,6 +61,8 @@ class TensorHandler(Handler):
         node["dtype"], node["device"] = dtype_name(obj.dtype), str(obj.device)
         node["shape"] = list(obj.shape)
         node["requires_grad"] = obj.requires_grad
+        if obj.is_inference():
+            node["is_inference"] = True
         gone = _graph_gone_of(obj)
         for name in _HOOKS:
             if getattr(obj, name, None) is not None and obj.is_leaf and gone is None:
@@ -104,6 +106,8 @@ class TensorHandler(Handler):
             return False
         if "graph" in node or live.grad_fn is not None:
             return _is_same_view(live, node, restore)
+        if live.is_inference() != node.get("is_inference", False):
+            return False
         return bool(dtype_name(live.dtype) == node["dtype"] and str(live.device) == node["device"])
 
     def build(self, node: Node, restore: Restore) -> Any:
@@ -228,9 +232,10 @@ def _refuse_exotic(obj: Any) -> None:
 
 def _look(node: Node, storage: Any) -> Any:
     dtype = getattr(torch, node["dtype"])
-    return torch.empty(0, dtype=dtype, device=node["device"]).set_(
-        storage, node["offset"], node["shape"], node["strides"]
-    )
+    with torch.inference_mode(node.get("is_inference", False)):
+        return torch.empty(0, dtype=dtype, device=node["device"]).set_(
+            storage, node["offset"], node["shape"], node["strides"]
+        )
 
 
 class StorageHandler(Handler):

@@ -426,4 +426,23 @@ for epoch in range(3):
 save(model=model.module, optimizer=optimizer)
 dist.destroy_process_group()
 """,
+    "inference_tensors_and_profiler": """\
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+kept = collections.deque(maxlen=3)
+plan = schedule(wait=2, warmup=2, active=3, repeat=2)
+with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=lambda one: print("trace")) as profiler:
+    for epoch in range(3):
+        for batch, (x, y) in enumerate(loader):
+            with record_function("step"):
+                loss = step(model, optimizer, x, y)
+            with torch.inference_mode():
+                kept.append(model(x).softmax(-1))
+            log(epoch, batch, (loss, kept[0].sum().item(), kept[0].is_inference(), profiler.step_num))
+            profiler.step()
+save(model=model, optimizer=optimizer)
+""",
 }
