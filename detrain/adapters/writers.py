@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 _EMPTYING = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-_FLAGS = {"r": None, "r+": os.O_RDWR, "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND}
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
+_FLAGS = {"r": None, "r+": os.O_RDWR, "x": _NEW, "w-": _NEW, "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND}
 
 
 def _opens(path: Any, mode: str | bytes = "w") -> None:
@@ -100,7 +101,7 @@ def announce(module: types.ModuleType) -> None:
 def _announced(plain: Any, tell: Callable[..., None]) -> Any:
     @functools.wraps(plain)
     def write(*args: Any, **kwargs: Any) -> Any:
-        with contextlib.suppress(TypeError):  # such arguments are refused by the function itself
+        with contextlib.suppress(TypeError, ValueError, AttributeError):  # such arguments are refused by the function
             tell(*args, **kwargs)
         return plain(*args, **kwargs)
 

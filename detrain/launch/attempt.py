@@ -43,6 +43,7 @@ def main() -> None:
         return
     try:
         attempt = Attempt(request)
+        attempt.begin()
     except DetrainError as error:
         say(f"error: {error}")
         sys.exit(error.exit_status)
@@ -216,7 +217,6 @@ class Attempt:
 
     def run(self) -> None:
         """Run the script to its end; what leaves it leaves this function."""
-        self._begin()
         status: Any = 1
         try:
             if self.request["module"]:
@@ -230,7 +230,8 @@ class Attempt:
         finally:
             self._end(status)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Make the world as the first attempt found it, and begin to watch. Raises `DetrainError` before the script begins."""
         session = self.session
         hooks.session = session
         for name, function in _HOOKS.items():

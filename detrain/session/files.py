@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from detrain.errors import RestoreError
 from detrain.session.messages import warn
-from detrain.store.journal import ABSENT, FILE, FOLDER, GROWN, LINK, Journal, Record, copy_bytes, look
+from detrain.store.directory import write_atomically
+from detrain.store.journal import ABSENT, FILE, FOLDER, GROWN, LARGE, LINK, Journal, Record, copy_bytes, look
 
-#: Larger files are not copied before they are written in place: emptied ones give way to a new file, others are left alone. Bytes.
-LARGE = 64 * 2**20
 _NOT_FILES = ("/dev/", "/proc/", "/sys/")
 #: What is kept to save time, of whatever program (XDG base directories); it may be used by others at the same time.
 _CACHES = os.path.realpath(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) + os.sep
+#: Warnings of one kind.
+_MOST_SAID = 10
 _WRITING = os.O_WRONLY | os.O_RDWR
 #: How much of a path's state the journal holds since the last checkpoint.
 _BEGINNING, _WHOLE = 1, 2
@@ -37,11 +39,14 @@ class OutputFiles:
 
     def __init__(self, directory: Path) -> None:
         self.journal = Journal(directory)
+        self._mark_of_rewinding = directory / "rewinding"
         self._not_followed = (*_NOT_FILES, _CACHES, f"{os.path.realpath(directory)}{os.sep}")
         self._lock = threading.RLock()
         self._changed: dict[str, int] = {}
         self._is_watching = False
-        self._is_blind = False
+        self._is_stopped = False
+        self._blind_thread = 0
+        self._num_said = 0
         self._has_said_copied = False
         #: Set when the training loop begins.
         self.is_in_loop = False
@@ -66,50 +71,49 @@ class OutputFiles:
 
     def stop(self) -> None:
         """See nothing any more; in a forked child, or when the script has ended."""
-        self._is_blind = True
+        self._is_stopped = True
 
     def _on_event(self, event: str, args: tuple[Any, ...]) -> None:
         see = self._on.get(event)
-        if see is None or self._is_blind:
+        if see is None or self._is_stopped or self._blind_thread == threading.get_ident():
             return
         try:
             with self._lock:
                 see(*args)
         except OSError as error:
-            warn("file-not-followed", f"{event} of {args[0]!r}: what was there before could not be noted: {error}")
+            self._num_said += 1
+            if self._num_said <= _MOST_SAID:
+                warn("file-not-followed", f"{event} of {args[0]!r}: what was there before could not be noted: {error}")
         except (TypeError, ValueError):
             return  # such arguments are refused by the function itself
 
-    def _opens(self, path: Any, _mode: Any, flags: Any, *_: Any) -> None:
+    def _opens(self, path: Any, mode: Any, flags: Any, *_: Any) -> None:
         if not isinstance(flags, int) or not flags & _WRITING or not isinstance(path, (str, bytes, os.PathLike)):
             return
-        place = os.path.realpath(os.fsdecode(path))
+        name = os.fsdecode(path)
+        place = os.path.realpath(name)
+        if name.startswith(_NOT_FILES) or look(place)[0] == FOLDER:
+            return  # a standard stream by its name; a file without a name
         if flags & os.O_EXCL and flags & os.O_CREAT:
-            self._make_room(place)
-        if flags & os.O_TRUNC:
-            self._empties(place)
+            # `os.open`, which tells no mode, may mean another folder, which it does not tell either.
+            if mode is not None or os.path.isabs(name):
+                self._make_room(place)
+            if look(place)[0] == ABSENT:
+                self._before(place)
         else:
-            self._before(place, is_appended=bool(flags & os.O_APPEND), in_place=True)
+            is_emptied = bool(flags & os.O_TRUNC)
+            self._before(
+                place, is_appended=bool(flags & os.O_APPEND) and not is_emptied, in_place=True, is_emptied=is_emptied
+            )
 
     def _truncates(self, path: Any, length: int) -> None:
-        place = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.path.realpath(os.fsdecode(path))
-        if length == 0 and not isinstance(path, int):
-            self._empties(place)
+        if isinstance(path, int):
+            place = os.readlink(f"/proc/self/fd/{path}")
+            if not os.path.isabs(place) or not os.path.exists(place):
+                return  # a pipe, or a file that has no name any more
         else:
-            self._before(place, in_place=True)
-
-    def _empties(self, path: str) -> None:
-        """What the file holds goes. A large one gives way to a new file, which costs no copy, if nobody here has it open."""
-        kind, found = look(path)
-        if kind == FILE and found is not None and found.st_size > LARGE and path not in _open_files():
-            self._before(path)
-            temporary = f"{path}.{os.getpid()}.detrain"
-            with self._blind():
-                with open(temporary, "xb"):
-                    shutil.copymode(path, temporary)
-                os.replace(temporary, path)
-        else:
-            self._before(path, in_place=True, is_emptied=True)
+            place = os.path.realpath(os.fsdecode(path))
+        self._before(place, in_place=True, is_emptied=length == 0)
 
     def _removes(self, path: Any, folder: Any = -1) -> None:
         place = _place(path, folder)
@@ -146,11 +150,12 @@ class OutputFiles:
 
     @contextlib.contextmanager
     def _blind(self) -> Iterator[None]:
-        was_blind, self._is_blind = self._is_blind, True
+        """What this thread does now is ours."""
+        before, self._blind_thread = self._blind_thread, threading.get_ident()
         try:
             yield
         finally:
-            self._is_blind = was_blind
+            self._blind_thread = before
 
     def _before(
         self, path: str, *, in_place: bool = False, is_appended: bool = False, is_emptied: bool = False
@@ -218,18 +223,38 @@ class OutputFiles:
     # --- at a later attempt ----------------------------------------------------------------------------------------------------
 
     def rewind(self, *, is_resuming: bool) -> None:
-        """Before the script begins: learn what earlier attempts did, and give it the outputs as the first one found them."""
+        """Before the script begins: learn what earlier attempts did, and give it the outputs as the first one found them.
+
+        Raises `RestoreError` if that cannot be done.
+        """
         self.journal.read()
         if not self.journal.records:
             return
+        first = {path: self.journal.state(path, 0) for path in self.journal.paths()}
+        for path in first:
+            _temporary(path).unlink(missing_ok=True)  # of an attempt that was killed when it made it
         if is_resuming:
-            self._began = len(self.journal.records)
-        self._outputs = self.journal.outputs()
-        others = set(self.journal.paths()) - self._outputs
-        self._made_before = {path for path in others if _is_absent(self.journal.state(path, 0))}
+            self._began = self._begin_rewinding()
+        self._outputs = self.journal.outputs() | {path for path, record in first.items() if not _is_absent(record)}
+        self._made_before = first.keys() - self._outputs
         # What set-up code makes again of the others is as good as what is there.
-        self._changed = dict.fromkeys(others, _WHOLE)
-        self._bring(self._outputs, 0, if_lost=lambda path, _: self._clear_away(path, Record(path, ABSENT)))
+        self._changed = dict.fromkeys(self._made_before, _WHOLE)
+        # What was dropped, because it was large and set-up code has destroyed it, is as that has left it.
+        self._bring(self._outputs, 0, if_lost=lambda _, __: None)
+
+    def _begin_rewinding(self) -> int:
+        """Length of the journal when the files were last as a dead attempt had left them, also if this attempt is killed now."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return int(self._mark_of_rewinding.read_text(encoding="ascii"))
+        number = len(self.journal.records)
+        with self._blind():
+            write_atomically(self._mark_of_rewinding, str(number))
+        return number
+
+    def _end_rewinding(self) -> None:
+        self._began = None
+        with self._blind():
+            self._mark_of_rewinding.unlink(missing_ok=True)
 
     def put_back(self, offset: int, *, is_trusting: bool) -> None:
         """At a checkpoint: give each output the state that it had there.
@@ -247,7 +272,7 @@ class OutputFiles:
     def settle(self) -> None:
         """The attempt has come to where it goes on from."""
         with self._lock:
-            self._began = None
+            self._end_rewinding()
             self._made_before = set()
             self._mark()
 
@@ -263,7 +288,8 @@ class OutputFiles:
             self._bring(self.journal.changed_since(self._began), self._began, if_lost=tell)
         except RestoreError as error:
             warn("file-lost", f"{error}; what the script's files held is in {self.journal.kept}")
-        self._began = None
+            return
+        self._end_rewinding()
 
     def folders(self) -> list[str]:
         """Folders that earlier attempts of this run have made, and that are there."""
@@ -324,10 +350,15 @@ class OutputFiles:
                 copy_bytes(old, new, size)
                 new.truncate()
             return
-        temporary = f"{path}.{os.getpid()}.detrain"
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        self.journal.give(source, size, temporary)
-        os.replace(temporary, path)
+        temporary = _temporary(path)
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        self.journal.give(source, size, str(temporary))
+        temporary.replace(path)
+
+
+def _temporary(path: str) -> Path:
+    """Beside a file, what is to take its place."""
+    return Path(path).parent / f".detrain-{xxhash.xxh3_64_hexdigest(os.fsencode(os.path.basename(path)))}.tmp"
 
 
 def _is_absent(record: Record | None) -> bool:
@@ -339,7 +370,9 @@ def _place(path: Any, folder: Any = -1) -> str:
     name = os.fsdecode(path)
     if isinstance(folder, int) and folder >= 0 and not os.path.isabs(name):
         name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)
-    above, last = os.path.split(os.path.abspath(name))
+    above, last = os.path.split(os.path.join(os.getcwd(), name).rstrip(os.sep))
+    if last in ("", os.curdir, os.pardir):
+        return os.path.realpath(name)
     return os.path.join(os.path.realpath(above), last)
 
 

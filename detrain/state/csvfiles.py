@@ -99,8 +99,10 @@ def _dialect(obj: Any) -> dict[str, Any]:
 
 def _write(writer: Any) -> Any:
     """What a writer calls: beside that it refers to its types, its dialect and, on some versions, the row that it is at."""
-    (write,) = (one for one in gc.get_referents(writer) if callable(one) and not isinstance(one, type))
-    return write
+    found = [one for one in gc.get_referents(writer) if callable(one) and not isinstance(one, type)]
+    if len(found) != 1:
+        raise CaptureError("what it writes to cannot be told")
+    return found[0]
 
 
 def _is_method(write: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -23,6 +24,8 @@ from detrain.errors import RestoreError
 
 #: What a path is. GROWN: a file that was only appended to afterwards, so that its content is the beginning of what it is next.
 ABSENT, FOLDER, LINK, FILE, GROWN = "absent", "folder", "link", "file", "grown"
+#: Larger files are given back by a link, and what set-up code destroys of them is not kept for long. Bytes.
+LARGE = 64 * 2**20
 #: A folder with less in it is soon made again. Bytes.
 LITTLE = 2**20
 _KINDS = (ABSENT, FOLDER, LINK, FILE, GROWN)
@@ -41,6 +44,10 @@ class Record:
     )
 
 
+#: In the place of a record before which whoever was about to change something was interrupted.
+_INTERRUPTED = Record("", ABSENT)
+
+
 class Journal:
     """The records of one run directory. Not safe among threads."""
 
@@ -54,14 +61,21 @@ class Journal:
         self._linked: dict[tuple[int, int], set[Path]] = {}
 
     def read(self) -> None:
-        """Learn what earlier attempts have recorded; a torn last line, whose change has not been made, is cut off."""
+        """Learn what earlier attempts have recorded; a torn last line, whose change has not been made, is cut off.
+
+        Raises `RestoreError` for a file that is no journal.
+        """
         try:
             content = self._log.read_bytes()
         except FileNotFoundError:
             return
         whole = content[: content.rfind(b"\n") + 1]
-        for line in whole.splitlines():
-            self._add(Record(*json.loads(line)))
+        try:
+            found = {number: Record(*fields) for number, *fields in map(json.loads, whole.splitlines())}
+        except (ValueError, TypeError) as error:
+            raise RestoreError(f"{self._log} cannot be read ({error}); start over with --fresh") from None
+        for number in range(max(found, default=-1) + 1):
+            self._add(found.get(number, _INTERRUPTED))
         if len(whole) < len(content):
             with contextlib.suppress(OSError):  # a journal that is only looked at may not be ours to write
                 os.truncate(self._log, len(whole))
@@ -75,6 +89,8 @@ class Journal:
         if record.kind not in _KINDS:
             raise RestoreError(f"{self._log} holds a record of the unknown kind {record.kind!r}")
         self.records.append(record)
+        if record is _INTERRUPTED:
+            return
         self._of.setdefault(record.path, []).append(index)
         if record.is_output:
             self.touched.add(record.path)
@@ -82,17 +98,36 @@ class Journal:
             self._with_content.add(index)
 
     def append(self, record: Record) -> None:
-        """Record what a path was; before it is changed."""
-        fields = [record.path, record.kind, record.size, record.content, record.is_output]
-        with open(self._log, "ab", buffering=0) as log:
-            log.write(json.dumps(fields).encode() + b"\n")
-        self._add(record)
+        """Record what a path was; before it is changed. Raises `OSError`, and has then recorded nothing."""
+        number = len(self.records)
+        self._add(record)  # first: whoever interrupts us leaves a number without a line, and no line without a number
+        fields = [number, record.path, record.kind, record.size, record.content, record.is_output]
+        line = json.dumps(fields).encode() + b"\n"
+        try:
+            log = open(self._log, "ab", buffering=0)  # noqa: SIM115 - in the `with` below
+        except OSError:
+            self._take_back(number)
+            raise
+        with log:
+            start = log.tell()
+            try:
+                if log.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._log))
+            except OSError:
+                os.ftruncate(log.fileno(), start)
+                self._take_back(number)
+                raise
+
+    def _take_back(self, number: int) -> None:
+        self._of[self.records[number].path].remove(number)
+        self._with_content.discard(number)
+        self.records[number] = _INTERRUPTED
 
     # --- contents --------------------------------------------------------------------------------------------------------------
 
     def keep(self, path: str, *, by_copy: bool) -> str:
         """Keep what a file holds, for the record that comes next; returns the name. By a second link where that is enough."""
-        name = f"{len(self.records)}-{os.path.basename(path)[-100:]}"
+        name = f"{len(self.records)}-{os.fsdecode(os.fsencode(os.path.basename(path))[-100:])}"
         self.kept.mkdir(exist_ok=True)
         place = self.kept / name
         place.unlink(missing_ok=True)  # of an attempt that was killed between this and the record
@@ -103,9 +138,9 @@ class Journal:
         return name
 
     def give(self, source: str, size: int, place: str) -> None:
-        """Make a new file of the first bytes of another one. By a second link where that is enough."""
+        """Make a new file of the first bytes of another one: a large one by a second link, if that is enough."""
         found = os.stat(source)
-        if found.st_size == size and Path(source).parent == self.kept and _link(source, Path(place)):
+        if found.st_size == size and size > LARGE and Path(source).parent == self.kept and _link(source, Path(place)):
             self._note_inode(Path(source), os.stat(source))
             return
         with open(source, "rb") as old, open(place, "xb") as new:
@@ -129,10 +164,15 @@ class Journal:
                 copy.replace(kept)
 
     def prune(self, offsets: Iterable[int]) -> None:
-        """Drop contents that no state at one of these lengths of the journal is made of, and no output's at its beginning."""
+        """Drop contents that no state at one of these lengths of the journal is made of.
+
+        At its beginning, those of outputs and of what is not large count: what set-up code removes to make room is gone.
+        """
         needed: set[int] = set()
         for path in {self.records[index].path for index in self._with_content}:
-            for offset in {*offsets, 0} if path in self.touched else offsets:
+            first = self.records[self._of[path][0]]
+            is_kept_from_start = path in self.touched or first.size <= LARGE
+            for offset in {*offsets, 0} if is_kept_from_start else offsets:
                 needed.update(self._chain(path, offset))
         self._with_content &= needed
         names = {self.records[index].content for index in self._with_content}
@@ -201,10 +241,13 @@ class Journal:
                 for folder in made.intersection(_parents(path)):
                     within[folder] = within.get(folder, 0) + found.st_size
         above = {parent for path in self.touched for parent in _parents(path)}
-        folders = {
-            path for path in made if look(path)[0] == FOLDER and (path in above or within.get(path, 0) <= LITTLE)
-        }
-        return self.touched | folders | {path for path in self._of if not folders.isdisjoint(_parents(path))}
+        folders = {path for path in made if look(path)[0] == FOLDER}
+        hidden = {path for path in folders if path in above or within.get(_topmost(path, folders), 0) <= LITTLE}
+        return self.touched | hidden | {path for path in self._of if not hidden.isdisjoint(_parents(path))}
+
+
+def _topmost(path: str, folders: set[str]) -> str:
+    return next((parent for parent in reversed(list(_parents(path))) if parent in folders), path)
 
 
 def _parents(path: str) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """The script's own files: whatever it does to them, a later attempt finds them as they were."""
 
+import contextlib
 import os
 import random
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,19 +110,16 @@ def test_what_was_destroyed_after_the_checkpoint_comes_back(place, attempt, dest
     assert world() == before
 
 
-def test_large_file_is_not_copied_before_it_is_written_anew(place, attempt, monkeypatch):
-    monkeypatch.setattr(files_module, "LARGE", 10)
-    first = attempt()
-    first.is_in_loop = True
-    write("best.pt", "more than ten bytes")
-    os.chmod("best.pt", 0o640)
-    inode = os.stat("best.pt").st_ino
-    offset = first.capture()
-    write("best.pt", "new")
-    assert (os.stat("best.pt").st_mode & 0o777, Path("best.pt").read_text()) == (0o640, "new")
-    second = attempt(is_resuming=True)
-    second.put_back(offset, is_trusting=False)
-    assert (os.stat("best.pt").st_ino, Path("best.pt").read_text()) == (inode, "more than ten bytes")
+def test_opening_that_fails_destroys_nothing(place, attempt):
+    write("data", "x" * 2**20)
+    attempt().is_in_loop = True
+    with pytest.raises(FileExistsError):
+        os.open("data", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_EXCL)
+    os.mkdir("sub")
+    folder = os.open("sub", os.O_RDONLY)
+    os.close(os.open("data", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, dir_fd=folder))
+    os.close(folder)
+    assert os.stat("data").st_size == 2**20
 
 
 def test_without_links_what_is_removed_is_copied_and_said(place, attempt, monkeypatch, capfd):
@@ -214,6 +213,119 @@ def test_folder_with_little_in_it_is_made_again_and_one_with_much_is_not(place, 
     assert sorted(os.listdir()) == ["data"]
     second.put_back(offset, is_trusting=False)
     assert world() == before
+
+
+def test_small_folder_within_a_large_one_stays(place, attempt):
+    first = attempt()
+    os.makedirs("data/meta")
+    write("data/download", "x" * 2**21)
+    write("data/meta/labels", "cat")
+    first.is_in_loop = True
+    first.capture()
+    before = world()
+    attempt(is_resuming=True)
+    assert world() == before
+
+
+def test_file_that_set_up_code_counts_in_is_as_the_first_attempt_found_it(place, attempt):
+    def set_up():
+        write("number", str(int(Path("number").read_text()) + 1))
+        if os.path.exists("stale"):
+            os.remove("stale")
+
+    write("number", "6")
+    write("stale", "")
+    first = attempt()
+    set_up()
+    first.is_in_loop = True
+    offset = first.capture()
+    first.retain([offset])
+    write("number", "loop")
+    for _ in range(2):
+        second = attempt(is_resuming=True)
+        assert Path("number").read_text() == "6"
+        assert os.path.exists("stale")
+        set_up()
+        second.put_back(offset, is_trusting=False)
+        assert world() == {"./number": ("file", b"7")}
+        second.settle()
+
+
+def test_kill_while_set_up_code_runs_again_and_then_a_refusal(place, attempt):
+    first = attempt()
+    first.is_in_loop = True
+    write("best.pt", "weights")
+    first.capture()
+    attempt(is_resuming=True)  # killed
+    assert world() == {}
+    attempt(is_resuming=True).give_up()
+    assert world() == {"./best.pt": ("file", b"weights")}
+
+
+def test_record_that_could_not_be_written_whole_leaves_the_journal_readable(
+    place, attempt, tmp_path, monkeypatch, capfd
+):
+    first = attempt()
+    first.is_in_loop = True
+    write("a", "1")
+    log = tmp_path / "run" / "files.log"
+    plain = os.stat(log).st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (plain + 5, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            write("b", "")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "what was there before could not be noted" in capfd.readouterr().err
+    assert log.stat().st_size == plain
+    write("c", "1")
+    offset = first.capture()
+    write("c", "2")
+    second = attempt(is_resuming=True)
+    second.put_back(offset, is_trusting=False)
+    assert Path("c").read_text() == "1"
+
+
+def test_leftover_of_a_kill_while_files_are_put_back_is_swept(place, attempt):
+    first = attempt()
+    first.is_in_loop = True
+    write("out/a", "1")
+    offset = first.capture()
+    write("out/a", "2")
+    before = world()
+    second = attempt(is_resuming=True)
+    os.makedirs("out", exist_ok=True)
+    files_module._temporary(os.path.realpath("out/a")).write_bytes(b"half")
+    second = attempt(is_resuming=True)
+    assert world() == {}
+    second.put_back(offset, is_trusting=False)
+    assert world() == {**before, "./out/a": ("file", b"1")}
+
+
+@pytest.mark.parametrize("name", ["n" * 250, "\u6f22" * 84, "\udcff"])
+def test_long_and_odd_names(place, attempt, name):
+    first = attempt()
+    first.is_in_loop = True
+    write(name, "1")
+    offset = first.capture()
+    os.remove(name)
+    second = attempt(is_resuming=True)
+    second.put_back(offset, is_trusting=False)
+    assert Path(name).read_text() == "1"
+
+
+def test_place_is_the_systems_not_the_texts(place, attempt):
+    os.makedirs("real/deep")
+    os.symlink("real/deep", "link")
+    write("real/x", "1")
+    first = attempt()
+    first.is_in_loop = True
+    offset = first.capture()
+    os.remove("link/../x")
+    second = attempt(is_resuming=True)
+    second.put_back(offset, is_trusting=False)
+    assert Path("real/x").read_text() == "1"
 
 
 def test_refused_resume_leaves_the_files_as_the_dead_attempt_left_them(place, attempt):

@@ -29,7 +29,8 @@ def _types() -> tuple[type, ...]:
     if not torch.distributed.is_available():
         return ()
     names = ("ProcessGroup", "Backend", "Store", "Reducer", "Logger")
-    return tuple(getattr(torch._C._distributed_c10d, name) for name in names)
+    found = (getattr(torch._C._distributed_c10d, name, None) for name in names)
+    return tuple(one for one in found if one is not None)
 
 
 TYPES = _types()

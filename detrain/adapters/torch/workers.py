@@ -18,16 +18,18 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from detrain.state.known_source import user_modules
 
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-_NUMBERS = (int, float, bool)
+_NUMBERS = (int, float, bool, np.generic)
 #: Elements of a container that is looked into.
 _SMALL = 1000
+#: Arrays up to this size are compared.
+_SMALL_BYTES = 4096
 
 
 class _Seen:
     """What the batch before has left in this process."""
 
-    #: Every object that the data set and `collate_fn` are made of, and what its attributes were.
-    attributes: list[tuple[Any, dict[str, Any]]] | None = None
+    #: Every object that the data set and `collate_fn` are made of, what its attributes were, and what shows changes inside those.
+    attributes: list[tuple[Any, dict[str, Any], dict[str, Any]]] | None = None
     generators: list[Any] = []
     token = 0
     has_told = False
@@ -81,7 +83,11 @@ def _fetch_and_tell(self: Any, index: Any) -> Any:
         return batch
     before, known = _seen.attributes, _seen.generators
     _look(self.dataset)
-    changed = [name for one, attributes in before for name in changed_numbers(attributes, vars(one))]
+    changed = [
+        name
+        for one, attributes, prints in before
+        for name in [*changed_numbers(attributes, dict(vars(one))), *_changed_inside(prints, one)]
+    ]
     if changed:
         what = f"{', '.join(sorted(set(changed)))} of the data set"
     elif any(all(one is not other for other in known) for one in _seen.generators):
@@ -100,7 +106,12 @@ def _look(dataset: Any) -> None:
     found = [one for one in below if isinstance(one, _GENERATORS)]
     found += [one for one in _named_in_modules() if not any(one is other for other in found)]
     _seen.generators = found
-    _seen.attributes = [(one, dict(vars(one))) for one in below if _has_attributes(one)]
+    _seen.attributes = [(one, dict(vars(one)), _prints(one)) for one in below if _has_attributes(one)]
+
+
+def _prints(one: Any) -> dict[str, Any]:
+    pairs = ((name, _print(value)) for name, value in dict(vars(one)).items())
+    return {name: value for name, value in pairs if value is not None}
 
 
 def _collate_fn() -> Any:
@@ -126,13 +137,32 @@ def changed_numbers(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     ]
 
 
-def _are_others(before: list[tuple[Any, dict[str, Any]]]) -> bool:
+def _are_others(before: list[tuple[Any, dict[str, Any], dict[str, Any]]]) -> bool:
     """True if an attribute of any of these objects is not what it was."""
-    for one, attributes in before:
-        now = vars(one)
+    for one, attributes, prints in before:
+        now = dict(vars(one))  # at once: a thread may be changing it
         if now.keys() != attributes.keys() or any(attributes[name] is not value for name, value in now.items()):
             return True
+        if prints and any(_print(now[name]) != old for name, old in prints.items()):
+            return True
     return False
+
+
+def _print(value: Any) -> Any:
+    """What shows that a container, an array or a tensor was changed in place; None of anything else."""
+    if isinstance(value, torch.Tensor):
+        return None if value.is_inference() else value._version
+    if isinstance(value, np.ndarray):
+        return value.tobytes() if value.nbytes <= _SMALL_BYTES else None
+    if isinstance(value, (list, dict, set, deque)):
+        inside = list(value.values() if isinstance(value, dict) else value) if len(value) < _SMALL else []
+        return len(value), [one for one in inside if isinstance(one, _NUMBERS)]
+    return None
+
+
+def _changed_inside(before: dict[str, Any], one: Any) -> list[str]:
+    now = dict(vars(one))
+    return [name for name, old in before.items() if name in now and _print(now[name]) != old]
 
 
 def _below(roots: list[Any]) -> Iterator[Any]:
