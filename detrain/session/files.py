@@ -235,6 +235,8 @@ class OutputFiles:
             _temporary(path).unlink(missing_ok=True)  # of an attempt that was killed when it made it
         if is_resuming:
             self._began = self._begin_rewinding()
+        else:
+            self._end_rewinding()  # there is no checkpoint any more that an attempt could have been on its way to
         self._outputs = self.journal.outputs() | {path for path, record in first.items() if not _is_absent(record)}
         self._made_before = first.keys() - self._outputs
         # What set-up code makes again of the others is as good as what is there.

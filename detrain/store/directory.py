@@ -6,6 +6,7 @@ inst.info           the loops
 ledger              what each batch has done, in digests (`detrain.store.ledger`)
 checkpoint_*.h5     checkpoints
 files.log, kept/    what the script's own files were before it changed them (`detrain.store.journal`)
+rewinding           there while a resumed attempt has not come to its checkpoint (`detrain.session.files`)
 printed.log         what the script has printed, and when (`detrain.store.printed`)
 answers.log         what set-up code was told by the clock (`detrain.launch.answers`)
 cache/              instrumented code

@@ -33,15 +33,16 @@ _KINDS = (ABSENT, FOLDER, LINK, FILE, GROWN)
 
 @dataclass(frozen=True)
 class Record:
-    """What a path was before a change. `content` is a name in `kept/` ("" if not kept) or what a link points to."""
+    """What a path was before a change. `content` is a name in `kept/` ("" if not kept) or what a link points to.
+
+    `is_output`: changed by the training loop, or appended to, so not there yet when the script is set up again.
+    """
 
     path: str
     kind: str
     size: int = 0  # bytes, of a file
     content: str = ""
-    is_output: bool = (
-        False  # changed by the training loop, or appended to: not there yet when the script is set up again
-    )
+    is_output: bool = False
 
 
 #: In the place of a record before which whoever was about to change something was interrupted.
@@ -119,7 +120,10 @@ class Journal:
                 raise
 
     def _take_back(self, number: int) -> None:
-        self._of[self.records[number].path].remove(number)
+        path = self.records[number].path
+        self._of[path].remove(number)
+        if not self._of[path]:
+            del self._of[path]
         self._with_content.discard(number)
         self.records[number] = _INTERRUPTED
 

@@ -77,7 +77,7 @@ _plain_fetch = _MapDatasetFetcher.fetch
 
 
 def _fetch_and_tell(self: Any, index: Any) -> Any:
-    """The batch; once with the news, if loading it has changed a number of the data set or made a generator."""
+    """The batch; once with the news, if loading it has changed a number or a container of the data set, or made a generator."""
     batch = _plain_fetch(self, index)
     if _seen.has_told or _seen.attributes is None or not _are_others(_seen.attributes):
         return batch
@@ -85,8 +85,8 @@ def _fetch_and_tell(self: Any, index: Any) -> Any:
     _look(self.dataset)
     changed = [
         name
-        for one, attributes, prints in before
-        for name in [*changed_numbers(attributes, dict(vars(one))), *_changed_inside(prints, one)]
+        for one, attributes, fingerprints in before
+        for name in [*changed_numbers(attributes, dict(vars(one))), *_changed_inside(fingerprints, one)]
     ]
     if changed:
         what = f"{', '.join(sorted(set(changed)))} of the data set"
@@ -106,11 +106,11 @@ def _look(dataset: Any) -> None:
     found = [one for one in below if isinstance(one, _GENERATORS)]
     found += [one for one in _named_in_modules() if not any(one is other for other in found)]
     _seen.generators = found
-    _seen.attributes = [(one, dict(vars(one)), _prints(one)) for one in below if _has_attributes(one)]
+    _seen.attributes = [(one, dict(vars(one)), _fingerprints(one)) for one in below if _has_attributes(one)]
 
 
-def _prints(one: Any) -> dict[str, Any]:
-    pairs = ((name, _print(value)) for name, value in dict(vars(one)).items())
+def _fingerprints(one: Any) -> dict[str, Any]:
+    pairs = ((name, _fingerprint(value)) for name, value in dict(vars(one)).items())
     return {name: value for name, value in pairs if value is not None}
 
 
@@ -139,16 +139,16 @@ def changed_numbers(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def _are_others(before: list[tuple[Any, dict[str, Any], dict[str, Any]]]) -> bool:
     """True if an attribute of any of these objects is not what it was."""
-    for one, attributes, prints in before:
+    for one, attributes, fingerprints in before:
         now = dict(vars(one))  # at once: a thread may be changing it
         if now.keys() != attributes.keys() or any(attributes[name] is not value for name, value in now.items()):
             return True
-        if prints and any(_print(now[name]) != old for name, old in prints.items()):
+        if any(_fingerprint(now[name]) != old for name, old in fingerprints.items()):
             return True
     return False
 
 
-def _print(value: Any) -> Any:
+def _fingerprint(value: Any) -> Any:
     """What shows that a container, an array or a tensor was changed in place; None of anything else."""
     if isinstance(value, torch.Tensor):
         return None if value.is_inference() else value._version
@@ -162,7 +162,7 @@ def _print(value: Any) -> Any:
 
 def _changed_inside(before: dict[str, Any], one: Any) -> list[str]:
     now = dict(vars(one))
-    return [name for name, old in before.items() if name in now and _print(now[name]) != old]
+    return [name for name, old in before.items() if name in now and _fingerprint(now[name]) != old]
 
 
 def _below(roots: list[Any]) -> Iterator[Any]:
