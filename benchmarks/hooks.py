@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import measure
 from measure import Bench, Finished, Report, deterministic, detrain, differences, python, ratios, spread
 
 LOOPS = str(measure.PROGRAMS / "loops.py")
+GRAPH_STEP = str(measure.PROGRAMS / "graph_step.py")
 DIGITS = measure.EXAMPLES / "torch_digits" / "train.py"
 
 #: Batch loops that are known from an earlier run: case of programs/loops.py, and what it is.
@@ -183,16 +186,55 @@ def measure_program(bench: Bench, report: Report, is_quick: bool) -> None:
     )
 
 
-def program_table(name: str, seconds: dict[str, list[float]]) -> tuple[list[str], list[list[str]]]:
+def program_table(name: str, seconds: dict[str, list[float]], digits: int = 2) -> tuple[list[str], list[list[str]]]:
     """Seconds of every variant, and ratios to both plain ones."""
     plain, kernels = seconds["python"], seconds["python, deterministic kernels"]
     rows = [
-        [key, spread(found), spread(ratios(found, plain), 3), spread(ratios(found, kernels), 3)]
+        [key, spread(found, digits), spread(ratios(found, plain), 3), spread(ratios(found, kernels), 3)]
         for key, found in seconds.items()
     ]
     return [name, "seconds", "over python", "over deterministic"], rows
 
 
+# --- TensorFlow ------------------------------------------------------------------------------------------------------
+
+
+def measure_graphs(bench: Bench, report: Report, is_quick: bool) -> None:
+    """A step in a graph, with a loop of its own and with Keras' loops: seconds per epoch, and how often the step was traced."""
+    repeats, epochs = (2, "4") if is_quick else (7, "21")
+    report.say("## TensorFlow, a step in a graph")
+    for kind, what in {"function": "`tf.function` in a loop", "fit": "`model.fit`"}.items():
+        words = [GRAPH_STEP, kind, epochs]
+        commands = {
+            "python": (partial(python, words), True),
+            "python, deterministic kernels": (partial(deterministic, words, "tensorflow"), True),
+            "detrain --every never": (lambda words=words: detrain(bench.new_folder(), "never", words), False),
+            "detrain": (lambda words=words: detrain(bench.new_folder(), "auto", words), False),
+        }
+        variants = {
+            name: lambda command=command, is_fixed=is_fixed: graph_epochs(bench.run(command(), is_fixed=is_fixed))
+            for name, (command, is_fixed) in commands.items()
+        }
+        results = measure.alternate(variants, repeats)
+        header, rows = program_table(
+            what, {key: [found[0] for found in each] for key, each in results.items()}, digits=3
+        )
+        traces = [" ".join(sorted({str(found[1]) for found in each})) for each in results.values()]
+        report.table([*header, "traced"], [[*row, count] for row, count in zip(rows, traces, strict=True)])
+    report.say(
+        f"{repeats} runs each, of {epochs} epochs with 100 batches; the median epoch of a run, without the first. "
+        "Aim: at most 1.02 over deterministic kernels, traced as often."
+    )
+
+
+def graph_epochs(done: Finished) -> tuple[float, int]:
+    """Of programs/graph_step.py: seconds of the median epoch without the first, and how often the step was traced."""
+    found = json.loads(done.lines[-1][1])
+    return median(found["epochs_s"][1:]), found["traces"]
+
+
 if __name__ == "__main__":
     parts = {"loops": measure_loops, "startup": measure_startup, "program": measure_program}
+    if find_spec("tensorflow") is not None:
+        parts["tensorflow"] = measure_graphs
     measure.main("What the hooks cost", __doc__ or "", parts)

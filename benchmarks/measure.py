@@ -98,9 +98,9 @@ def python(words: Sequence[str]) -> list[str]:
     return [sys.executable, *words]
 
 
-def deterministic(words: Sequence[str]) -> list[str]:
-    """The command for `python` with detrain's deterministic settings of torch, and nothing else of detrain's."""
-    return [sys.executable, str(PROGRAMS / "deterministic.py"), *words]
+def deterministic(words: Sequence[str], framework: str = "torch") -> list[str]:
+    """The command for `python` with detrain's deterministic settings of the framework, and nothing else of detrain's."""
+    return [sys.executable, str(PROGRAMS / "deterministic.py"), framework, *words]
 
 
 def detrain(directory: Path, every: str, words: Sequence[str]) -> list[str]:
@@ -141,11 +141,11 @@ def ratios(values: Sequence[float], base: Sequence[float]) -> list[float]:
     return [value / other for value, other in zip(values, base, strict=True)]
 
 
-def _torch() -> str:
+def _version(name: str) -> str:
     try:
-        return f"torch {metadata.version('torch')}"
+        return f"{name} {metadata.version(name)}"
     except metadata.PackageNotFoundError:
-        return "no torch"
+        return f"no {name}"
 
 
 def machine(threads: int) -> str:
@@ -159,7 +159,8 @@ def machine(threads: int) -> str:
     load = os.getloadavg()[0]
     return (
         f"{model}, {len(os.sched_getaffinity(0))} cores ({threads} thread{'s' * (threads != 1)} for torch), "
-        f"load {load:.1f} at the start, Python {platform.python_version()}, {_torch()}"
+        f"load {load:.1f} at the start, Python {platform.python_version()}, "
+        f"{_version('torch')}, {_version('tensorflow')}"
     )
 
 

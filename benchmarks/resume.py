@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import measure
 from measure import Bench, Report, detrain, python, ratios, spread
 
-SCRIPT = str(measure.PROGRAMS / "long_epoch.py")
 NUM_BATCHES = 21_000
 EARLY, LATE = 200, 20_000
-WORKERS = (0, 2)
+#: What is measured: the script's name and its last argument.
+LOADERS = {
+    "A `DataLoader` without workers": ("long_epoch.py", "0"),
+    "A `DataLoader` with 2 workers": ("long_epoch.py", "2"),
+}
+DATA_SETS = {
+    "A `tf.data` data set": ("long_epoch_tensorflow.py", "plain"),
+    "A `tf.data` data set whose `map` draws random numbers": ("long_epoch_tensorflow.py", "drawing"),
+}
 
 
-def killed_run(bench: Bench, num_workers: int, batch: int) -> Path:
+def killed_run(bench: Bench, words: Sequence[str], batch: int) -> Path:
     """The run directory of an attempt that was killed just after its checkpoint at this batch.
 
     The script waits in the body of that batch, so that the kill cannot come too late.
     """
     directory = bench.new_folder()
-    command = detrain(directory, f"{batch}batches", [SCRIPT, str(NUM_BATCHES), str(num_workers)])
+    command = detrain(directory, f"{batch}batches", words)
     bench.environment["PAUSE_AT"] = str(batch)
     process, began_s = bench.start(command, is_fixed=False)
     del bench.environment["PAUSE_AT"]
@@ -49,10 +58,9 @@ def first_batch(bench: Bench, command: Sequence[str], expected: int, *, is_fixed
     return float(at_s) - began_s
 
 
-def variants(bench: Bench, num_workers: int) -> dict[str, Callable[[], object]]:
+def variants(bench: Bench, words: Sequence[str]) -> dict[str, Callable[[], object]]:
     """Plain starts and resumes; each gives seconds."""
-    words = [SCRIPT, str(NUM_BATCHES), str(num_workers)]
-    killed = {batch: killed_run(bench, num_workers, batch) for batch in (EARLY, LATE)}
+    killed = {batch: killed_run(bench, words, batch) for batch in (EARLY, LATE)}
 
     def resume(batch: int) -> Callable[[], object]:
         def run() -> float:
@@ -72,13 +80,14 @@ def variants(bench: Bench, num_workers: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def measure_resume(bench: Bench, report: Report, is_quick: bool) -> None:
-    """One table for each number of workers."""
+def measure_resume(loaders: Mapping[str, tuple[str, str]], bench: Bench, report: Report, is_quick: bool) -> None:
+    """One table for each way to load."""
     repeats = 2 if is_quick else 9
-    for num_workers in WORKERS:
-        results = measure.alternate(variants(bench, num_workers), repeats)
+    for what, (script, kind) in loaders.items():
+        words = [str(measure.PROGRAMS / script), str(NUM_BATCHES), kind]
+        results = measure.alternate(variants(bench, words), repeats)
         base, early = results["python"], results[f"resume at batch {EARLY:,}"]
-        report.say(f"## {num_workers} workers: seconds from process start to the first new batch")
+        report.say(f"## {what}: seconds from process start to the first new batch")
         report.table(
             ["", "seconds", "over python", f"over batch {EARLY:,}"],
             [
@@ -87,10 +96,13 @@ def measure_resume(bench: Bench, report: Report, is_quick: bool) -> None:
             ],
         )
     report.say(
-        f"{repeats} runs each, of a `DataLoader` with {NUM_BATCHES:,} batches of 4 items, shuffled. "
+        f"{repeats} runs each, of one epoch with {NUM_BATCHES:,} batches of 4 items, shuffled. "
         f"Aim: batch {LATE:,} within 10 % of batch {EARLY:,}."
     )
 
 
 if __name__ == "__main__":
-    measure.main("How long a resume takes", __doc__ or "", {"resume": measure_resume})
+    parts = {"torch": partial(measure_resume, LOADERS)}
+    if find_spec("tensorflow") is not None:
+        parts["tensorflow"] = partial(measure_resume, DATA_SETS)
+    measure.main("How long a resume takes", __doc__ or "", parts)

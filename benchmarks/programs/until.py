@@ -18,7 +18,7 @@ limit, kind = int(sys.argv[1]), sys.argv[2]
 seen: dict[str, int] = {}
 
 
-def read_locals(frame, event, argument):  # noqa: ARG001 - sys.settrace's signature
+def read_locals(frame, event, argument):  # as sys.settrace calls it
     if event == "call" and is_skipped(frame.f_code.co_filename):
         return None
     for name, value in frame.f_locals.items():
