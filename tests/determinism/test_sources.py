@@ -77,6 +77,25 @@ SOURCES = {
         sums = [torch.zeros(10).index_put_((where,), what, accumulate=True).tolist() for _ in range(20)]
         print(len({str(one) for one in sums}), sums)
         """,
+    "names of temporary files": "import tempfile; print(tempfile.mktemp())",
+    "tensorflow without a seed": "import tensorflow as tf; print(tf.random.normal([3]).numpy())",
+    "a graph's random numbers without a seed": """
+        import tensorflow as tf
+        draw = tf.function(lambda: tf.nn.dropout(tf.ones([64]), 0.5) + tf.random.uniform([64]))
+        print(draw().numpy().tolist(), draw().numpy().tolist())
+        """,
+    "parallel tf.data": """
+        import tensorflow as tf
+        files = tf.data.Dataset.range(16)
+        items = files.interleave(lambda n: tf.data.Dataset.range(1000 * n, 1000 * n + 50), 16, num_parallel_calls=16, deterministic=False)
+        print([int(item) for item in items])
+        """,
+    "random numbers drawn by parallel calls of tf.data": """
+        import tensorflow as tf
+        tf.random.set_seed(1)
+        noisy = tf.data.Dataset.range(200).map(lambda _: tf.random.uniform([]), num_parallel_calls=8)
+        print([float(item) for item in noisy])
+        """,
 }
 
 
