@@ -191,3 +191,27 @@ def test_experiments_with_other_arguments_draw_other_ids(script) -> None:
         one.command("run", "--ckpt-dir", f"{n}{word}", "script.py", word) for word in ("0.1", "0.01") for n in (1, 2)
     ]
     assert ids[0] == ids[1] != ids[2] == ids[3]
+
+
+#: What the loop's first batch does, and how to see it. Under plain `python` a later attempt would not know.
+SWITCHES = {
+    "TF32": ("torch.set_float32_matmul_precision('high')", "torch.get_float32_matmul_precision()", "high"),
+    "cuDNN's choice by timing": ("torch.backends.cudnn.benchmark = True", "torch.backends.cudnn.benchmark", "True"),
+    "number of threads": ("torch.set_num_threads(3)", "torch.get_num_threads()", "3"),
+    "default type": ("torch.set_default_dtype(torch.float64)", "torch.get_default_dtype()", "torch.float64"),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_switches_that_the_loop_made_stand_as_they_stood_after_a_resume(script, name: str) -> None:
+    change, look, expected = SWITCHES[name]
+    loop = TRAINING.replace(
+        "        optimizer.zero_grad()",
+        f"        if epoch == batch == 0:\n            {change}\n        optimizer.zero_grad()",
+    ).replace("torch.randn(8, 4)", "torch.randn(8, 4, dtype=torch.float32)")
+    one = script(f"import os\nimport torch\nprint('before', {look})\n{loop}print('after', {look})")
+    one.attempt("run", "--every", "epoch", status=-9, DIE="1")
+    after = one.attempt("run", "--every", "epoch")
+    assert "resumed at epoch 1" in one.said
+    assert f"before {expected}" not in after, "this switch cannot be told apart here"
+    assert f"after {expected}" in after
