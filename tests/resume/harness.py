@@ -159,16 +159,12 @@ class Place:
                     else:
                         process.kill()
                     return process.wait() == -signal.SIGKILL
-                if not moment.is_saving:
-                    time.sleep(0.0005)
+                if not (moment.is_saving and _has_printed(moment, seen)):  # is written in a millisecond
+                    time.sleep(0.001)
         return False
 
     def _has_come(self, moment: Moment, seen: bytes) -> bool:
-        if moment.batches and sum(line.startswith(b"batch ") for line in seen.split(b"\n")[:-1]) < moment.batches:
-            return False
-        if moment.text and moment.text.encode() not in seen:
-            return False
-        return not moment.is_saving or bool(self._temporaries())
+        return _has_printed(moment, seen) and (not moment.is_saving or bool(self._temporaries()))
 
     def _temporaries(self) -> list[Path]:
         return list(self.run_directory.glob(".checkpoint_*.tmp")) if self.run_directory.is_dir() else []
@@ -184,6 +180,13 @@ class Place:
             name = f"{path.parent.relative_to(self.work)}/events"
             contents[name] = contents.get(name, b"") + b"".join(_events(path.read_bytes()))
         return contents
+
+
+def _has_printed(moment: Moment, seen: bytes) -> bool:
+    """True if an attempt has said all that is waited for."""
+    if moment.batches and sum(line.startswith(b"batch ") for line in seen.split(b"\n")[:-1]) < moment.batches:
+        return False
+    return moment.text.encode() in seen
 
 
 def _read(path: Path) -> bytes:
