@@ -74,6 +74,12 @@ def test_checkpoint_between_a_loss_and_its_gradient_is_set_aside_when_that_shows
     assert expected.batches[-len(attempt.batches) :] == attempt.batches
 
 
+@pytest.mark.parametrize("batches", [3, 6])  # it has been prepared and is to start; it goes on
+def test_a_resume_within_a_recording_of_the_profiler_goes_on_with_one(batches, killed):
+    life = killed(PROGRAMS["inference_tensors_and_profiler"], [Moment(batches=batches)])
+    assert life.attempts[-1].stdout.count("trace") == 2
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("program", [name for name in RESUMED if name not in QUICK], indirect=True)
 def test_every_other_program_killed_twice_gives_the_same_bits(program, killed, reference):

@@ -46,7 +46,6 @@ class RecordingHandler(Handler):
 
     kind = "torch.profiler recording"
     has_attributes = False
-    is_last = True  # with all its settings there
 
     def capture(self, obj: profiler.profile, node: Node, walk: Walk) -> None:
         node["is_on"], node["is_prepared"] = _is_on(obj), _is_prepared(obj)
@@ -58,13 +57,19 @@ class RecordingHandler(Handler):
         live.update({name: restore.value(ref, live.get(name, MISSING)) for name, ref in node["attrs"]})
         for name in _RECORDED:
             live.setdefault(name, None)
-        if was_on and not node["is_on"]:
-            profiler._disable_profiler()
-            profiler._run_on_profiler_stop()
-        if (node["is_on"] and not was_on and not was_prepared) or (node["is_prepared"] and not was_prepared):
-            _prepare(obj)
-        if node["is_on"] and not was_on:
-            obj._start_trace()
+
+        def go_on() -> None:
+            if was_on and node["is_on"]:
+                return
+            if was_on:
+                profiler._disable_profiler()
+                profiler._run_on_profiler_stop()
+            if (node["is_on"] or node["is_prepared"]) and not was_prepared:
+                _prepare(obj)
+            if node["is_on"]:
+                obj._start_trace()
+
+        restore.afterwards(go_on)  # with all its settings there
 
 
 def _is_on(recording: Any) -> bool:
