@@ -69,7 +69,8 @@ class RecordingHandler(Handler):
             if node["is_on"]:
                 obj._start_trace()
 
-        restore.afterwards(go_on)  # with all its settings there
+        # With all its settings there: a set among them is filled afterwards as well.
+        restore.afterwards(lambda: restore.afterwards(go_on))
 
 
 def _is_on(recording: Any) -> bool:
