@@ -64,7 +64,7 @@ class Watch:
             if context.executing_eagerly():
                 updates = _trains.get(function.graph)
                 if updates is not None:
-                    self._on_gradient(outputs)
+                    self._on_gradient(outputs or ())  # None of a graph that gives nothing
                 if updates:
                     self._on_update()
             return outputs

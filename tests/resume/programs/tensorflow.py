@@ -109,6 +109,23 @@ for epoch in range(3):
     print("evaluated", float(tf.reduce_mean(hidden(X) @ v)), flush=True)
 save(w=w.numpy(), v=v.numpy())
 """,
+    "graph_step_that_gives_nothing": """\
+w = tf.Variable(tf.random.normal([6, 1]))
+
+
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ w - y[:, None]) ** 2)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(64).batch(8)):
+        step(x, y)
+        log(epoch, batch, float(tf.reduce_sum(w)))
+save(w=w.numpy())
+""",
     "eager_tape": """\
 model = network()
 optimizer = keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 24), momentum=0.9)
@@ -504,6 +521,7 @@ PROGRAMS["tensorboard_of_torch"] = Program("tensorboard_of_torch", _TENSORBOARD_
 PROGRAMS["fit_on_torch"] = Program("fit_on_torch", _ON_TORCH)
 #: What `make test` runs.
 QUICK = [
+    "graph_step_that_gives_nothing",
     "graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays", "summaries_and_tables",
     "fit_on_torch",
 ]  # fmt: skip
