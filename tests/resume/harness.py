@@ -159,7 +159,8 @@ class Place:
                     else:
                         process.kill()
                     return process.wait() == -signal.SIGKILL
-                if not (moment.is_saving and _has_printed(moment, seen)):  # is written in a millisecond
+                # A checkpoint may be written within a millisecond: whoever waits for one must not sleep.
+                if not (moment.is_saving and _has_printed(moment, seen)):
                     time.sleep(0.001)
         return False
 

@@ -75,9 +75,11 @@ def test_checkpoint_between_a_loss_and_its_gradient_is_set_aside_when_that_shows
 
 
 @pytest.mark.parametrize("batches", [3, 6])  # it has been prepared and is to start; it goes on
-def test_a_resume_within_a_recording_of_the_profiler_goes_on_with_one(batches, killed):
-    life = killed(PROGRAMS["inference_tensors_and_profiler"], [Moment(batches=batches)])
-    assert life.attempts[-1].stdout.count("trace") == 2
+def test_a_resume_within_a_recording_of_the_profiler_goes_on_with_one(batches, killed, reference):
+    program = PROGRAMS["inference_tensors_and_profiler"]
+    last = killed(program, [Moment(batches=batches)]).attempts[-1]
+    _, _, rest = reference(program).attempts[0].stdout.partition(last.batches[0])
+    assert last.stdout.count("trace") == rest.count("trace") > 0
 
 
 @pytest.mark.soak
