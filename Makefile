@@ -13,11 +13,14 @@ setup:  ## make or complete the environment (.venv, unless an active one has eve
 lint:  ## ruff and mypy
 	@$(python) -m ruff check . && "$$py" -m mypy
 
+# As many tests at a time as there are processors; a test's own processes would crowd each other out beyond a few.
+pytest = -m pytest -n logical --maxprocesses 4 --dist worksteal
+
 test: lint  ## lint, then the tests that take seconds; pytest's closing line stands last
-	@$(python) -m pytest -q -m "not soak" $(ARGS)
+	@$(python) $(pytest) -q -m "not soak" $(ARGS)
 
 soak:  ## kill and resume for minutes on end, with output
-	@$(python) -m pytest -m soak -s $(ARGS)
+	@$(python) $(pytest) -v -m soak $(ARGS)
 
 bench:  ## what detrain costs
 	@shopt -s nullglob; $(python) --version >/dev/null && for file in benchmarks/hooks.py benchmarks/resume.py benchmarks/trace.py benchmarks/kernels.py benchmarks/ledger.py benchmarks/determinism.py; do \

@@ -11,7 +11,7 @@ from .harness import Life, Moment, Place, differences, live, uninterrupted
 from .programs import PROGRAMS, Program
 
 _references: dict[tuple[str, str], Life] = {}
-_rows: list[tuple[str, int, int, int, str]] = []
+ROW = "kills and resumes"
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +33,7 @@ class Killer:
 
     root: Path
     reference: Callable[..., Life]
+    note: Callable[[str, list[Life], list[str]], None]
     num_runs: int = 0
 
     def new_place(self, program: Program) -> Place:
@@ -43,16 +44,16 @@ class Killer:
     def __call__(self, program: Program, moments: list[Moment], every: str | list[str] = "1batches") -> Life:
         life = live(self.new_place(program), every, moments)
         problems = differences(self.reference(program), life)
-        note(program.name, [life], problems)
+        self.note(program.name, [life], problems)
         told = [f"  {attempt.status} {attempt.own_words}" for attempt in life.attempts]
         assert not problems, "\n".join([*problems, "attempts:", *told])
         return life
 
 
 @pytest.fixture
-def killed(tmp_path: Path, reference: Callable[..., Life]) -> Killer:
+def killed(tmp_path: Path, reference: Callable[..., Life], note: Callable[..., None]) -> Killer:
     """Kills and compares."""
-    return Killer(tmp_path, reference)
+    return Killer(tmp_path, reference, note)
 
 
 @pytest.fixture
@@ -61,11 +62,16 @@ def program(request: pytest.FixtureRequest) -> Program:
     return PROGRAMS[request.param]
 
 
-def note(name: str, lives: list[Life], problems: list[str]) -> None:
-    """A row of the table."""
-    kills, attempts = sum(life.num_kills for life in lives), sum(len(life.attempts) for life in lives)
-    resumes = sum(len(life.resumes) for life in lives)
-    _rows.append((name, kills, attempts, resumes, problems[0] if problems else "same bits"))
+@pytest.fixture
+def note(record_property: Callable[[str, object], None]) -> Callable[[str, list[Life], list[str]], None]:
+    """Notes a row of the table. It goes with the test's report, which may come from another process (pytest-xdist)."""
+
+    def add(name: str, lives: list[Life], problems: list[str]) -> None:
+        kills, attempts = sum(life.num_kills for life in lives), sum(len(life.attempts) for life in lives)
+        resumes = sum(len(life.resumes) for life in lives)
+        record_property(ROW, (name, kills, attempts, resumes, problems[0] if problems else "same bits"))
+
+    return add
 
 
 def seed_of(name: str) -> int:
@@ -74,9 +80,11 @@ def seed_of(name: str) -> int:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if not _rows or "soak" not in (config.getoption("markexpr") or "").replace("not soak", ""):
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    rows = [row for report in reports if report.when == "call" for name, row in report.user_properties if name == ROW]
+    if not rows or "soak" not in (config.getoption("markexpr") or "").replace("not soak", ""):
         return
-    terminalreporter.section("kills and resumes")
+    terminalreporter.section(ROW)
     terminalreporter.write_line(f"{'program':<40} {'kills':>5} {'attempts':>8} {'resumes':>7}  verdict")
-    for name, kills, attempts, resumes, verdict in _rows:
+    for name, kills, attempts, resumes, verdict in rows:
         terminalreporter.write_line(f"{name:<40} {kills:>5} {attempts:>8} {resumes:>7}  {verdict[:90]}")

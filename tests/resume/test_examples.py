@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import note, seed_of
+from .conftest import seed_of
 from .harness import Moment, Place, differences, live, uninterrupted
 from .programs import Program
 from .test_kills import SOAK_KILLS
@@ -67,7 +67,7 @@ def test_music_transformer_runs_from_the_committed_inst_info(tmp_path, new_place
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("program", "text", "file"), SHORT)
-def test_example_survives_kills_at_random_moments(tmp_path, new_place, program, text, file):
+def test_example_survives_kills_at_random_moments(tmp_path, new_place, program, text, file, note):
     expected = uninterrupted(tmp_path / "reference", program)
     rng = random.Random(seed_of(program.name))
     lives = []

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from .conftest import note, seed_of
+from .conftest import seed_of
 from .harness import Moment, differences, live_at_random
 from .programs import PROGRAMS, QUICK, Program
 
@@ -93,7 +93,7 @@ def test_every_other_program_killed_twice_gives_the_same_bits(program, killed, r
 
 @pytest.mark.soak
 @pytest.mark.parametrize("program", RESUMED, indirect=True)
-def test_every_program_survives_kills_at_random_moments(program, killed, reference):
+def test_every_program_survives_kills_at_random_moments(program, killed, reference, note):
     expected = reference(program)
     lives = live_at_random(lambda: killed.new_place(program), expected, SOAK_KILLS, seed_of(program.name))
     problems = [problem for life in lives for problem in differences(expected, life)]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from .conftest import note, seed_of
+from .conftest import seed_of
 from .harness import Moment, differences, environment, live_at_random
 from .programs.tensorflow import PROGRAMS, QUICK
 from .test_kills import SOAK_KILLS
@@ -26,7 +26,7 @@ def test_program_killed_twice_gives_the_same_bits(program, killed, reference):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("program", PROGRAMS, indirect=True)
-def test_every_program_survives_kills_at_random_moments(program, killed, reference):
+def test_every_program_survives_kills_at_random_moments(program, killed, reference, note):
     expected = reference(program)
     lives = live_at_random(lambda: killed.new_place(program), expected, SOAK_KILLS, seed_of(program.name))
     problems = [problem for life in lives for problem in differences(expected, life)]
