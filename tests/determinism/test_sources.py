@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+#: Reading takes longer one time than another, as from a disk that others use too.
+WAIT = """
+        import time
+        import tensorflow as tf
+        def wait(n):
+            time.sleep(time.perf_counter_ns() // 100 % 10 / 1000)
+            return n
+        """
 #: One row for each row of `docs/determinism.md` that two runs on one machine can show.
 SOURCES = {
     "order of a set of strings": "print(list({str(i) for i in range(30)}))",
@@ -84,17 +92,18 @@ SOURCES = {
         draw = tf.function(lambda: tf.nn.dropout(tf.ones([64]), 0.5) + tf.random.uniform([64]))
         print(draw().numpy().tolist(), draw().numpy().tolist())
         """,
-    "parallel tf.data": """
-        import tensorflow as tf
-        files = tf.data.Dataset.range(16)
-        items = files.interleave(lambda n: tf.data.Dataset.range(1000 * n, 1000 * n + 50), 16, num_parallel_calls=16, deterministic=False)
-        print([int(item) for item in items])
+    "parallel tf.data": WAIT
+    + """
+        def read(n):
+            with tf.control_dependencies([tf.numpy_function(wait, [n], tf.int64)]): return n * 10
+        print([int(item) for item in tf.data.Dataset.range(50).map(read, 8, deterministic=False)])
         """,
-    "random numbers drawn by parallel calls of tf.data": """
-        import tensorflow as tf
+    "random numbers drawn by parallel calls of tf.data": WAIT
+    + """
         tf.random.set_seed(1)
-        noisy = tf.data.Dataset.range(200).map(lambda _: tf.random.uniform([]), num_parallel_calls=8)
-        print([float(item) for item in noisy])
+        def draw(n):
+            with tf.control_dependencies([tf.numpy_function(wait, [n], tf.int64)]): return tf.random.uniform([])
+        print([float(item) for item in tf.data.Dataset.range(50).map(draw, num_parallel_calls=8)])
         """,
 }
 
