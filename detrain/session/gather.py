@@ -62,7 +62,7 @@ def look_around(frame: types.FrameType, loop: Loop, is_user_file: Any, script_na
         for name in ["__main__", *sorted(user_modules - {"__main__"})]
         if name in sys.modules
     ]
-    return Surroundings(named, modules, [one for one in loop.path if one.site.part])
+    return Surroundings(named, modules, loop.nest)
 
 
 def _module_name(name: str, script_name: str) -> str:

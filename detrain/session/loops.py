@@ -146,6 +146,11 @@ class Loop:
             current = current.parent
         return loops[::-1]
 
+    @property
+    def nest(self) -> list[Loop]:
+        """The loops of the training's nest down to this one, outermost first: a run's position."""
+        return [loop for loop in self.path if loop.site.part]
+
 
 def unwrap(wrapped: Any) -> Any:
     """The user's iterator inside what `Loop.wrap` has made; any other `map` itself."""

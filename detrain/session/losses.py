@@ -20,14 +20,11 @@ class Losses:
 
     def __init__(self) -> None:
         self._running: list[Reading] = []
-        self._unread: list[tuple[int, bool, list[Reading]]] = []  # of batches that have ended, and whether they count
+        #: Of batches that have ended and had some, and whether they count.
+        self._unread: list[tuple[int, bool, list[Reading]]] = []
         self._bits: dict[int, bytes] = {}
         self._curve: list[tuple[int, int, float]] = []
-
-    @property
-    def num_batches(self) -> int:
-        """Batches that losses are held of."""
-        return len(self._unread) + len(self._bits)
+        self.num_batches = 0  # that have ended since the last were forgotten
 
     def add(self, readings: Iterable[Reading]) -> None:
         """Gradients are about to be computed of these."""
@@ -39,7 +36,8 @@ class Losses:
 
     def end_batch(self, batches: int, *, counts: bool) -> None:
         """`batches` have ended. Those of one that does not count, before the first header, are on the curve only."""
-        if counts or self._running:
+        self.num_batches += 1
+        if self._running:
             self._unread.append((batches, counts, self._running))
             self._running = []
 
@@ -50,8 +48,9 @@ class Losses:
         """
         self._read()
         state = xxhash.xxh3_64()
-        for number in range(first, end):
-            state.update(self._bits.get(number, b""))
+        for number, bits in self._bits.items():  # in the order in which they ended
+            if first <= number < end:
+                state.update(bits)
         return state.intdigest() if end > first else 0
 
     def take_curve(self) -> list[tuple[int, int, float]]:
@@ -63,6 +62,7 @@ class Losses:
     def forget(self) -> None:
         """What has been read is on record."""
         self._bits = {}
+        self.num_batches = 0
 
     def _read(self) -> None:
         for batches, counts, readings in self._unread:

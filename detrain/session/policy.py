@@ -111,7 +111,7 @@ class Policy:
             return kind == "batch"
         return now_s - self._last_outer_s >= self.interval_s
 
-    def is_due_at_batch(self, batch: int, now_s: float, *, is_near: bool) -> bool:
+    def is_due_at_batch(self, batch: int, now_s: float, *, is_near: bool = True) -> bool:
         """At the header of the batch loop. `is_near`: the epoch's beginning has been checkpointed, or is the first.
 
         By time, a checkpoint within an epoch whose beginning has none is put off for at most one more interval: such epochs are

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
@@ -24,6 +24,9 @@ from detrain.state.walk import Walk
 from detrain.store import ledger
 from detrain.store.leaves import readable
 from detrain.store.ledger import Batch
+
+if TYPE_CHECKING:
+    from detrain.session.loops import Loop
 
 #: Share of the training's time that the ledger may take; 1 gives a record for every batch.
 BUDGET = float(os.environ.get("DETRAIN_LEDGER_BUDGET", "0.01"))
@@ -50,12 +53,13 @@ class Recorder:
         self._before: ledger.Ledger | None = None
         self._losses = Losses()
         self._began_at = self._last_noted = 0
-        self._began_s, self._spent_s = time.perf_counter(), 0.0
+        self._began_s, self._spent_s = time.monotonic(), 0.0
         self._candidates: list[tuple[Leaf, int]] = []  # since the last checkpoint, with their sketches then
         self._changing: list[Leaf] = []  # those of them that have changed since
         self._taken_at = self._settle_at = 0
         self._seen_at = (-1, 0)  # the header where the leaves had their paths
-        self._looks: set[tuple[int, int]] = set()  # where the killed attempt looked, from here on
+        #: Headers at which the killed attempt looked at its objects, from here on.
+        self.looks: set[tuple[int, int]] = set()
         self._by_path: dict[str, Leaf] = {}
         self._pieces: list[tuple[Leaf, int]] = []
         self._list_number, self._next_piece = 0, 0
@@ -65,7 +69,7 @@ class Recorder:
         """The first header of the training, or the one that the run has resumed at."""
         import detrain.state.load_handlers  # noqa: F401 - registers the handlers
 
-        self._began_s = time.perf_counter()
+        self._began_s = time.monotonic()
         try:
             before = ledger.read(self._path)
             self._file = ledger.LedgerFile(self._path)
@@ -74,7 +78,7 @@ class Recorder:
             self._give_up(error)
             return
         self._expected = {key: batch for key, batch in before.batches.items() if key[0] >= batches}
-        self._looks = {seen for seen in before.seen_at.values() if seen[0] >= batches}
+        self.looks = {seen for seen in before.seen_at.values() if seen[0] >= batches}
         self._num_ahead = sum(key[0] > batches for key in self._expected)
         self._expected_until = max((key[0] for key in self._expected), default=-1)
         self._before = before
@@ -94,11 +98,11 @@ class Recorder:
         """Gradients are about to be computed of these."""
         self._losses.add(readings)
 
-    def saved(self, file: Path, batches: int, path: Sequence[Any], walk: Walk, stall_s: float) -> None:
+    def saved(self, file: Path, batches: int, loop: Loop, walk: Walk, stall_s: float) -> None:
         """A checkpoint has been taken, for which the training waited; what the walk has met can be covered from now on."""
         if self.is_off or self._file is None:
             return
-        seconds = round(time.perf_counter() - self._began_s, 6)
+        seconds = round(time.monotonic() - self._began_s, 6)
         found = {
             "name": file.name,
             "batches": batches,
@@ -107,32 +111,34 @@ class Recorder:
             "bytes": file.stat().st_size,
         }
         self._write(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
-        self.look(walk, batches, path)
+        self.look(walk, batches, loop)
 
     def at_header(
-        self, batches: int, epochs: int, batch_in_epoch: int, path: Sequence[Any], *, must: bool = False
+        self, batches: int, epochs: int, batch_in_epoch: int, loop: Loop, now_s: float, *, must: bool = False
     ) -> None:
-        """A batch may be about to begin in the innermost loop of `path`, `batches` have ended.
+        """A batch may be about to begin in `loop`, `batches` have ended.
 
         `must`: a checkpoint is about to be taken here.
         """
         if self.is_off or self._file is None:
             return
-        began_s = time.perf_counter()
         self._losses.end_batch(batches, counts=batches > self._began_at)
-        if self._candidates and batches >= self._settle_at:
+        is_settling = batches >= self._settle_at and bool(self._candidates)
+        if is_settling:
             self._settle(batches)
         if batches > self._expected_until:
             self._expected = {}  # what has not come by now will not come: the attempt was told to trust changes
-        allowance_s = (began_s - self._began_s) * BUDGET - self._spent_s
-        if self._expected or must or allowance_s > 0 or self._losses.num_batches >= MOST_LOSSES:
-            position = position_of(path)
+        allowance_s = (now_s - self._began_s) * BUDGET - self._spent_s
+        is_due = bool(self._expected) or must or allowance_s > 0 or self._losses.num_batches >= MOST_LOSSES
+        if is_due:
+            position = position_of(loop)
             expected = self._expected.pop((batches, position), None)
             if expected is not None:
                 self._num_ahead -= batches > self._began_at
                 self._compare(expected)
             self._note(batches, position, epochs, batch_in_epoch, max(allowance_s, 0.0))
-        self._spent_s += time.perf_counter() - began_s
+        if is_due or is_settling:
+            self._spent_s += time.monotonic() - now_s
 
     def _note(self, batches: int, position: int, epochs: int, batch_in_epoch: int, allowance_s: float) -> None:
         first, pieces = self._cover(allowance_s)
@@ -151,13 +157,13 @@ class Recorder:
 
     # --- what is covered -----------------------------------------------------------------------------------------------------
 
-    def is_to_look(self, batches: int, path: Sequence[Any]) -> bool:
+    def is_to_look(self, batches: int, loop: Loop) -> bool:
         """True at a header where the killed attempt looked at its objects, whose names have to be compared with ours."""
-        return self.has_expectations and bool(self._looks) and (batches, position_of(path)) in self._looks
+        return self.has_expectations and (batches, position_of(loop)) in self.looks
 
-    def look(self, walk: Walk, batches: int, path: Sequence[Any]) -> None:
+    def look(self, walk: Walk, batches: int, loop: Loop) -> None:
         """A walk has just met these leaves, at this header."""
-        self._seen_at = batches, position_of(path)
+        self._seen_at = batches, position_of(loop)
         self._candidates = [(leaf, leaf.sketch()) for leaf in leaves(walk)]
         self._changing, self._taken_at, self._settle_at = [], batches, batches + 1
         self._by_path = {}
@@ -257,6 +263,6 @@ class Recorder:
         )
 
 
-def position_of(path: Sequence[Any]) -> int:
-    """The ledger's digest of where a run is, from the loops of the nest."""
-    return ledger.digest_of_position((loop.ordinal, loop.iteration) for loop in path)
+def position_of(loop: Loop) -> int:
+    """The ledger's digest of where a run is, at this loop's header."""
+    return ledger.digest_of_position((one.ordinal, one.iteration) for one in loop.nest)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -42,17 +41,17 @@ class Rerun:
         position: list[list[Any]] = self._until["position"]
         return loop.iteration == position[-1][3] and leads_to(loop, position)
 
-    def at_header(self, session: Session, path: Sequence[Loop]) -> None:
+    def at_header(self, session: Session, loop: Loop) -> None:
         """The ledger has been looked at here: trace operators, or stop, if this is where to."""
         if self._operators is not None:
-            self._trace(session, path, *self._operators)
+            self._trace(session, loop, *self._operators)
         elif self._until is None and not self._is_whole and not session.recorder.has_expectations:
             self._stop(session)
 
-    def _trace(self, session: Session, path: Sequence[Loop], first: list[int] | None, end: list[int]) -> None:
+    def _trace(self, session: Session, loop: Loop, first: list[int] | None, end: list[int]) -> None:
         from detrain.session.recorder import position_of
 
-        here = [session.batches, position_of(path)]
+        here = [session.batches, position_of(loop)]
         if self._is_logging and (here == end or session.batches > end[0]):
             self._stop(session, operators=[one for log in self._logs for one in log.stop()])
         if not self._is_logging and here == (first or here):

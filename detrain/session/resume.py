@@ -173,7 +173,7 @@ class Resume:
 
 def leads_to(loop: Loop, position: list[list[Any]]) -> bool:
     """True if this is the loop of a checkpoint's position, in the iterations of the loops around it; its own is not looked at."""
-    path = [one for one in loop.path if one.site.part]
+    path = loop.nest
     if len(path) != len(position):
         return False
     for one, (filename, line, ordinal, iteration) in zip(path, position, strict=True):

@@ -66,7 +66,7 @@ class Saver:
         self._sequence += 1
         loop.mark(saved.name)
         self._last = saved
-        session.recorder.saved(saved.path, session.batches, around.loops, walk, time.monotonic() - began_s)
+        session.recorder.saved(saved.path, session.batches, loop, walk, time.monotonic() - began_s)
         self._checkpoints = [found for found in self._checkpoints if found.name != saved.name] + [saved]
         self._checkpoints = session.directory.retain(
             session.settings.keep, self._checkpoints, {*session.way_to(loop), saved.name}

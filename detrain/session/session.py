@@ -243,35 +243,48 @@ class Session:
         return site
 
     def at_header(self, loop: Loop) -> None:
-        """An iteration of a loop in the nest is about to begin."""
+        """An iteration of a loop in the nest is about to begin.
+
+        Every batch pays for what stands here and in `_at_batch`: one look at the clock, no list that nobody asks for.
+        """
         if self.is_off:
             return
+        now_s = time.monotonic()
         if not self._is_training:
             self._is_training = True
-            self.policy.begin(time.monotonic())
+            self.policy.begin(now_s)
             self.loading.begin()
             self.on_training()
         if self.resume.is_pending:
             self.resume.at_header(self, loop, loop.find_frame())
         if self.recorder is None and not self.resume.is_pending:
             self._begin_recording(loop)
+        if loop.site.part == "batch":
+            self._at_batch(loop, now_s)
+        else:
+            self._at_epoch(loop, now_s)
+
+    def _at_batch(self, loop: Loop, now_s: float) -> None:
+        outer = loop.parent
+        if outer is None and self.policy.without_epochs():
+            warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
+        is_due = self.policy.is_due_at_batch(self.batches, now_s)
+        if is_due and outer is not None and not outer.is_marked:
+            is_due = self.policy.is_due_at_batch(self.batches, now_s, is_near=False)
+        must = (is_due or (self.rerun is not None and self.rerun.is_goal(loop))) and self._may_save(loop)
+        if self.recorder is not None:
+            self._record(loop, now_s, must=must)
+        if must:
+            self._save(loop)
+        elif self.recorder is not None and self.recorder.looks:
+            self._look_again(loop)
+        self._is_looking = self._is_looking and not is_settled(loop, outer)
+        self.batches += 1
+        self.batch_in_epoch += 1
+
+    def _at_epoch(self, loop: Loop, now_s: float) -> None:
+        """Or at the header of a loop around epochs."""
         part = loop.site.part
-        if part == "batch":
-            if loop.parent is None and self.policy.without_epochs():
-                warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
-            is_near = loop.parent is None or loop.parent.is_marked
-            is_due = self.policy.is_due_at_batch(self.batches, time.monotonic(), is_near=is_near)
-            must = (is_due or self._is_goal(loop)) and self._may_save(loop)
-            self._record(loop, must=must)
-            if must:
-                self._save(loop)
-            else:
-                self._look_again(loop)
-            self._is_looking = self._is_looking and not is_settled(loop, loop.parent)
-            self.batches += 1
-            self.batch_in_epoch += 1
-            return
-        now_s = time.monotonic()
         self.batch_in_epoch = 0
         is_due_at = self.policy.is_due_at_outer if part == "outer" else self.policy.is_due_at_epoch
         if loop.iteration > 0 and self._may_save(loop) and (is_due_at(self.epochs, now_s) or self._is_goal(loop)):
@@ -295,9 +308,10 @@ class Session:
         self.batch_in_epoch -= loop.site.part == "batch"
         if self.resume.is_pending or not self._may_save(loop):
             return
-        if loop.parent is None:
-            self._record(loop, must=True)
-        if self.policy.is_due_at_end(loop.parent is None, time.monotonic()) or self._is_goal(loop):
+        now_s = time.monotonic()
+        if loop.parent is None and self.recorder is not None:
+            self._record(loop, now_s, must=True)
+        if self.policy.is_due_at_end(loop.parent is None, now_s) or self._is_goal(loop):
             self._save(loop)
         else:
             self._look_again(loop)
@@ -314,7 +328,7 @@ class Session:
 
     def _look_again(self, loop: Loop) -> None:
         """Where a killed attempt has looked at its objects, under whose names then the ledger has digests of theirs."""
-        if self.recorder is not None and self.recorder.is_to_look(self.batches, _parts_of(loop)):
+        if self.recorder is not None and self.recorder.is_to_look(self.batches, loop):
             with self.frameworks.aside():
                 self._look(loop)
 
@@ -325,14 +339,12 @@ class Session:
         self.frameworks.wait()
         with self.frameworks.unseen():
             walk = gather.capture(around, self.frameworks.generators(), None, self.loading)
-        self.recorder.look(walk, self.batches, _parts_of(loop))
+        self.recorder.look(walk, self.batches, loop)
 
-    def _record(self, loop: Loop, *, must: bool) -> None:
-        if self.recorder is not None:
-            path = _parts_of(loop)
-            self.recorder.at_header(self.batches, self.epochs, self.batch_in_epoch, path, must=must)
-            if self.rerun is not None:
-                self.rerun.at_header(self, path)
+    def _record(self, loop: Loop, now_s: float, *, must: bool) -> None:
+        self.recorder.at_header(self.batches, self.epochs, self.batch_in_epoch, loop, now_s, must=must)
+        if self.rerun is not None:
+            self.rerun.at_header(self, loop)
 
     def _differs(self, record: Batch, leaf: str) -> None:
         if self.rerun is not None:
@@ -469,8 +481,3 @@ class Session:
             "weights were updated, but not inside a loop of the script's own files. If the loop is a library's, `detrain trace` finds it "
             "for the runs that follow"
         )
-
-
-def _parts_of(loop: Loop) -> list[Loop]:
-    """The loops of the nest down to this one."""
-    return [one for one in loop.path if one.site.part]

@@ -17,7 +17,7 @@ Reading = tuple[bytes, list[float]]
 
 def is_on_device(tensor: torch.Tensor) -> bool:
     """True if the processor cannot read a tensor's memory by itself."""
-    return str(tensor.device.type) not in ("cpu", "meta")
+    return not (tensor.is_cpu or tensor.is_meta)
 
 
 def wait() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -55,13 +56,25 @@ def losses(outputs: Any) -> list[Callable[[], devices.Reading]]:
     found: list[Callable[[], devices.Reading]] = []
     with devices.unseen():
         for one in outputs:
-            if not _is_plain(one) or one.numel() != 1 or one.device.type == "meta":
+            if not _is_plain(one) or one.numel() != 1 or one.is_meta:
                 continue
-            if not devices.is_on_device(one):
+            if devices.is_on_device(one):
+                if not devices.is_recording():
+                    found.append(partial(devices.read, one.detach().clone()))
+            elif one.dtype in _FORMATS:  # nearly every loss: made quick
+                found.append(partial(_packed, _FORMATS[one.dtype], one.item()))
+            else:
                 found.append(partial(_given, devices.read(one)))
-            elif not devices.is_recording():
-                found.append(partial(devices.read, one.detach().clone()))
     return found
+
+
+#: How `struct` packs a number to the bits that it has in a tensor.
+_FORMATS = {torch.float32: "=f", torch.float64: "=d"}
+_PLAIN = torch.Tensor, torch.nn.Parameter
+
+
+def _packed(form: str, value: float) -> devices.Reading:
+    return struct.pack(form, value), [value]
 
 
 def _given(reading: devices.Reading) -> devices.Reading:
@@ -70,11 +83,7 @@ def _given(reading: devices.Reading) -> devices.Reading:
 
 def _is_plain(value: Any) -> bool:
     """False for what only stands for a tensor (inside `torch.func.grad`, a fake or a distributed one): it has no memory."""
-    return (
-        type(value) in (torch.Tensor, torch.nn.Parameter)
-        and torch._C._has_storage(value)
-        and value.layout is torch.strided
-    )
+    return type(value) in _PLAIN and torch._C._has_storage(value) and value.layout is torch.strided
 
 
 def watch_in_place(on_update: Callable[[], None]) -> None:
