@@ -19,7 +19,7 @@ pytest = -m pytest -n logical --maxprocesses 4 --dist worksteal
 test: lint  ## lint, then the tests that take seconds; pytest's closing line stands last
 	@$(python) $(pytest) -q -m "not soak" $(ARGS)
 
-soak:  ## kill and resume for minutes on end, with output
+soak:  ## kill and resume for hours on end; a table stands last
 	@$(python) $(pytest) -v -m soak $(ARGS)
 
 bench:  ## what detrain costs

@@ -19,7 +19,7 @@ DIGITS = measure.EXAMPLES / "torch_digits" / "train.py"
 
 #: Batch loops that are known from an earlier run: case of programs/loops.py, and what it is.
 KNOWN = {"range": "range", "list": "list", "loader": "DataLoader", "while": "while"}
-#: Cases with a body, of which fewer iterations tell enough.
+#: Iterations of the cases that take longer; of the others 200,000.
 _SLOW = {"loader": 50_000, "steps": 10_000}
 #: Loops in a first attempt.
 FIRST = {

@@ -48,9 +48,8 @@ class Losses:
         """
         self._read()
         state = xxhash.xxh3_64()
-        for number, bits in self._bits.items():  # in the order in which they ended
-            if first <= number < end:
-                state.update(bits)
+        for number in range(first, end):
+            state.update(self._bits.get(number, b""))
         return state.intdigest() if end > first else 0
 
     def take_curve(self) -> list[tuple[int, int, float]]:

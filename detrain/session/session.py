@@ -249,16 +249,16 @@ class Session:
         """
         if self.is_off:
             return
-        now_s = time.monotonic()
         if not self._is_training:
             self._is_training = True
-            self.policy.begin(now_s)
+            self.policy.begin(time.monotonic())
             self.loading.begin()
             self.on_training()
         if self.resume.is_pending:
             self.resume.at_header(self, loop, loop.find_frame())
         if self.recorder is None and not self.resume.is_pending:
             self._begin_recording(loop)
+        now_s = time.monotonic()  # what a resume has taken is no time of the policy's nor of the ledger's
         if loop.site.part == "batch":
             self._at_batch(loop, now_s)
         else:
