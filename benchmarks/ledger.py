@@ -14,7 +14,7 @@ from detrain.store.ledger import Ledger
 
 SCRIPT = str(measure.PROGRAMS / "sized.py")
 #: Megabytes of parameters and moments: batches. The first checkpoint, after a fifth of them, tells the ledger what there is to cover.
-SIZES = {1: 4000, 100: 300, 1000: 60}
+SIZES = {1: 4000, 100: 200, 1000: 30}
 #: Shares of the time that the ledger may take; with none there is a record at checkpoints only.
 BUDGETS = {"no ledger": "0", "1 % (default)": "0.01", "a record for every batch": "1"}
 
@@ -63,8 +63,8 @@ def _bytes_of(book: Ledger, batch: ledger.Batch) -> int:
 
 def measure_sizes(bench: Bench, report: Report, is_quick: bool) -> None:
     """One table for each size."""
-    repeats = 1 if is_quick else 5
     for megabytes, num_batches in SIZES.items():
+        repeats = 1 if is_quick else 5 if megabytes < 1000 else 3
         count = num_batches // 4 if is_quick else num_batches
         variants = {
             name: lambda budget=budget: Training(bench, megabytes, count, budget)  # noqa: B023 - run within this iteration
@@ -72,7 +72,7 @@ def measure_sizes(bench: Bench, report: Report, is_quick: bool) -> None:
         }
         results = measure.alternate(variants, repeats)
         base = [one.batch_s for one in results["no ledger"]]
-        report.say(f"## {megabytes:,} MB of parameters and moments, {count} batches")
+        report.say(f"## {megabytes:,} MB of parameters and moments, {count} batches, {repeats} runs each")
         report.table(
             [
                 "",
@@ -95,7 +95,7 @@ def measure_sizes(bench: Bench, report: Report, is_quick: bool) -> None:
             ],
         )
     report.say(
-        f"{repeats} runs each; the median batch of a run, without those that a checkpoint falls into. Aim: below 1 % of the batch. "
+        "The median batch of a run, without those that a checkpoint falls into. Aim: below 1 % of the batch. "
         "Where a record for each batch would cost more, there are fewer; each covers the losses and generators of all batches "
         "since the one before, and a window of the leaves that moves on."
     )
