@@ -70,6 +70,14 @@ def test_an_exact_resume_passes_and_the_ledger_tells_of_all_batches(script) -> N
     assert {path for path, _ in b.lists[max(b.lists)]} >= {"script.model['0'].weight", "script.model['2'].bias"}
 
 
+def test_a_resumed_attempt_goes_on_recording_between_checkpoints(script) -> None:
+    """The time that a resume takes is not the ledger's: it would wait a hundred times as long for its next record."""
+    one = script(TRAINING.replace("0.01", "0.03"))
+    one.attempt("run", "--every", "9batches", status=-9, DIE="1", DETRAIN_LEDGER_BUDGET="0.01")
+    one.attempt("run", "--every", "never", DETRAIN_LEDGER_BUDGET="0.01")
+    assert {number for number, _ in ledger.read(one.folder / "run" / "ledger").batches} & set(range(36, 59))
+
+
 def test_a_ledger_that_cannot_be_written_is_said_and_the_training_goes_on(script) -> None:
     one = script(TRAINING)
     (one.folder / "run" / "ledger").mkdir(parents=True)

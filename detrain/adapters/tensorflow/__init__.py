@@ -13,7 +13,7 @@ from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import lookup_ops
 
 from detrain.adapters import Settings
-from detrain.adapters.tensorflow import counters, data, files, tables, tensors, trackables, writers
+from detrain.adapters.tensorflow import counters, data, files, kernels, scopes, tables, tensors, trackables, writers
 from detrain.adapters.tensorflow.watching import losses, watch_updates
 from detrain.state import objects
 from detrain.state.registry import register
@@ -44,7 +44,9 @@ __all__ = ["facts", "flags", "generators", "losses", "prepare", "set_flags", "wa
 def prepare(settings: Settings) -> None:
     """Seed the global generator and choose deterministic kernels."""
     autograph.CONVERSION_RULES = (autograph.DoNotConvert("detrain"), *autograph.CONVERSION_RULES)
+    scopes.watch()
     counters.replace()
+    kernels.replace()
     data.patch()
     writers.watch()
     tf.random.set_seed(settings.seed)

@@ -10,14 +10,12 @@ In the functions of a data set (`map`, `filter`) the operations stay as they are
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import structured_function
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import func_graph, ops
@@ -30,6 +28,7 @@ from tensorflow.python.ops import (
     resource_variable_ops,
 )
 
+from detrain.adapters.tensorflow.scopes import is_in_data_function
 from detrain.errors import CaptureError
 from detrain.state.registry import Handler
 from detrain.state.restore import Restore
@@ -162,7 +161,6 @@ class UnreadableHandler(Handler):
 unreadable = Unreadable()
 counters = Counters()
 _eager: dict[tuple[Any, ...], Any] = {}
-_depth_of_data = [0]
 
 
 def replace() -> None:
@@ -187,7 +185,6 @@ def replace() -> None:
     for module, names in _WITHOUT_ANOTHER_FORM.items():
         for name in names:
             _note_use(module, name)
-    _wrap_data_functions()
     _wrap_calls()
     for name in ("_set_global_seed", "_clear_caches", "clear_kernel_cache"):
         _wrap_forgetting(name)
@@ -243,7 +240,7 @@ def _note_use(module: Any, name: str) -> None:
 
 def _is_left(seed: int, seed2: int) -> bool:
     """True where TensorFlow seeds the operation by chance, and in the functions of data sets."""
-    return (not seed and not seed2) or bool(_depth_of_data[0]) or not ops.executing_eagerly_outside_functions()
+    return (not seed and not seed2) or is_in_data_function() or not ops.executing_eagerly_outside_functions()
 
 
 def _advance(kind: str, dtype: Any, seed: int, seed2: int, count: Any) -> tuple[Any, Any]:
@@ -276,17 +273,6 @@ def _place_in_graph() -> str:
     return "/".join([*reversed(names), scope])
 
 
-def _wrap_data_functions() -> None:
-    plain = structured_function.StructuredFunctionWrapper.__init__
-
-    @wraps(plain)
-    def init(*args: Any, **kwargs: Any) -> None:
-        with _inside_data():
-            plain(*args, **kwargs)
-
-    structured_function.StructuredFunctionWrapper.__init__ = init
-
-
 def _wrap_calls() -> None:
     plain = atomic_function.AtomicFunction.call_flat
 
@@ -306,12 +292,3 @@ def _wrap_forgetting(name: str) -> None:
         counters.reset()
 
     setattr(context.Context, name, forget)
-
-
-@contextlib.contextmanager
-def _inside_data() -> Iterator[None]:
-    _depth_of_data[0] += 1
-    try:
-        yield
-    finally:
-        _depth_of_data[0] -= 1

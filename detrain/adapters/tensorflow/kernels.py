@@ -1,0 +1,172 @@
+"""Deterministic formulations of the operations for which TensorFlow has no deterministic kernel.
+
+`enable_op_determinism` makes them raise on a GPU (and `tf.timestamp` everywhere). With these the script runs, and gives the same bits every time.
+Four are made of operations that are deterministic; the others are put on the CPU, as TensorFlow itself does with `scatter_nd`.
+docs/kernels.md has the table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.ops import (
+    array_ops,
+    gen_array_ops,
+    gen_image_ops,
+    gen_linalg_ops,
+    gen_logging_ops,
+    gen_math_ops,
+    gen_nn_ops,
+    gen_sparse_ops,
+)
+
+from detrain.adapters.tensorflow.scopes import is_in_data_function
+
+Function = Callable[..., Any]
+
+#: Whose kernels on the CPU are deterministic, by the modules that gradients and public functions find them in.
+ON_CPU: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
+    ("bincount", (gen_math_ops,)),
+    ("dense_bincount", (gen_math_ops,)),
+    ("crop_and_resize_grad_image", (gen_image_ops,)),
+    ("crop_and_resize_grad_boxes", (gen_image_ops,)),
+    ("dilation2d_backprop_input", (gen_nn_ops,)),
+    ("dilation2d_backprop_filter", (gen_nn_ops,)),
+    ("max_pool_grad_with_argmax", (gen_nn_ops,)),
+    ("fake_quant_with_min_max_vars_gradient", (gen_array_ops, array_ops)),
+    ("fake_quant_with_min_max_vars_per_channel_gradient", (gen_array_ops, array_ops)),
+)
+
+
+def contrast(images: Any, contrast_factor: Any, name: str | None = None) -> Any:
+    """`AdjustContrastv2`: each channel's distance from its mean, times a factor. `images`: (…, height, width, channels)."""
+    wide = tf.cast(images, tf.float32)
+    mean = tf.reduce_mean(wide, [-3, -2], keepdims=True)
+    return tf.cast((wide - mean) * contrast_factor + mean, images.dtype)
+
+
+def nearest_gradient(
+    grads: Any, size: Any, align_corners: bool = False, half_pixel_centers: bool = False, name: str | None = None
+) -> Any:
+    """`ResizeNearestNeighborGrad`: each pixel's sum over those made of it. `grads`: (batch, height, width, channels); `size`: (2,)."""
+    wide = grads if grads.dtype == tf.float64 else tf.cast(grads, tf.float32)
+    size = tf.convert_to_tensor(size, tf.int32)
+    for axis in (1, 2):
+        order = [axis, *(one for one in range(4) if one != axis)]  # its own inverse up to 2 places
+        num, num_made = size[axis - 1], tf.shape(wide)[axis]
+        source = _nearest(num, num_made, align_corners, half_pixel_centers)
+        summed = tf.math.unsorted_segment_sum(tf.transpose(wide, order), source, num)
+        wide = tf.transpose(summed, [order.index(one) for one in range(4)])
+    return tf.cast(wide, grads.dtype)
+
+
+def _nearest(num: Any, num_made: Any, align_corners: bool, half_pixel_centers: bool) -> Any:
+    """Which of `num` pixels each of `num_made` was copied from, as TensorFlow's kernel reckons it."""
+    is_aligned = align_corners and tf.greater(num_made, 1)
+    have, made = tf.cast(num, tf.float32), tf.cast(num_made, tf.float32)
+    scale = tf.where(is_aligned, (have - 1) / tf.maximum(made - 1, 1), have / made)
+    place = (tf.range(made) + (0.5 if half_pixel_centers else 0.0)) * scale
+    return tf.minimum(tf.cast(tf.floor(place + 0.5) if align_corners else tf.floor(place), tf.int32), num - 1)
+
+
+def sparse_product(
+    a_indices: Any, a_values: Any, a_shape: Any, b: Any,
+    adjoint_a: bool = False, adjoint_b: bool = False, name: str | None = None,
+) -> Any:  # fmt: skip
+    """`SparseTensorDenseMatMul`: a row of `b` for each value, summed by rows of the result. Takes memory for all those rows."""
+    a_indices, a_values, a_shape, b = map(tf.convert_to_tensor, (a_indices, a_values, a_shape, b))
+    if adjoint_a:
+        a_indices, a_values, a_shape = a_indices[:, ::-1], tf.math.conj(a_values), a_shape[::-1]
+    if adjoint_b:
+        b = tf.linalg.adjoint(b)
+    wide = tf.float32 if b.dtype in (tf.float16, tf.bfloat16) else b.dtype
+    rows = tf.cast(tf.gather(b, a_indices[:, 1]), wide) * tf.cast(a_values, wide)[:, None]
+    return tf.cast(tf.math.unsorted_segment_sum(rows, a_indices[:, 0], a_shape[0]), b.dtype)
+
+
+def frozen_batch_norm_gradient(
+    y_backprop: Any, x: Any, scale: Any, mean: Any, variance: Any, epsilon: float
+) -> tuple[Any, Any, Any]:
+    """`FusedBatchNormGrad` of a layer that does not train: gradients of `x`, of scale and of offset. Channels come last."""
+    inverse = tf.math.rsqrt(variance + epsilon)
+    wide, axes = tf.cast(y_backprop, scale.dtype), list(range(len(x.shape) - 1))
+    of_scale = tf.reduce_sum(wide * (tf.cast(x, scale.dtype) - mean), axes) * inverse
+    return tf.cast(wide * (scale * inverse), x.dtype), of_scale, tf.reduce_sum(wide, axes)
+
+
+def now(name: str | None = None) -> Any:
+    """`Timestamp`, with the clock that Python's `time` shows: detrain answers for that one in set-up code."""
+    if context.executing_eagerly():
+        return tf.constant(time.time(), tf.float64)
+    seconds = tf.numpy_function(time.time, [], tf.float64)
+    seconds.set_shape([])
+    return seconds
+
+
+def replace() -> None:
+    """Let the formulations act for as long as the process lives, where TensorFlow's kernels would raise."""
+    for module, name, function in (
+        (gen_image_ops, "adjust_contrastv2", contrast),
+        (gen_image_ops, "resize_nearest_neighbor_grad", nearest_gradient),
+        (gen_sparse_ops, "sparse_tensor_dense_mat_mul", sparse_product),
+    ):
+        _replace(module, name, function, _is_on_gpu)
+    for name in ("fused_batch_norm_grad", "fused_batch_norm_grad_v2", "fused_batch_norm_grad_v3"):
+        _replace(gen_nn_ops, name, _batch_norm_gradient, _is_frozen)
+    for name, modules in ON_CPU:
+        plain = getattr(modules[0], name)
+        for module in modules:
+            _replace(module, name, _on_cpu(plain), _is_on_gpu)
+    _replace(gen_linalg_ops, "svd", _on_cpu(gen_linalg_ops.svd), _has_one_column)
+    _replace(gen_logging_ops, "timestamp", now, _is_deterministic)
+    tf.timestamp = gen_logging_ops.timestamp
+
+
+def _replace(module: ModuleType, name: str, function: Function, is_ours: Callable[..., bool]) -> None:
+    plain = getattr(module, name)
+
+    @wraps(plain)
+    def operation(*args: Any, **kwargs: Any) -> Any:
+        return (function if is_ours(*args, **kwargs) else plain)(*args, **kwargs)
+
+    setattr(module, name, operation)
+
+
+def _is_deterministic(*args: Any, **kwargs: Any) -> bool:
+    return bool(tf.config.experimental.is_op_determinism_enabled())
+
+
+def _is_on_gpu(*args: Any, **kwargs: Any) -> bool:
+    return _is_deterministic() and not is_in_data_function() and context.num_gpus() > 0
+
+
+def _is_frozen(*args: Any, is_training: bool = True, **kwargs: Any) -> bool:
+    return not is_training and _is_on_gpu()
+
+
+def _has_one_column(input: Any, *args: Any, **kwargs: Any) -> bool:
+    """True for a matrix with one column or row, and for one whose sizes are not known yet."""
+    sizes = tf.TensorShape(getattr(input, "shape", None))[-2:].as_list() if tf.is_tensor(input) else [None]
+    return _is_on_gpu() and (None in sizes or 1 in sizes)
+
+
+def _on_cpu(plain: Function) -> Function:
+    def operation(*args: Any, **kwargs: Any) -> Any:
+        with tf.device("/device:CPU:0"):
+            return plain(*args, **kwargs)
+
+    return operation
+
+
+def _batch_norm_gradient(
+    y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any, reserve_space_2: Any, *, epsilon: float, **kwargs: Any
+) -> tuple[Any, ...]:
+    """As gradients ask for it: by keywords, channels last. The last two of five are empty."""
+    empty = tf.zeros([0], scale.dtype)
+    return *frozen_batch_norm_gradient(y_backprop, x, scale, reserve_space_1, reserve_space_2, epsilon), empty, empty
