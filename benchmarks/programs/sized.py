@@ -19,7 +19,9 @@ def main():
     # Each layer's weight is of float32, and so are its two moments.
     layers = [torch.nn.Linear(width, width, bias=False) for _ in range(max(1, round(num_bytes / 12 / width**2)))]
     for layer in layers:
-        torch.nn.init.normal_(layer.weight, std=width**-0.5)  # else what passes 80 layers is too small for normal numbers, and slow
+        torch.nn.init.normal_(
+            layer.weight, std=width**-0.5
+        )  # else what passes 80 layers is too small for normal numbers, and slow
     model = torch.nn.Sequential(*layers)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
     data = torch.randn(BATCH_SIZE, width)

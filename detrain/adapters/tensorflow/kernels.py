@@ -1,20 +1,22 @@
 """Deterministic formulations of the operations for which TensorFlow has no deterministic kernel.
 
-`enable_op_determinism` makes them raise on a GPU (and `tf.timestamp` everywhere). With these the script runs, and gives the same bits every time.
-Four are made of operations that are deterministic; the others are put on the CPU, as TensorFlow itself does with `scatter_nd`.
-docs/kernels.md has the table.
+`enable_op_determinism` makes them raise on a GPU (and `tf.timestamp` everywhere). With these the script runs, and gives the same bits
+every time. Four are made of operations that are deterministic; the others are put on the CPU, as TensorFlow itself does with
+`scatter_nd`. docs/kernels.md has the table.
 """
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.framework import config
 from tensorflow.python.ops import (
     array_ops,
     gen_array_ops,
@@ -44,16 +46,14 @@ ON_CPU: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
 )
 
 
-def contrast(images: Any, contrast_factor: Any, name: str | None = None) -> Any:
+def contrast(images: Any, contrast_factor: Any) -> Any:
     """`AdjustContrastv2`: each channel's distance from its mean, times a factor. `images`: (…, height, width, channels)."""
     wide = tf.cast(images, tf.float32)
     mean = tf.reduce_mean(wide, [-3, -2], keepdims=True)
     return tf.cast((wide - mean) * contrast_factor + mean, images.dtype)
 
 
-def nearest_gradient(
-    grads: Any, size: Any, align_corners: bool = False, half_pixel_centers: bool = False, name: str | None = None
-) -> Any:
+def nearest_gradient(grads: Any, size: Any, align_corners: bool = False, half_pixel_centers: bool = False) -> Any:
     """`ResizeNearestNeighborGrad`: each pixel's sum over those made of it. `grads`: (batch, height, width, channels); `size`: (2,)."""
     wide = grads if grads.dtype == tf.float64 else tf.cast(grads, tf.float32)
     size = tf.convert_to_tensor(size, tf.int32)
@@ -76,9 +76,8 @@ def _nearest(num: Any, num_made: Any, align_corners: bool, half_pixel_centers: b
 
 
 def sparse_product(
-    a_indices: Any, a_values: Any, a_shape: Any, b: Any,
-    adjoint_a: bool = False, adjoint_b: bool = False, name: str | None = None,
-) -> Any:  # fmt: skip
+    a_indices: Any, a_values: Any, a_shape: Any, b: Any, adjoint_a: bool = False, adjoint_b: bool = False
+) -> Any:
     """`SparseTensorDenseMatMul`: a row of `b` for each value, summed by rows of the result. Takes memory for all those rows."""
     a_indices, a_values, a_shape, b = map(tf.convert_to_tensor, (a_indices, a_values, a_shape, b))
     if adjoint_a:
@@ -86,8 +85,20 @@ def sparse_product(
     if adjoint_b:
         b = tf.linalg.adjoint(b)
     wide = tf.float32 if b.dtype in (tf.float16, tf.bfloat16) else b.dtype
-    rows = tf.cast(tf.gather(b, a_indices[:, 1]), wide) * tf.cast(a_values, wide)[:, None]
-    return tf.cast(tf.math.unsorted_segment_sum(rows, a_indices[:, 0], a_shape[0]), b.dtype)
+
+    def at(tensor: Any, axis: int) -> Any:
+        return tf.cast(tf.gather(tensor, a_indices[:, axis]), wide)
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def product(values: Any, dense: Any) -> Any:
+        def gradients(upstream: Any) -> tuple[Any, Any]:
+            of_values = tf.cast(tf.reduce_sum(at(upstream, 0) * tf.math.conj(at(dense, 1)), 1), values.dtype)
+            return of_values, sparse_product(a_indices, values, a_shape, upstream, adjoint_a=True)
+
+        rows = at(dense, 1) * tf.cast(values, wide)[:, None]
+        return tf.cast(tf.math.unsorted_segment_sum(rows, a_indices[:, 0], a_shape[0]), dense.dtype), gradients
+
+    return product(a_values, b)
 
 
 def frozen_batch_norm_gradient(
@@ -100,7 +111,7 @@ def frozen_batch_norm_gradient(
     return tf.cast(wide * (scale * inverse), x.dtype), of_scale, tf.reduce_sum(wide, axes)
 
 
-def now(name: str | None = None) -> Any:
+def now() -> Any:
     """`Timestamp`, with the clock that Python's `time` shows: detrain answers for that one in set-up code."""
     if context.executing_eagerly():
         return tf.constant(time.time(), tf.float64)
@@ -111,49 +122,55 @@ def now(name: str | None = None) -> Any:
 
 def replace() -> None:
     """Let the formulations act for as long as the process lives, where TensorFlow's kernels would raise."""
-    for module, name, function in (
-        (gen_image_ops, "adjust_contrastv2", contrast),
-        (gen_image_ops, "resize_nearest_neighbor_grad", nearest_gradient),
-        (gen_sparse_ops, "sparse_tensor_dense_mat_mul", sparse_product),
-    ):
-        _replace(module, name, function, _is_on_gpu)
+    _replace(gen_image_ops, "adjust_contrastv2", contrast)
+    _replace(gen_image_ops, "resize_nearest_neighbor_grad", nearest_gradient)
+    _replace(gen_sparse_ops, "sparse_tensor_dense_mat_mul", sparse_product)
     for name in ("fused_batch_norm_grad", "fused_batch_norm_grad_v2", "fused_batch_norm_grad_v3"):
-        _replace(gen_nn_ops, name, _batch_norm_gradient, _is_frozen)
+        _replace(gen_nn_ops, name, _batch_norm_gradient, lambda given: not given.get("is_training", True))
     for name, modules in ON_CPU:
         plain = getattr(modules[0], name)
         for module in modules:
-            _replace(module, name, _on_cpu(plain), _is_on_gpu)
-    _replace(gen_linalg_ops, "svd", _on_cpu(gen_linalg_ops.svd), _has_one_column)
-    _replace(gen_logging_ops, "timestamp", now, _is_deterministic)
-    tf.timestamp = gen_logging_ops.timestamp
+            _replace(module, name, _on_cpu(plain))
+    _replace(gen_linalg_ops, "svd", _on_cpu(gen_linalg_ops.svd), _may_have_one_column)
+    _replace_timestamp()
 
 
-def _replace(module: ModuleType, name: str, function: Function, is_ours: Callable[..., bool]) -> None:
+def _replace(
+    module: ModuleType, name: str, function: Function, is_refused: Callable[[Mapping[str, Any]], bool] = lambda _: True
+) -> None:
+    """`is_refused` is asked about the arguments of a call: whether TensorFlow has nothing for it on a GPU."""
     plain = getattr(module, name)
+    signature = inspect.signature(plain)
 
     @wraps(plain)
     def operation(*args: Any, **kwargs: Any) -> Any:
-        return (function if is_ours(*args, **kwargs) else plain)(*args, **kwargs)
+        if not _is_for_gpu() or not is_refused(signature.bind(*args, **kwargs).arguments):
+            return plain(*args, **kwargs)
+        kwargs.pop("name", None)
+        return function(*args, **kwargs)
 
     setattr(module, name, operation)
 
 
-def _is_deterministic(*args: Any, **kwargs: Any) -> bool:
-    return bool(tf.config.experimental.is_op_determinism_enabled())
+def _replace_timestamp() -> None:
+    plain = gen_logging_ops.timestamp
+
+    @wraps(plain)
+    def timestamp(name: str | None = None) -> Any:
+        return now() if config.is_op_determinism_enabled() else plain(name)
+
+    tf.timestamp = gen_logging_ops.timestamp = timestamp
 
 
-def _is_on_gpu(*args: Any, **kwargs: Any) -> bool:
-    return _is_deterministic() and not is_in_data_function() and context.num_gpus() > 0
+def _is_for_gpu() -> bool:
+    """True where an operation that is being made may come to a GPU and has to be deterministic."""
+    return bool(config.is_op_determinism_enabled()) and not is_in_data_function() and context.num_gpus() > 0
 
 
-def _is_frozen(*args: Any, is_training: bool = True, **kwargs: Any) -> bool:
-    return not is_training and _is_on_gpu()
-
-
-def _has_one_column(input: Any, *args: Any, **kwargs: Any) -> bool:
+def _may_have_one_column(given: Mapping[str, Any]) -> bool:
     """True for a matrix with one column or row, and for one whose sizes are not known yet."""
-    sizes = tf.TensorShape(getattr(input, "shape", None))[-2:].as_list() if tf.is_tensor(input) else [None]
-    return _is_on_gpu() and (None in sizes or 1 in sizes)
+    sizes = tf.TensorShape(getattr(given["input"], "shape", None))[-2:]
+    return sizes.rank is None or None in sizes.as_list() or 1 in sizes.as_list()
 
 
 def _on_cpu(plain: Function) -> Function:
@@ -165,7 +182,7 @@ def _on_cpu(plain: Function) -> Function:
 
 
 def _batch_norm_gradient(
-    y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any, reserve_space_2: Any, *, epsilon: float, **kwargs: Any
+    y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any, reserve_space_2: Any, *, epsilon: float, **_others: Any
 ) -> tuple[Any, ...]:
     """As gradients ask for it: by keywords, channels last. The last two of five are empty."""
     empty = tf.zeros([0], scale.dtype)
