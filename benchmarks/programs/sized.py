@@ -18,10 +18,8 @@ def main():
     torch.manual_seed(1)
     # Each layer's weight is of float32, and so are its two moments.
     layers = [torch.nn.Linear(width, width, bias=False) for _ in range(max(1, round(num_bytes / 12 / width**2)))]
-    for layer in layers:
-        torch.nn.init.normal_(
-            layer.weight, std=width**-0.5
-        )  # else what passes 80 layers is too small for normal numbers, and slow
+    for layer in layers:  # else what has passed 80 of them is subnormal, which is slow
+        torch.nn.init.normal_(layer.weight, std=width**-0.5)
     model = torch.nn.Sequential(*layers)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
     data = torch.randn(BATCH_SIZE, width)

@@ -19,7 +19,6 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import config
 from tensorflow.python.ops import (
     array_ops,
-    gen_array_ops,
     gen_image_ops,
     gen_linalg_ops,
     gen_logging_ops,
@@ -32,17 +31,16 @@ from detrain.adapters.tensorflow.scopes import is_in_data_function
 
 Function = Callable[..., Any]
 
-#: Whose kernels on the CPU are deterministic, by the modules that gradients and public functions find them in.
-ON_CPU: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
-    ("bincount", (gen_math_ops,)),
-    ("dense_bincount", (gen_math_ops,)),
-    ("crop_and_resize_grad_image", (gen_image_ops,)),
-    ("crop_and_resize_grad_boxes", (gen_image_ops,)),
-    ("dilation2d_backprop_input", (gen_nn_ops,)),
-    ("dilation2d_backprop_filter", (gen_nn_ops,)),
-    ("max_pool_grad_with_argmax", (gen_nn_ops,)),
-    ("fake_quant_with_min_max_vars_gradient", (gen_array_ops, array_ops)),
-    ("fake_quant_with_min_max_vars_per_channel_gradient", (gen_array_ops, array_ops)),
+#: Whose kernels on the CPU are deterministic, by the modules in which gradients and public functions find them.
+ON_CPU: tuple[tuple[ModuleType, str], ...] = (
+    (gen_math_ops, "dense_bincount"),
+    (gen_image_ops, "crop_and_resize_grad_image"),
+    (gen_image_ops, "crop_and_resize_grad_boxes"),
+    (gen_nn_ops, "dilation2d_backprop_input"),
+    (gen_nn_ops, "dilation2d_backprop_filter"),
+    (gen_nn_ops, "max_pool_grad_with_argmax"),
+    (array_ops, "fake_quant_with_min_max_vars_gradient"),
+    (array_ops, "fake_quant_with_min_max_vars_per_channel_gradient"),
 )
 
 
@@ -58,7 +56,7 @@ def nearest_gradient(grads: Any, size: Any, align_corners: bool = False, half_pi
     wide = grads if grads.dtype == tf.float64 else tf.cast(grads, tf.float32)
     size = tf.convert_to_tensor(size, tf.int32)
     for axis in (1, 2):
-        order = [axis, *(one for one in range(4) if one != axis)]  # its own inverse up to 2 places
+        order = [axis, *(one for one in range(4) if one != axis)]
         num, num_made = size[axis - 1], tf.shape(wide)[axis]
         source = _nearest(num, num_made, align_corners, half_pixel_centers)
         summed = tf.math.unsorted_segment_sum(tf.transpose(wide, order), source, num)
@@ -102,13 +100,17 @@ def sparse_product(
 
 
 def frozen_batch_norm_gradient(
-    y_backprop: Any, x: Any, scale: Any, mean: Any, variance: Any, epsilon: float
-) -> tuple[Any, Any, Any]:
-    """`FusedBatchNormGrad` of a layer that does not train: gradients of `x`, of scale and of offset. Channels come last."""
-    inverse = tf.math.rsqrt(variance + epsilon)
+    y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any, reserve_space_2: Any, *, epsilon: float, **_others: Any
+) -> tuple[Any, ...]:
+    """`FusedBatchNormGrad` of a layer that does not train, channels last: gradients of `x`, of scale and of offset, and two empty ones.
+
+    The reserved spaces hold the mean and the variance. Called as TensorFlow's gradients do, by keywords.
+    """
+    mean, inverse = reserve_space_1, tf.math.rsqrt(reserve_space_2 + epsilon)
     wide, axes = tf.cast(y_backprop, scale.dtype), list(range(len(x.shape) - 1))
     of_scale = tf.reduce_sum(wide * (tf.cast(x, scale.dtype) - mean), axes) * inverse
-    return tf.cast(wide * (scale * inverse), x.dtype), of_scale, tf.reduce_sum(wide, axes)
+    empty = tf.zeros([0], scale.dtype)
+    return tf.cast(wide * (scale * inverse), x.dtype), of_scale, tf.reduce_sum(wide, axes), empty, empty
 
 
 def now() -> Any:
@@ -126,11 +128,9 @@ def replace() -> None:
     _replace(gen_image_ops, "resize_nearest_neighbor_grad", nearest_gradient)
     _replace(gen_sparse_ops, "sparse_tensor_dense_mat_mul", sparse_product)
     for name in ("fused_batch_norm_grad", "fused_batch_norm_grad_v2", "fused_batch_norm_grad_v3"):
-        _replace(gen_nn_ops, name, _batch_norm_gradient, lambda given: not given.get("is_training", True))
-    for name, modules in ON_CPU:
-        plain = getattr(modules[0], name)
-        for module in modules:
-            _replace(module, name, _on_cpu(plain))
+        _replace(gen_nn_ops, name, frozen_batch_norm_gradient, lambda given: not given.get("is_training", True))
+    for module, name in ON_CPU:
+        _replace(module, name, _on_cpu(getattr(module, name)))
     _replace(gen_linalg_ops, "svd", _on_cpu(gen_linalg_ops.svd), _may_have_one_column)
     _replace_timestamp()
 
@@ -179,11 +179,3 @@ def _on_cpu(plain: Function) -> Function:
             return plain(*args, **kwargs)
 
     return operation
-
-
-def _batch_norm_gradient(
-    y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any, reserve_space_2: Any, *, epsilon: float, **_others: Any
-) -> tuple[Any, ...]:
-    """As gradients ask for it: by keywords, channels last. The last two of five are empty."""
-    empty = tf.zeros([0], scale.dtype)
-    return *frozen_batch_norm_gradient(y_backprop, x, scale, reserve_space_1, reserve_space_2, epsilon), empty, empty
