@@ -9,13 +9,17 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define GOLDEN UINT64_C(0x9e3779b97f4a7c15) /* 2^64 / golden ratio: the increment of SplitMix64 */
+#define THREADS UINT64_C(0x7468726561647321) /* likewise the stream of threads that are not Python's */
 #define CHILD UINT64_C(0x646574726169626e)  /* keeps children's keys out of the parent's output */
 
 static enum { UNKNOWN, OFF, ON } state; /* leaves UNKNOWN once, while the loader still runs alone */
 static uint64_t key;                    /* written at load and in a forked child's first thread, nowhere else */
 static _Atomic uint64_t position;       /* bytes handed out so far */
+static _Atomic uint64_t position_of_threads; /* the same, of the other stream */
 static _Atomic uint64_t num_children;   /* forks and execs begun so far */
 static _Thread_local uint64_t fork_ordinal; /* survives into the child, which has only the forking thread */
 
@@ -33,13 +37,22 @@ static uint64_t key_of_text(const char *text) {
     return mix(hash + GOLDEN);
 }
 
-static uint64_t block(uint64_t index) { return mix(key ^ mix((index + 1) * GOLDEN)); }
+/* True in a thread that the interpreter of this process does not know: one of a library's, which comes to draw when it likes. What it takes
+ * must not lie among what the script draws. */
+static int is_of_library(void) {
+    static void *(*this_state)(void);
+    if (NEXT(syscall)(SYS_gettid) == (long)NEXT(getpid)()) return 0;
+    if (this_state == NULL) this_state = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
+    return this_state != NULL && this_state() == NULL;
+}
 
 void detrain_fill(void *out, size_t num_bytes) {
-    uint64_t at = atomic_fetch_add(&position, num_bytes);
+    int is_other = is_of_library();
+    uint64_t stream = is_other ? mix(key ^ THREADS) : key;
+    uint64_t at = atomic_fetch_add(is_other ? &position_of_threads : &position, num_bytes);
     unsigned char *to = out;
     while (num_bytes > 0) {
-        uint64_t word = block(at / 8);
+        uint64_t word = mix(stream ^ mix((at / 8 + 1) * GOLDEN));
         size_t skip = at % 8;
         size_t take = num_bytes < 8 - skip ? num_bytes : 8 - skip;
         memcpy(to, (unsigned char *)&word + skip, take);
@@ -63,6 +76,7 @@ static void before_fork(void) { fork_ordinal = detrain_next_child(); }
 static void after_fork_in_child(void) {
     key = detrain_child_key(fork_ordinal);
     atomic_store(&position, 0);
+    atomic_store(&position_of_threads, 0);
     atomic_store(&num_children, 0);
 }
 
@@ -126,3 +140,7 @@ EXPORT int detrain_entropy_seek(const uint64_t in[2]) {
     atomic_store(&num_children, in[1]);
     return 1;
 }
+
+/* The same for the stream of threads that are not Python's: bytes handed out. */
+EXPORT uint64_t detrain_entropy_of_threads_tell(void) { return atomic_load(&position_of_threads); }
+EXPORT void detrain_entropy_of_threads_seek(uint64_t to) { atomic_store(&position_of_threads, to); }

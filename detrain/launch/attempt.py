@@ -15,6 +15,7 @@ from detrain import adapters, hooks, instfile
 from detrain.errors import DetrainError, ResumeRefused, UsageError
 from detrain.launch import environment, frameworks, preload, script
 from detrain.launch.answers import Answers
+from detrain.launch.clocks import Clocks
 from detrain.launch.signals import Signals
 from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import policy
@@ -22,7 +23,7 @@ from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Frameworks, Session, Settings
-from detrain.store import printed
+from detrain.store import printed, readings
 from detrain.store.directory import RunDirectory
 
 _HOOKS = {
@@ -72,7 +73,17 @@ class Attempt:
         )
         if request.get("rerun"):
             self.session.rerun = Rerun(self.directory.path, request["rerun"])
-        self.answers = Answers(self.directory.path / "answers.log", self.record["process"], self.session.is_user_file)
+        # A loop that is looked for again counts its batches in another way, if it is the same at all.
+        is_anew = request["trust_changes"] or not (info.nests or request.get("rerun"))
+        self.clocks = self.frameworks.clocks = Clocks(
+            self.directory.path / readings.NAME,
+            self.session.counter,
+            is_proof=bool(request.get("rerun")),
+            is_anew=is_anew,
+        )
+        self.answers = Answers(
+            self.directory.path / "answers.log", self.record["process"], self.session.is_user_file, self.clocks
+        )
         self.instrumenter = Instrumenter(
             info.parts(),
             self.directory.path / "cache",
@@ -127,6 +138,7 @@ class Attempt:
         if (self.directory.checkpoint_paths() or self.request.get("rerun")) and not self.request["trust_changes"]:
             record["machine"] = before.get("machine", record["machine"])
         record["only_known"] = before.get("only_known", False)
+        record["found_after"] = before.get("found_after")
         self.directory.write_record(record)
         return record
 
@@ -152,6 +164,8 @@ class Attempt:
             "is_address_space_fixed": self.request["is_address_space_fixed"],
             "is_preloaded": preload.is_loaded(),
             "only_known": None,
+            # Batches that the first attempt had counted when it knew its loop: what it read until then it took for the set-up's.
+            "found_after": None,
         }
 
     def _plan_resume(self) -> Resume:
@@ -261,13 +275,20 @@ class Attempt:
 
     def _begin_training(self) -> None:
         self.session.files.is_in_loop = True
-        self.answers.stop_clock()
+        if self.record["found_after"] is None:
+            self.record["found_after"] = self.session.batches
+            try:
+                self.directory.write_record(self.record)
+            except OSError as error:
+                warn("clock-not-noted", f"when the training loop was found cannot be noted: {error}")
+        self.clocks.begin_loop(self.record["found_after"], is_resuming=self.resume.is_pending)
         Signals(self.session).listen()
 
     def _stop(self) -> None:
         """Take part in nothing any more: in a forked child, or once the script has ended."""
         self.session.stop()
         self.answers.stop()
+        self.clocks.stop()
 
     def _on_module(self, name: str) -> None:
         from detrain.state import known_source

@@ -56,7 +56,7 @@ def entropy_state() -> tuple[int, int] | None:
 
     Asking takes nothing from the stream.
     """
-    tell = _function("detrain_entropy_tell")
+    tell = function("detrain_entropy_tell")
     state = _State()
     if tell is None or not tell(state):
         return None
@@ -71,7 +71,7 @@ def set_entropy_state(state: tuple[int, int]) -> None:
     """
     if any(not 0 <= number < 2**64 for number in state):
         raise ValueError(f"entropy state {state!r} is not two unsigned 64-bit numbers")
-    seek = _function("detrain_entropy_seek")
+    seek = function("detrain_entropy_seek")
     if seek is None or not seek(_State(*state)):
         raise RuntimeError(
             f"cannot set the entropy state to {state!r}: the preload library is not answering in this process "
@@ -79,12 +79,29 @@ def set_entropy_state(state: tuple[int, int]) -> None:
         )
 
 
+def entropy_of_threads() -> int:
+    """Where the stream stands from which threads draw that are not Python's: bytes handed out."""
+    tell = function("detrain_entropy_of_threads_tell")
+    if tell is None:
+        return 0
+    tell.argtypes, tell.restype = [], ctypes.c_uint64
+    return int(tell())
+
+
+def set_entropy_of_threads(position: int) -> None:
+    """Set what `entropy_of_threads` returned."""
+    seek = function("detrain_entropy_of_threads_seek", ctypes.c_uint64)
+    if seek is not None:
+        seek.restype = None
+        seek(position)
+
+
 def own_folder(path: str) -> None:
     """Let the script make this folder once more, which an earlier attempt has made."""
-    function = _function("detrain_own_folder", ctypes.c_char_p)
-    if function is not None:
-        function.restype = None
-        function(os.fsencode(path))
+    own = function("detrain_own_folder", ctypes.c_char_p)
+    if own is not None:
+        own.restype = None
+        own(os.fsencode(path))
 
 
 def note_printed(path: Path, most_bytes: int) -> bool:
@@ -92,43 +109,41 @@ def note_printed(path: Path, most_bytes: int) -> bool:
 
     `detrain.store.printed` reads the file.
     """
-    function = _function("detrain_note_printed", ctypes.c_char_p, ctypes.c_uint64)
-    return function is not None and bool(function(os.fsencode(path), most_bytes))
+    note = function("detrain_note_printed", ctypes.c_char_p, ctypes.c_uint64)
+    return note is not None and bool(note(os.fsencode(path), most_bytes))
 
 
 def rename_at_exit(prepared: Path, final: Path) -> bool:
     """Let the very last act of this process be a rename, made only if it ends by itself; False if no library is there to do it."""
-    function = _function("detrain_rename_at_exit", ctypes.c_char_p, ctypes.c_char_p)
-    return function is not None and bool(function(os.fsencode(prepared), os.fsencode(final)))
+    rename = function("detrain_rename_at_exit", ctypes.c_char_p, ctypes.c_char_p)
+    return rename is not None and bool(rename(os.fsencode(prepared), os.fsencode(final)))
 
 
-_Answering = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+Answering = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int, ctypes.c_int64)
+"""What answers a question: of what was asked and the real answer it makes the one that is given."""
+
 _answering: dict[str, Any] = {}  # the C functions made of Python's, which must live as long as they are called
 
 
-def answer_clock(function: Callable[[int], int] | None) -> bool:
-    """Let `function` answer this thread's Python code when it asks what time it is (ns since 1970); None: the real clock.
+def answer_process(answer: Callable[[int, int], int] | None, number: int) -> bool:
+    """Let `answer` answer Python code that asks for the process id, and take `number` for this process where it is used.
 
     False if the library is not there.
     """
-    return _answer("detrain_answer_clock", function)
-
-
-def answer_process(function: Callable[[int], int] | None, number: int) -> bool:
-    """Let `function` answer Python code that asks for the process id, and take `number` for this process where it is used."""
-    is_there = _answer("detrain_answer_process", function)
-    known_as = _function("detrain_known_as", ctypes.c_int)
+    is_there = set_answering("detrain_answer_process", answer)
+    known_as = function("detrain_known_as", ctypes.c_int)
     if known_as is not None:
         known_as.restype = None
         known_as(number)
     return is_there
 
 
-def _answer(name: str, function: Callable[[int], int] | None) -> bool:
-    setter = _function(name, _Answering)
+def set_answering(name: str, answer: Callable[[int, int], int] | None) -> bool:
+    """Hand a function to the library's of this name; False if it is not there."""
+    setter = function(name, Answering)
     if setter is None:
         return False
-    answering = _Answering(function) if function is not None else _Answering()
+    answering = Answering(answer) if answer is not None else Answering()
     is_there = bool(setter(answering))
     _answering[name] = answering
     return is_there
@@ -138,14 +153,14 @@ def why_not() -> str:
     """Why no library answers in this process."""
     if library() is None:
         return f"{_LIBRARY_NAME} was not built; install a C compiler and run `python setup.py build_syscalls`"
-    if _function("detrain_entropy_tell") is None:
+    if function("detrain_entropy_tell") is None:
         return f"{library()} is not in LD_PRELOAD"
     return f"{SEED_VARIABLE} was not set when the process started"
 
 
-def _function(name: str, *arguments: type[ctypes._CDataType]) -> ctypes._NamedFuncPointer | None:
+def function(name: str, *arguments: type[Any]) -> ctypes._NamedFuncPointer | None:
     """The exported C function of this process, None when the library is not loaded."""
-    function = getattr(ctypes.CDLL(None), name, None)
-    if function is not None:
-        function.argtypes, function.restype = arguments or [_State], ctypes.c_int
-    return function
+    found = getattr(ctypes.CDLL(None), name, None)
+    if found is not None:
+        found.argtypes, found.restype = arguments or [_State], ctypes.c_int
+    return found

@@ -113,8 +113,11 @@ class Resume:
         session.frameworks.set_flags(meta["flags"])  # restoring has registered hooks, which are counted
         if meta["entropy"] and session.frameworks.entropy is not None:
             session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
+            session.frameworks.entropy.set_entropy_of_threads(meta.get("entropy_of_threads", 0))
         loop.mark(target.name)
         session.restart_at(meta)
+        if session.frameworks.clocks is not None:
+            session.frameworks.clocks.seek(meta.get("clocks", []))
         self._batches_run -= loop.site.part == "batch"
         self._targets.pop(0)
         if not self._targets:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING, Any
 
 from detrain import instfile
@@ -44,20 +45,29 @@ class Frameworks:
     """The adapters of the frameworks that the script has loaded, and the stream of entropy; filled by the launcher."""
 
     loaded: dict[str, Any] = field(default_factory=dict)
-    entropy: Any = None  # has entropy_state() and set_entropy_state(state)
+    entropy: Any = None  # has entropy_state(), entropy_of_threads() and what sets them
+    clocks: Any = None  # has tell(), seek(position) and aside()
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[tuple[int, int] | None]:
         """While detrain works for itself: what that takes from the stream of entropy is put back. Gives the stream's position.
 
-        Libraries that are loaded for the first time draw from it, and are loaded in one attempt and not in the next.
+        Libraries that are loaded for the first time draw from it, and are loaded in one attempt and not in the next. Nor are what they read
+        from the clocks the script's readings.
         """
         state: tuple[int, int] | None = self.entropy.entropy_state() if self.entropy is not None else None
         try:
-            yield state
+            with self.clocks_aside():
+                yield state
         finally:
             if state is not None:
                 self.entropy.set_entropy_state(state)
+
+    def clocks_aside(self) -> contextlib.AbstractContextManager[None]:
+        """While what is read from the clocks is not read by the script."""
+        aside: contextlib.AbstractContextManager[None]
+        aside = self.clocks.aside() if self.clocks is not None else contextlib.nullcontext()
+        return aside
 
     def generators(self) -> dict[str, Any]:
         """Every process-wide generator of random numbers, by name."""
@@ -138,6 +148,7 @@ class Session:
         self.is_off = False
         #: Epoch-loop iterations begun in this run, batches begun, batches begun in this epoch.
         self.epochs, self.batches, self.batch_in_epoch = 0, 0, 0
+        self.counter = ctypes.c_uint64()  # `batches`, where the preload reads it
         self.on_saved: Callable[[], None] = lambda: None
         self.on_training: Callable[[], None] = lambda: None  # the training loop has been found or reached
         self._finder = NestFinder(frameworks.has_optimizer)
@@ -251,14 +262,15 @@ class Session:
             return
         if not self._is_training:
             self._is_training = True
-            self.policy.begin(time.monotonic())
+            self.policy.begin(monotonic())
             self.loading.begin()
             self.on_training()
         if self.resume.is_pending:
-            self.resume.at_header(self, loop, loop.find_frame())
+            with self.frameworks.clocks_aside():
+                self.resume.at_header(self, loop, loop.find_frame())
         if self.recorder is None and not self.resume.is_pending:
             self._begin_recording(loop)
-        now_s = time.monotonic()  # what a resume has taken is no time of the policy's nor of the ledger's
+        now_s = monotonic()  # what a resume has taken is no time of the policy's nor of the ledger's
         if loop.site.part == "batch":
             self._at_batch(loop, now_s)
         else:
@@ -280,6 +292,7 @@ class Session:
             self._look_again(loop)
         self._is_looking = self._is_looking and not is_settled(loop, outer)
         self.batches += 1
+        self.counter.value = self.batches
         self.batch_in_epoch += 1
 
     def _at_epoch(self, loop: Loop, now_s: float) -> None:
@@ -305,10 +318,11 @@ class Session:
         # The header that found nothing left was no beginning.
         self.epochs -= loop.site.part == "epoch"
         self.batches -= loop.site.part == "batch"
+        self.counter.value = self.batches
         self.batch_in_epoch -= loop.site.part == "batch"
         if self.resume.is_pending or not self._may_save(loop):
             return
-        now_s = time.monotonic()
+        now_s = monotonic()
         if loop.parent is None and self.recorder is not None:
             self._record(loop, now_s, must=True)
         if self.policy.is_due_at_end(loop.parent is None, now_s) or self._is_goal(loop):
@@ -386,9 +400,9 @@ class Session:
             from detrain.session.saving import Saver
 
             self._saver = Saver(self)
-        started_s = time.monotonic()
+        started_s = monotonic()
         self._saver.save(loop, frame, entropy)
-        now_s = time.monotonic()
+        now_s = monotonic()
         is_outer = loop.site.part == "outer"
         self.policy.saved(self.epochs, self.batches, now_s, now_s - started_s, is_outer=is_outer)
 
@@ -402,8 +416,9 @@ class Session:
     def restart_at(self, meta: dict[str, Any]) -> None:
         """The run has been taken to a checkpoint's position."""
         self.epochs, self.batches, self.batch_in_epoch = meta["epochs"], meta["batches"], meta["batch_in_epoch"]
-        self._epoch_began_s = time.monotonic()
-        self.policy.saved(self.epochs, self.batches, time.monotonic(), meta["cost_s"])
+        self.counter.value = self.batches
+        self._epoch_began_s = monotonic()
+        self.policy.saved(self.epochs, self.batches, monotonic(), meta["cost_s"])
 
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
@@ -437,6 +452,7 @@ class Session:
                 self.epochs += one.iteration + 1
             elif one.site.part == "batch":
                 self.batches += one.iteration + 1
+                self.counter.value = self.batches
                 self.batch_in_epoch = one.iteration + 1
         demoted = {site.key for site in self._sites.values() if site.is_demoted}
         lines = {(one.file_name, one.line_no) for one in nest}

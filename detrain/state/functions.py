@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import types
 from collections.abc import Iterator
@@ -100,15 +101,26 @@ def _find_code(wanted: list[Any], module: str) -> types.CodeType | None:
     """Code by file, line and name: in the user's files, or inside the function of a library that it is nested in."""
     filename, _, qualname = wanted[:3]
     outer = user_code.get(filename)
-    if outer is None:
-        try:
-            outer = getattr(resolve(f"{module}:{qualname.partition('.<locals>')[0]}"), "__code__", None)
-        except LookupError:
-            return None
-    for code in nested_code(outer) if outer is not None else ():
+    try:
+        outers = [outer] if outer is not None else _codes(resolve(f"{module}:{qualname.partition('.<locals>')[0]}"))
+    except LookupError:
+        return None
+    for code in itertools.chain.from_iterable(map(nested_code, outers)):
         if frames.place_of(code) == [os.path.normpath(code.co_filename), *wanted[1:]]:
             return code
     return None
+
+
+def _codes(found: Any) -> list[types.CodeType]:
+    """What a name stands for: a function, those that decorators have wrapped, or those behind a property."""
+    functions = [found.fget, found.fset, found.fdel] if isinstance(found, property) else [found]
+    codes = []
+    for function in functions:
+        while function is not None:
+            if isinstance(code := getattr(function, "__code__", None), types.CodeType):
+                codes.append(code)
+            function = getattr(function, "__wrapped__", None)
+    return codes
 
 
 def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -306,10 +306,12 @@ class GeneratorHandler(Handler):
         obj = restore.twins.by_number.get(number)
         if obj is None:
             obj = self._make(node, restore)
-        if obj is None or obj.gi_frame is None or obj.gi_running or obj.gi_frame.f_lasti == node["at"]:
+        if obj is None or obj.gi_frame is None or obj.gi_running:
             return
-        self._advance(obj, node, restore)
-        restore.twins.add(number, obj)  # now that its variables and iterators are there
+        if obj.gi_frame.f_lasti != node["at"]:
+            self._advance(obj, node, restore)
+            restore.twins.add(number, obj)  # now that its variables and iterators are there
+        restore.twins.hold(number, obj)
 
     def _make(self, node: Node, restore: Restore) -> Any:
         """A new generator of the same function and arguments, if those are alive; else None."""

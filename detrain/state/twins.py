@@ -36,6 +36,8 @@ _NEVER = (
     *_NAMED,
     *_LISTED,
 )
+#: Kinds of what always refers to the same objects.
+_FIXED = ("sequence iterator", "composed iterator", "tuple")
 
 
 class Twins:
@@ -65,6 +67,37 @@ class Twins:
         self.claimed.add(id(obj))
         self._queue.append((number, 0, walk))
         self._run()
+
+    def hold(self, number: int, obj: Any) -> None:
+        """Let what a suspended generator's loops run over stay what it is, whatever else leads to it: no other can be put there.
+
+        A variable of the script may have been left with another element of an earlier pass, and is reached first.
+        """
+        stack = self._saved.nodes[number].get("stack", ())
+        if not stack:
+            return
+        walk = Walk()
+        walk.root("", obj)
+        walk.run()
+        for ref, live_ref in zip(stack, walk.tree.nodes[0]["stack"], strict=False):
+            self._hold(ref, live_ref, walk)
+        self._run()
+
+    def _hold(self, ref: Ref, live_ref: Ref, live: Walk) -> None:
+        if not is_node(ref) or not is_node(live_ref):
+            return
+        number, live_number = ref[1], live_ref[1]
+        node, live_node = self._saved.nodes[number], live.tree.nodes[live_number]
+        if (node["k"], node["t"]) != (live_node["k"], live_node["t"]) or node.get("from"):
+            return
+        self.by_number[number] = live.objects[live_number]
+        self.claimed.add(id(live.objects[live_number]))
+        self._queue.append((number, live_number, live))
+        if node["k"] in _FIXED:
+            self._hold(node.get("over"), live_node.get("over"), live)
+            for field in ("seq", "parts"):
+                for inner, live_inner in zip(node.get(field, ()), live_node.get(field, ()), strict=False):
+                    self._hold(inner, live_inner, live)
 
     def replace(self, number: int, obj: Any) -> None:
         """Let a live object be the twin of a node in place of what was found; it has been brought to the saved state already."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -95,3 +96,36 @@ def test_where_each_operation_is_run_by_itself_there_is_nothing_to_read(script) 
     rest = one.attempt("run", "--every", "2batches")
     assert 10 <= len(rest.splitlines()) < 20
     assert whole.endswith(rest)
+
+
+FITTED_WITH_TIMES = """
+import time
+import keras
+import numpy as np
+keras.utils.set_random_seed(1)
+x = np.random.rand(128, 10).astype("float32")
+model = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+
+class Times(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.all = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.began = time.time()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.all.append(time.perf_counter() - self.began)
+
+print(model.fit(x, x.sum(1), batch_size=16, epochs=3, callbacks=[Times()], validation_split=0.25, verbose=2).history)
+"""
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_a_fit_whose_model_is_built_by_its_first_batch_and_that_keeps_times_is_proved(script) -> None:
+    """Keras' own objects keep times; layers, variables and their lambdas come about in the loop; threads of TensorFlow's draw entropy."""
+    one = script(FITTED_WITH_TIMES)
+    one.attempt("run", "--every", "4batches")
+    found = json.loads(one.command("verify", "run", "--json"))
+    assert [row["result"] for row in found["segments"]] == ["same"] * len(found["segments"])
+    assert len(found["segments"]) > 2

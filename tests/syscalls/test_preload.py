@@ -276,6 +276,33 @@ def test_threads_share_the_stream_without_losing_a_byte(python) -> None:
     assert python(code) == f"{4 * 2000 * 24} 8000\n"
 
 
+LIBRARYS_THREAD = """
+#include <pthread.h>
+#include <unistd.h>
+static void *draw(void *out) { getentropy(out, 8); return NULL; }
+void draw_in_a_thread(void *out) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, draw, out);
+    pthread_join(thread, NULL);
+}
+"""
+
+
+def test_threads_that_python_does_not_know_draw_from_a_stream_of_their_own(python, tmp_path: Path) -> None:
+    (tmp_path / "draw.c").write_text(LIBRARYS_THREAD, encoding="utf-8")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "draw.so", "draw.c", "-lpthread"], cwd=tmp_path, check=True)
+    code = IMPORT + (
+        "import ctypes, sys; library = ctypes.CDLL(sys.argv[1]); out = ctypes.create_string_buffer(8)\n"
+        "def draw(): library.draw_in_a_thread(out); return out.raw\n"
+        "state = preload.entropy_state(); first = draw(); there = preload.entropy_of_threads(); second = draw()\n"
+        "print(state == preload.entropy_state(), there, first != second, os.urandom(8) not in (first, second))\n"
+        "preload.set_entropy_of_threads(there); print(draw() == second, first.hex())"
+    )
+    told = python(code, "7", str(tmp_path / "draw.so"))
+    assert told.startswith("True 8 True True\nTrue ")
+    assert python(code, "7", str(tmp_path / "draw.so")) == told
+
+
 def test_without_a_seed_there_is_no_state(python) -> None:
     code = IMPORT + (
         "print(preload.is_loaded(), preload.entropy_state())\n"

@@ -7,17 +7,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from detrain.errors import CaptureError
-from detrain.state.registry import Handler
+from detrain.state.registry import Handler, type_name
 from detrain.state.restore import Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
 
 EagerTensor = ops.EagerTensor
 Variable = resource_variable_ops.BaseResourceVariable
+
+_PLAIN = type_name(resource_variable_ops.ResourceVariable)
+_IN_GRAPH = type_name(polymorphic_function.UnliftedInitializerVariable)
 
 #: dtypes that numpy lacks are stored under whole numbers of their size.
 _BY_SIZE = {1: np.uint8, 2: np.uint16}
@@ -87,6 +91,7 @@ class VariableHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["t"] = _made_as(node["t"])
         node["name"], node["trainable"], node["unique"] = obj.name, obj.trainable, obj._unique_id
         if not context.executing_eagerly():
             raise CaptureError("a variable cannot be read while a graph is being built")
@@ -96,7 +101,7 @@ class VariableHandler(Handler):
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return (
-            super().is_twin(live, node, restore)
+            _made_as(type_name(type(live))) == _made_as(node["t"])
             and live.dtype.name == node["dtype"]
             and bool(live.shape.is_compatible_with(node["shape"]))
         )
@@ -128,6 +133,11 @@ class VariableHandler(Handler):
 
     def fetch(self, obj: Any, start: int, end: int) -> Any:
         return np.ascontiguousarray(_value_of(_reading(obj))).reshape(-1).view(np.uint8)[start:end].data
+
+
+def _made_as(name: str) -> str:
+    """A variable that came about inside a graph is one like any other once it has its value."""
+    return _PLAIN if name == _IN_GRAPH else name
 
 
 def _reading(variable: Any) -> Any:

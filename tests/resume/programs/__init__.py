@@ -86,6 +86,7 @@ QUICK = [
     "iterators_held_by_generators",
     "training_in_a_generator_counted",
     "csv_reader_that_the_body_reads",
+    "tensor_under_tqdm",
     "names_that_mislead",
     "given_to_torch_for_everything",
     "second_stage_made_in_the_loop",

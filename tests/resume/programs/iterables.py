@@ -576,4 +576,15 @@ for epoch in range(3):
         batch += 1
 save(model=model, optimizer=optimizer)
 """,
+    "tensor_under_tqdm": """\
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+parts = torch.randn(12, 4, 6)
+for epoch in range(3):
+    batch = 0
+    for x in tqdm(parts):
+        log(epoch, batch, step(model, optimizer, x, (x.sum(1) > 0).long()))
+        batch += 1
+save(model=model, optimizer=optimizer)
+""",
 }

@@ -1,0 +1,150 @@
+"""The clocks that the script reads: what they show is noted, and told again where the same is done again.
+
+While the script sets itself up `answers.py` is asked; what the training loop reads is noted in a log under its batch. The work is
+the preload's (`syscalls/clock.c`); `detrain.store.readings` keeps the log. A resumed attempt reads the same times as the killed one
+until it has come as far; then the time of day is the real one again, and the clocks that only run forward go on from where they stood.
+Where a part of a run is done again to prove it, no clock ever jumps to the present.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import detrain
+from detrain.launch import preload
+from detrain.session.messages import warn
+from detrain.store import readings
+
+#: As in `syscalls/clock.c`.
+CLOCKS = ("real", "monotonic", "process", "thread")
+REAL = CLOCKS.index("real")
+_FUNCTIONS = ("monotonic", "perf_counter", "process_time", "thread_time")
+_METH_NOARGS = 4  # <methodobject.h>
+_State = ctypes.c_int64 * (4 + len(CLOCKS) + 1)
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("ml_name", ctypes.c_char_p),
+        ("ml_meth", ctypes.c_void_p),
+        ("ml_flags", ctypes.c_int),
+        ("ml_doc", ctypes.c_char_p),
+    )
+
+
+_definitions: list[Any] = []  # must live as long as the functions made of them
+
+
+class Clocks:
+    """The clocks of one attempt."""
+
+    def __init__(self, log: Path, batches: ctypes.c_uint64, *, is_proof: bool, is_anew: bool) -> None:
+        """`is_proof`: a part of the run is done again. `is_anew`: what earlier attempts have read says nothing about what comes."""
+        self._log, self._batches, self.is_proof, self._is_anew = log, batches, is_proof, is_anew
+        self._is_there = False
+        self._known = b""  # the library reads from it
+        self._has_said = False
+
+    def begin(self, answer: Callable[[int, int], int]) -> bool:
+        """Ask `answer` (number of the clock, ns that it really shows) from now on; False if no preload library is there."""
+        places = preload.function("detrain_clock_places", ctypes.c_char_p, ctypes.c_char_p)
+        own = os.path.dirname(os.path.abspath(detrain.__file__)) + os.sep
+        standard = sysconfig.get_path("stdlib") + os.sep
+        if places is None or not places(os.fsencode(own), os.fsencode(standard)):
+            return False
+        for name in _FUNCTIONS:
+            _replace(name)
+            _replace(f"{name}_ns")
+        self._is_there = preload.set_answering("detrain_answer_clock", answer)
+        return self._is_there
+
+    def begin_loop(self, since: int, *, is_resuming: bool) -> None:
+        """The training loop begins: behind the batch `since`, note what is read, and answer again what was read before."""
+        if not self._is_there:
+            return
+        try:
+            readings.cut_torn(self._log)
+            if self._is_anew and not is_resuming:
+                readings.take_back(self._log, 0, 0)
+            self._known = readings.packed([] if self._is_anew else readings.read(self._log))
+        except OSError as error:
+            self._say_not_noted(error)
+        note = preload.function(
+            "detrain_note_clock", ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64,
+            ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int,
+        )  # fmt: skip
+        assert note is not None
+        note(
+            os.fsencode(self._log), readings.MOST_BYTES, ctypes.byref(self._batches), since, self._known,
+            len(self._known) // readings.NUM_BYTES, self.is_proof,
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """The script has ended, or this is a forked child: the real clocks."""
+        if self._is_there:
+            _call("detrain_stop_clock")
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """While detrain works for itself: what libraries read then is none of the script's."""
+        if not self._is_there:
+            yield
+            return
+        _call("detrain_clock_aside", ctypes.c_int(1))
+        try:
+            yield
+        finally:
+            _call("detrain_clock_aside", ctypes.c_int(-1))
+
+    def tell(self) -> list[int]:
+        """For a checkpoint: how much of two batches has been read, what the clocks show in ns. Empty without a preload."""
+        if not self._is_there:
+            return []
+        state = _State()
+        _call("detrain_clock_tell", state)
+        *position, is_full = state
+        if is_full and not self._has_said:
+            self._say_not_noted(f"{self._log} cannot be written, or holds {readings.MOST_BYTES >> 20} MiB")
+        return position
+
+    def seek(self, position: list[int]) -> None:
+        """The run has been taken to the checkpoint that `tell` was asked for."""
+        if not self._is_there or not position:
+            return
+        _call("detrain_clock_seek", _State(*position, 0))
+        if self._is_anew:
+            now = self._batches.value
+            count = {position[0]: position[1], position[2]: position[3]}.get(now, 0)
+            try:
+                readings.take_back(self._log, now, count)
+            except OSError as error:
+                self._say_not_noted(error)
+
+    def _say_not_noted(self, why: object) -> None:
+        self._has_said = True
+        warn("clock-not-noted", f"what the training loop reads from the clocks is not noted, or not to its end: {why}")
+
+
+def _call(name: str, *arguments: Any) -> None:
+    function = preload.function(name, *map(type, arguments))
+    assert function is not None
+    function.argtypes, function.restype = [type(one) for one in arguments], None
+    function(*arguments)
+
+
+def _replace(name: str) -> None:
+    """Let the preload's function of this name take the place of the one of the module `time`."""
+    plain = getattr(time, name)
+    address = ctypes.cast(getattr(ctypes.CDLL(None), f"detrain_{name}"), ctypes.c_void_p)
+    definition = _MethodDef(name.encode(), address, _METH_NOARGS, (plain.__doc__ or "").encode())
+    _definitions.append(definition)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.argtypes, make.restype = [ctypes.POINTER(_MethodDef), ctypes.py_object, ctypes.py_object], ctypes.py_object
+    setattr(time, name, make(definition, time, "time"))

@@ -1,0 +1,269 @@
+/* What time it is. The answer is Python's on the thread that trains, and so that of the script and its libraries:
+ *
+ * - what set-up code reads is put to a function of the launcher's, which answers the later attempts of a run as it answered the first;
+ * - what the training loop reads is noted as it is answered, under the batch and the line that asked. Where a batch is done again, in a
+ *   later attempt or to prove the run, its lines are told what they were told before, and the clock goes on from there.
+ *
+ * C's questions for CLOCK_REALTIME are answered, for Python asks by them. Of the other clocks only those of the module `time` are, by
+ * functions that take their places: deadlines of locks and sockets hang on C's. */
+#define _GNU_SOURCE
+#include "asked.h"
+#include "note.h"
+#include "python.h"
+#include "stream.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/time.h>
+#include <time.h>
+
+#define NS_PER_S INT64_C(1000000000)
+#define FURTHEST 64 /* readings that a batch may leave out when it is done again */
+
+/* As in detrain/launch/clocks.py. */
+enum clock { REAL, MONOTONIC, PROCESS, THREAD, NUM_CLOCKS };
+static const clockid_t ids[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
+
+/* As in detrain/store/readings.py. */
+struct reading {
+    uint32_t batch, place; /* of the run; a hash of clock, file and line, never 0 */
+    int64_t ns;
+};
+
+/* How many readings of a batch have been answered. Two batches with numbers side by side can go to and fro: the header that finds no more
+ * batches has counted one. */
+struct position {
+    uint32_t batch, count;
+};
+
+static _Atomic enum { OFF, ASKING, NOTING } mode;
+static answering *asked;
+static _Thread_local int is_trained_on;
+static int is_aside;                             /* detrain works for itself */
+static int64_t _Atomic shift[NUM_CLOCKS];        /* of the answered clock from the real one */
+static int64_t _Atomic shift_of_all[NUM_CLOCKS]; /* the same on other threads */
+static char own[PATH_MAX], standard[PATH_MAX];   /* detrain's files, the standard library's */
+
+static struct note note;
+static int is_note_full;
+static const uint64_t *batches;
+static uint64_t since;
+static struct position positions[2];
+static struct {
+    const struct reading *readings; /* in the order of their batches */
+    size_t num, at;                 /* at: the first of the batch that was last looked for */
+    int is_proof;
+} known;
+
+/* Where files begin whose questions are not the script's. Returns 0 if this process runs no Python. */
+EXPORT int detrain_clock_places(const char *own_files, const char *standard_library);
+EXPORT int detrain_answer_clock(answering *function);
+/* Note readings in PATH, under the number at BATCHES; of what is KNOWN already, answer what was answered. Up to the batch SINCE the function
+ * is asked as before. PROOF: all of a run is known, its clock goes on after the last answer, where else the real time is back.
+ * Returns 0 if PATH cannot be written. */
+EXPORT int detrain_note_clock(const char *path, uint64_t most_bytes, const uint64_t *batches, uint64_t since, const struct reading *known,
+                              size_t num_known, int is_proof);
+EXPORT void detrain_stop_clock(void);
+EXPORT void detrain_clock_aside(int more);
+/* OUT: the two positions, then what the clocks show, in ns, and whether the note is full. */
+EXPORT void detrain_clock_tell(int64_t *out);
+EXPORT void detrain_clock_seek(const int64_t *in);
+
+static void stop_in_child(void) { atomic_store(&mode, OFF); }
+
+int detrain_clock_places(const char *own_files, const char *standard_library) {
+    strncpy(own, own_files, sizeof own - 1);
+    strncpy(standard, standard_library, sizeof standard - 1);
+    static int is_registered;
+    if (!is_registered) is_registered = pthread_atfork(NULL, NULL, stop_in_child) == 0;
+    return detrain_find_python();
+}
+
+int detrain_answer_clock(answering *function) {
+    asked = function;
+    is_trained_on = 1;
+    atomic_store(&mode, ASKING);
+    return 1;
+}
+
+int detrain_note_clock(const char *path, uint64_t most_bytes, const uint64_t *counter, uint64_t first, const struct reading *readings,
+                       size_t num_known, int is_proof) {
+    int is_open = detrain_open_note(&note, path, most_bytes);
+    batches = counter;
+    since = first;
+    known = (__typeof__(known)){readings, num_known, 0, is_proof};
+    if (!is_proof && num_known == 0) atomic_store(&shift[REAL], 0);
+    is_note_full = !is_open;
+    is_trained_on = 1;
+    atomic_store(&mode, NOTING);
+    return is_open;
+}
+
+void detrain_stop_clock(void) {
+    atomic_store(&mode, OFF);
+    detrain_close_note(&note);
+}
+
+void detrain_clock_aside(int more) { is_aside += more; }
+
+/* --- answers from the log ------------------------------------------------------------------------------------------------------------- */
+
+static struct position *position_of(uint32_t batch) {
+    struct position *position = &positions[batch & 1];
+    if (position->batch != batch) *position = (struct position){batch, 0};
+    return position;
+}
+
+/* The first reading of the batch, or where it would be. */
+static size_t first_of(uint32_t batch) {
+    size_t low = 0, high = known.num;
+    if (known.at < known.num && known.readings[known.at].batch == batch) return known.at;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (known.readings[middle].batch < batch)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return known.at = low;
+}
+
+/* What the line was told when it came to this before; NULL if it did not. Moves the position behind it. */
+static const struct reading *find(struct position *position, uint32_t place) {
+    size_t first = first_of(position->batch);
+    for (size_t i = first + position->count; i < known.num && i < first + position->count + FURTHEST; i++) {
+        if (known.readings[i].batch != position->batch) break;
+        if (known.readings[i].place != place) continue;
+        position->count = (uint32_t)(i - first + 1);
+        return &known.readings[i];
+    }
+    return NULL;
+}
+
+static int is_used_up(const struct position *position) {
+    size_t next = first_of(position->batch) + position->count;
+    return next >= known.num || known.readings[next].batch != position->batch;
+}
+
+static int is_behind_all_known(uint64_t batch) { return known.num == 0 || batch > known.readings[known.num - 1].batch; }
+
+static int64_t from_log(enum clock clock, int64_t real, uint32_t place) {
+    uint32_t batch = (uint32_t)*batches;
+    struct position *position = position_of(batch);
+    const struct reading *before = known.num > 0 ? find(position, place) : NULL;
+    if (before != NULL) {
+        atomic_store(&shift[clock], before->ns - real);
+        return before->ns;
+    }
+    if (clock == REAL && !known.is_proof && is_behind_all_known(batch)) atomic_store(&shift[REAL], 0);
+    struct reading reading = {batch, place, real + atomic_load(&shift[clock])};
+    struct iovec part = {&reading, sizeof reading};
+    if (!detrain_append(&note, &part, 1)) is_note_full = 1;
+    if (is_used_up(position)) position->count++;
+    return reading.ns;
+}
+
+/* --- who asks ------------------------------------------------------------------------------------------------------------------------- */
+
+static uint32_t hash_of(enum clock clock, const char *file, int line) {
+    uint32_t hash = 2166136261U ^ (uint32_t)clock; /* FNV-1a */
+    for (; *file != '\0'; file++) hash = (hash ^ (unsigned char)*file) * 16777619U;
+    for (int shift_by = 0; shift_by < 32; shift_by += 8) hash = (hash ^ ((uint32_t)line >> shift_by & 255)) * 16777619U;
+    return hash != 0 ? hash : 1;
+}
+
+static int begins_with(const char *file, const char *prefix) {
+    return *prefix != '\0' && strncmp(file, prefix, strlen(prefix)) == 0;
+}
+
+/* The script's question, or one of its libraries; else 0. The standard library asks the other clocks for its deadlines. */
+static uint32_t place_of(enum clock clock) {
+    char file[PATH_MAX];
+    int line = detrain_who_asks(file, sizeof file);
+    if (line == 0 || begins_with(file, own)) return 0;
+    if (clock != REAL && begins_with(file, standard) && strstr(file, "-packages/") == NULL) return 0;
+    return hash_of(clock, file, line);
+}
+
+static int64_t answered(enum clock clock, int64_t real) {
+    int now = atomic_load_explicit(&mode, memory_order_relaxed);
+    if (now == OFF || !detrain_holds_lock()) return real;
+    if (!is_trained_on) return clock == THREAD ? real : real + atomic_load(clock == REAL ? &shift[REAL] : &shift_of_all[clock]);
+    if (is_aside > 0) return real;
+    uint32_t place = place_of(clock);
+    if (place == 0) return real;
+    if (now == NOTING && *batches > since) return from_log(clock, real, place);
+    int64_t answer = detrain_ask(asked, clock, real);
+    atomic_store(&shift[clock], answer - real);
+    return answer;
+}
+
+/* --- where it stands ------------------------------------------------------------------------------------------------------------------ */
+
+static int64_t real_time(enum clock clock) {
+    struct timespec time = {0};
+    NEXT(clock_gettime)(ids[clock], &time);
+    return time.tv_sec * NS_PER_S + time.tv_nsec;
+}
+
+void detrain_clock_tell(int64_t *out) {
+    for (int i = 0; i < 2; i++) *out++ = positions[i].batch, *out++ = positions[i].count;
+    for (int clock = 0; clock < NUM_CLOCKS; clock++) *out++ = real_time(clock) + atomic_load(&shift[clock]);
+    *out = is_note_full;
+}
+
+void detrain_clock_seek(const int64_t *in) {
+    for (int i = 0; i < 2; i++, in += 2) positions[i] = (struct position){(uint32_t)in[0], (uint32_t)in[1]};
+    for (int clock = 0; clock < NUM_CLOCKS; clock++) {
+        /* The real time is back where nothing is done again. */
+        int is_real = clock == REAL && !known.is_proof && is_behind_all_known(*batches + 1);
+        atomic_store(&shift[clock], is_real ? 0 : in[clock] - real_time(clock));
+        atomic_store(&shift_of_all[clock], atomic_load(&shift[clock]));
+    }
+}
+
+/* --- C's questions -------------------------------------------------------------------------------------------------------------------- */
+
+EXPORT int clock_gettime(clockid_t clock, struct timespec *time) {
+    int result = NEXT(clock_gettime)(clock, time);
+    if (clock != CLOCK_REALTIME || result != 0) return result;
+    int64_t real = time->tv_sec * NS_PER_S + time->tv_nsec, ns = answered(REAL, real);
+    if (ns != real) *time = (struct timespec){.tv_sec = ns / NS_PER_S, .tv_nsec = ns % NS_PER_S};
+    return 0;
+}
+
+EXPORT int gettimeofday(struct timeval *restrict time, void *restrict zone) {
+    int result = NEXT(gettimeofday)(time, zone);
+    if (result != 0) return result;
+    int64_t real = time->tv_sec * NS_PER_S + time->tv_usec * 1000, ns = answered(REAL, real);
+    if (ns != real) *time = (struct timeval){.tv_sec = ns / NS_PER_S, .tv_usec = ns % NS_PER_S / 1000};
+    return 0;
+}
+
+EXPORT time_t time(time_t *out) {
+    time_t now = NEXT(time)(NULL);
+    if (atomic_load_explicit(&mode, memory_order_relaxed) != OFF) now = answered(REAL, real_time(REAL)) / NS_PER_S;
+    if (out != NULL) *out = now;
+    return now;
+}
+
+/* --- the functions of Python's module `time` ------------------------------------------------------------------------------------------- */
+
+#define FUNCTIONS(name, clock)                                                                       \
+    EXPORT void *detrain_##name(void *, void *);                                                     \
+    EXPORT void *detrain_##name##_ns(void *, void *);                                                \
+    void *detrain_##name(void *self, void *nothing) {                                                \
+        (void)self, (void)nothing;                                                                   \
+        return detrain_python_float((double)answered(clock, real_time(clock)) / (double)NS_PER_S);   \
+    }                                                                                                \
+    void *detrain_##name##_ns(void *self, void *nothing) {                                           \
+        (void)self, (void)nothing;                                                                   \
+        return detrain_python_int(answered(clock, real_time(clock)));                                \
+    }
+
+FUNCTIONS(monotonic, MONOTONIC)
+FUNCTIONS(perf_counter, MONOTONIC)
+FUNCTIONS(process_time, PROCESS)
+FUNCTIONS(thread_time, THREAD)

@@ -1,0 +1,178 @@
+"""What a script reads from the clocks while it trains: the same where a batch is done again, and never in the way of a deadline."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from detrain.store import readings
+
+#: Readings end up in variables, in the script's file, in a library's object, and decide what is trained.
+TIMED = """
+import datetime, os, sys, time
+import torch
+from tqdm import tqdm
+
+begin = time.perf_counter()
+torch.manual_seed(time.perf_counter_ns() % 2**31)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+data = torch.randn(30, 8, 4)
+took, stamps, since = [], [], time.time()
+log = open("log.txt", "a")
+for epoch in range(3):
+    start = time.time()
+    bar = tqdm(data, mininterval=0.001, file=sys.stdout)
+    for number, batch in enumerate(bar):
+        before = time.monotonic()
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        took.append(time.monotonic() - before)
+        if time.time() - since > 0.01:
+            since = time.time()
+            stamps.append(datetime.datetime.now())
+            with torch.no_grad():
+                model.weight.mul_(0.99)
+        log.write(f"{epoch} {number} {time.time()} {time.process_time()}\\n")
+        log.flush()
+        time.sleep(0.002)
+        if os.environ.get("DIE") == f"{epoch} {number}":
+            os.kill(os.getpid(), 9)
+    seconds = time.time() - start, time.thread_time_ns(), time.perf_counter() - begin
+print("the end", len(stamps), min(took) >= 0, seconds[2] > 0)
+"""
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_a_run_whose_variables_hold_times_is_proved(script) -> None:
+    one = script(TIMED)
+    one.attempt("run", "--every", "20batches")
+    found = json.loads(one.command("verify", "run", "--json"))
+    assert [row["result"] for row in found["segments"]] == ["same"] * len(found["segments"])
+    assert found["segments"][-1]["files"]["different"] == []
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_a_run_of_times_that_was_killed_reads_them_again_and_is_proved(script) -> None:
+    one = script(TIMED)
+    lines = []
+    for place in ("0 4", "1 7", "1 25", "2 11"):  # the first before any checkpoint
+        one.attempt("run", "--every", "10batches", status=-9, DIE=place)
+        lines.append((one.folder / "log.txt").read_text(encoding="utf-8").splitlines())
+    end = one.attempt("run", "--every", "10batches")
+    assert re.search(r"the end \d+ True True", end)
+    assert "resumed at epoch 2, batch 10" in one.said
+    last = (one.folder / "log.txt").read_text(encoding="utf-8").splitlines()
+    for before in lines:
+        assert last[: len(before)] == before  # the batches that were done again wrote the very lines
+    assert len(last) == 90
+    seconds = [float(line.split()[3]) for line in last]
+    assert seconds == sorted(seconds)  # of processor time: each attempt begins at none, the clock goes on
+    found = json.loads(one.command("verify", "run", "--json"))
+    assert [row["result"] for row in found["segments"]] == ["same"] * len(found["segments"])
+
+
+PLAIN = """
+import os, time
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+{setup}
+for epoch in range(3):
+    for number in range(6):
+        loss = model(torch.ones(2, 4)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        {loop}
+        if os.environ.get("DIE") == f"{{epoch}} {{number}}":
+            os.kill(os.getpid(), 9)
+{end}
+"""
+
+
+def test_a_seed_from_a_clock_that_only_runs_forward_is_told_again(script) -> None:
+    one = script(
+        PLAIN.format(setup="print(time.perf_counter(), time.monotonic_ns(), time.process_time())", loop="", end="")
+    )
+    before = one.attempt("run", "--every", "epoch", status=-9, DIE="1 2")
+    assert one.attempt("run", "--every", "epoch") == before
+    assert one.plainly() != before
+
+
+def test_the_time_of_day_is_the_real_one_where_nothing_is_done_again(script) -> None:
+    setup = "import threading\nbegan = time.time()\ndef look(): seen.append(time.time())"
+    loop = "seen = []; one = threading.Thread(target=look); one.start(); one.join(); print(epoch, number, time.time(), *seen)"
+    one = script(PLAIN.format(setup=setup, loop=loop, end="print('began', began)"))
+    one.attempt("run", "--every", "epoch", status=-9, DIE="1 2")
+    move_readings(one.folder / "run" / readings.NAME, -3600)
+    lines = [line.split() for line in one.attempt("run", "--every", "epoch").splitlines()]
+    real = float(lines[-1][1])
+    times = {(int(words[0]), int(words[1])): [float(word) for word in words[2:]] for words in lines[:-1]}
+    assert list(times) == [(epoch, number) for epoch in (1, 2) for number in range(6)]
+    for place, (main, thread) in times.items():
+        was_done_before = place in ((1, 0), (1, 1), (1, 2))
+        assert (main < real - 3000) == was_done_before
+        assert abs(thread - main) < 60 or place in ((1, 0), (1, 3))  # others see the clock that the last reading left
+
+
+def move_readings(path: Path, seconds: int) -> None:
+    """As if the killed attempt had run at another time."""
+    found = readings.read(path)
+    path.write_bytes(readings.packed(one._replace(ns=one.ns + seconds * 10**9) for one in found))
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_deadlines_of_the_standard_library_and_of_locks_hold_where_a_run_is_done_again(script) -> None:
+    loop = """
+        with contextlib.suppress(queue.Empty): queue.Queue().get(timeout=0.02)
+        lock.acquire(timeout=0.01)
+        with ready: ready.wait(0.01)
+        pool.submit(time.sleep, 0.001).result(timeout=50)
+        subprocess.run(["true"], timeout=50)
+        assert 0 <= plain() - queue.time() + 1 < 50
+    """
+    setup = (
+        "import concurrent.futures, contextlib, queue, subprocess, threading\nlock = threading.Lock(); lock.acquire()\n"
+        "ready = threading.Condition(); pool = concurrent.futures.ThreadPoolExecutor(1)\nplain = threading._time"
+    )
+    one = script(PLAIN.format(setup=setup, loop=loop, end="print('the end')"))
+    assert one.attempt("run", "--every", "5batches") == "the end\n"
+    assert json.loads(one.command("verify", "run", "--json"))["same"]
+
+
+def test_the_clocks_look_as_under_python(script) -> None:
+    facts = """
+class Timer:
+    clock = time.perf_counter  # no method is made of a built-in function
+import copy, inspect, pickle, timeit
+for name in ("monotonic", "perf_counter_ns", "process_time", "thread_time_ns"):
+    one = getattr(time, name)
+    print(one, type(one), one.__module__, one.__qualname__, one.__doc__, one.__self__, inspect.isbuiltin(one))
+    print(pickle.loads(pickle.dumps(one)) is one, copy.deepcopy(one) is one, type(one()))
+    try:
+        one(1)
+    except TypeError as error:
+        print(error)
+print(Timer().clock() > 0, timeit.default_timer is time.perf_counter, time.get_clock_info("monotonic"))
+before = time.monotonic(), time.monotonic_ns(), time.perf_counter()
+print(before[0] <= before[1] / 1e9 <= before[2] <= before[0] + 50)
+"""
+    one = script(PLAIN.format(setup=facts, loop="", end=""))
+    assert one.attempt("run") == one.plainly()
+
+
+def test_what_a_changed_script_reads_is_not_taken_from_before(script) -> None:
+    one = script(PLAIN.format(setup="", loop="print(epoch, number, time.time(), flush=True)", end=""))
+    before = one.attempt("run", "--every", "epoch", status=-9, DIE="1 4")
+    again = one.attempt("run", "--every", "epoch", "--trust-changes", status=-9, DIE="2 1")
+    times = [line.split()[2] for line in before.splitlines()[6:]]
+    assert not set(times) & {line.split()[2] for line in again.splitlines()}
+    # And what stands in the log now is what the second attempt has read.
+    rest = one.attempt("run", "--every", "epoch")
+    assert set(rest.splitlines()) > set(again.splitlines()[6:])
