@@ -13,9 +13,9 @@ static pid_t owner; /* a child that was made without Python's knowledge has a co
 static _Thread_local int is_asking;
 
 /* May be NULL: then nobody is asked. Returns 0 if this process runs no Python. */
-EXPORT int detrain_answer_process(answering *function);
+EXPORT int detrain_answer_process_id(answering *function);
 
-int detrain_answer_process(answering *function) {
+int detrain_answer_process_id(answering *function) {
     if (!detrain_find_python()) return 0;
     owner = NEXT(getpid)();
     atomic_store(&answer_process, function);

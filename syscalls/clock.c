@@ -59,7 +59,7 @@ static struct {
 
 /* Where files begin whose questions are not the script's. Returns 0 if this process runs no Python. */
 EXPORT int detrain_clock_places(const char *own_files, const char *standard_library);
-EXPORT int detrain_answer_clock(answering *function);
+EXPORT int detrain_answer_clocks(answering *function);
 /* Note readings in PATH, under the number at BATCHES; of what is KNOWN already, answer what was answered. Up to the batch SINCE the function
  * is asked as before. PROOF: all of a run is known, its clock goes on after the last answer, where else the real time is back.
  * Returns 0 if PATH cannot be written. */
@@ -81,7 +81,7 @@ int detrain_clock_places(const char *own_files, const char *standard_library) {
     return detrain_find_python();
 }
 
-int detrain_answer_clock(answering *function) {
+int detrain_answer_clocks(answering *function) {
     asked = function;
     is_trained_on = 1;
     atomic_store(&mode, ASKING);

@@ -23,7 +23,7 @@ from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Frameworks, Session, Settings
-from detrain.store import printed, readings
+from detrain.store import printed
 from detrain.store.directory import RunDirectory
 
 _HOOKS = {
@@ -76,7 +76,7 @@ class Attempt:
         # A loop that is looked for again counts its batches in another way, if it is the same at all.
         is_anew = request["trust_changes"] or not (info.nests or request.get("rerun"))
         self.clocks = self.frameworks.clocks = Clocks(
-            self.directory.path / readings.NAME,
+            self.directory.path,
             self.session.counter,
             is_proof=bool(request.get("rerun")),
             is_anew=is_anew,
@@ -281,7 +281,8 @@ class Attempt:
                 self.directory.write_record(self.record)
             except OSError as error:
                 warn("clock-not-noted", f"when the training loop was found cannot be noted: {error}")
-        self.clocks.begin_loop(self.record["found_after"], is_resuming=self.resume.is_pending)
+        with self.frameworks.aside():
+            self.clocks.begin_loop(self.record["found_after"], is_resuming=self.resume.is_pending)
         Signals(self.session).listen()
 
     def _stop(self) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 import detrain
 from detrain.launch import preload
 from detrain.session.messages import warn
-from detrain.store import readings
 
 #: As in `syscalls/clock.c`.
 CLOCKS = ("real", "monotonic", "process", "thread")
@@ -45,11 +44,11 @@ _definitions: list[Any] = []  # must live as long as the functions made of them
 class Clocks:
     """The clocks of one attempt."""
 
-    def __init__(self, log: Path, batches: ctypes.c_uint64, *, is_proof: bool, is_anew: bool) -> None:
+    def __init__(self, folder: Path, batches: ctypes.c_uint64, *, is_proof: bool, is_anew: bool) -> None:
         """`is_proof`: a part of the run is done again. `is_anew`: what earlier attempts have read says nothing about what comes."""
-        self._log, self._batches, self.is_proof, self._is_anew = log, batches, is_proof, is_anew
+        self._folder, self._batches, self.is_proof, self._is_anew = folder, batches, is_proof, is_anew
         self._is_there = False
-        self._known = b""  # the library reads from it
+        self._known: Any = None  # an array that the library reads from
         self._has_said = False
 
     def begin(self, answer: Callable[[int, int], int]) -> bool:
@@ -62,29 +61,30 @@ class Clocks:
         for name in _FUNCTIONS:
             _replace(name)
             _replace(f"{name}_ns")
-        self._is_there = preload.set_answering("detrain_answer_clock", answer)
+        self._is_there = preload.set_answering("detrain_answer_clocks", answer)
         return self._is_there
 
     def begin_loop(self, since: int, *, is_resuming: bool) -> None:
         """The training loop begins: behind the batch `since`, note what is read, and answer again what was read before."""
         if not self._is_there:
             return
+        from detrain.store import readings  # loads numpy
+
+        log = self._folder / readings.NAME
         try:
-            readings.cut_torn(self._log)
+            readings.cut_torn(log)
             if self._is_anew and not is_resuming:
-                readings.take_back(self._log, 0, 0)
-            self._known = readings.packed([] if self._is_anew else readings.read(self._log))
+                readings.take_back(log, 0, 0)
+            self._known = None if self._is_anew else readings.read(log)
         except OSError as error:
             self._say_not_noted(error)
         note = preload.function(
             "detrain_note_clock", ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64,
-            ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int,
+            ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int,
         )  # fmt: skip
         assert note is not None
-        note(
-            os.fsencode(self._log), readings.MOST_BYTES, ctypes.byref(self._batches), since, self._known,
-            len(self._known) // readings.NUM_BYTES, self.is_proof,
-        )  # fmt: skip
+        address, count = (None, 0) if self._known is None else (self._known.ctypes.data, len(self._known))
+        note(os.fsencode(log), readings.MOST_BYTES, ctypes.byref(self._batches), since, address, count, self.is_proof)
 
     def stop(self) -> None:
         """The script has ended, or this is a forked child: the real clocks."""
@@ -111,7 +111,7 @@ class Clocks:
         _call("detrain_clock_tell", state)
         *position, is_full = state
         if is_full and not self._has_said:
-            self._say_not_noted(f"{self._log} cannot be written, or holds {readings.MOST_BYTES >> 20} MiB")
+            self._say_not_noted("the log cannot be written, or is full")
         return position
 
     def seek(self, position: list[int]) -> None:
@@ -120,10 +120,12 @@ class Clocks:
             return
         _call("detrain_clock_seek", _State(*position, 0))
         if self._is_anew:
+            from detrain.store import readings
+
             now = self._batches.value
             count = {position[0]: position[1], position[2]: position[3]}.get(now, 0)
             try:
-                readings.take_back(self._log, now, count)
+                readings.take_back(self._folder / readings.NAME, now, count)
             except OSError as error:
                 self._say_not_noted(error)
 

@@ -130,7 +130,7 @@ def answer_process(answer: Callable[[int, int], int] | None, number: int) -> boo
 
     False if the library is not there.
     """
-    is_there = set_answering("detrain_answer_process", answer)
+    is_there = set_answering("detrain_answer_process_id", answer)
     known_as = function("detrain_known_as", ctypes.c_int)
     if known_as is not None:
         known_as.restype = None

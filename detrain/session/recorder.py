@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from detrain.session.loops import Loop
 
 #: Share of the training's time that the ledger may take; 1 gives a record for every batch.
-BUDGET = float(os.environ.get("DETRAIN_LEDGER_BUDGET", "0.01"))
+BUDGET = float(os.environ.get("DETRAIN_LEDGER_BUDGET", "0.008"))
 #: Leaves and pieces that one record covers at most: it stays small enough to be written for every batch. Pieces.
 MOST_PIECES = 256
 #: There is a record at the latest after so many batches.

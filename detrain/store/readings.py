@@ -8,61 +8,48 @@ takes back what was noted from the answer-th reading of its batch on, and of all
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 #: In the run directory.
 NAME = "clock.log"
 #: More than this is not noted.
 MOST_BYTES = 64 << 20
-_RECORD = struct.Struct("<IIq")
-#: Of one record.
-NUM_BYTES = _RECORD.size
+RECORD = np.dtype([("batch", "<u4"), ("place", "<u4"), ("ns", "<i8")])
 _TAKEN_BACK = 0
 
 
-class Reading(NamedTuple):
-    """One reading."""
-
-    batch: int
-    place: int
-    ns: int
-
-
-def read(path: Path) -> list[Reading]:
+def read(path: Path) -> npt.NDArray[np.void]:
     """Those that stand, in the order of their batches, of one batch in the order in which they were made. None without a file."""
     content = path.read_bytes() if path.exists() else b""
-    whole = len(content) - len(content) % NUM_BYTES
-    found: list[Reading] = []
-    for reading in map(Reading._make, _RECORD.iter_unpack(content[:whole])):
-        if reading.place == _TAKEN_BACK:
-            found = list(_before(found, reading.batch, reading.ns))
-        else:
-            found.append(reading)
-    return sorted(found, key=lambda reading: reading.batch)  # stable
+    all_records = np.frombuffer(content, RECORD, len(content) // RECORD.itemsize)
+    found = all_records[:0]
+    start = 0
+    for cut in np.flatnonzero(all_records["place"] == _TAKEN_BACK).tolist():
+        found = np.concatenate([found, all_records[start:cut]])
+        found = found[_stands(found, all_records[cut])]
+        start = cut + 1
+    found = np.concatenate([found, all_records[start:]])
+    return found[np.argsort(found["batch"], kind="stable")]
 
 
-def _before(found: list[Reading], batch: int, count: int) -> Iterable[Reading]:
-    for reading in found:
-        count -= reading.batch == batch
-        if reading.batch < batch or (reading.batch == batch and count >= 0):
-            yield reading
-
-
-def packed(found: Iterable[Reading]) -> bytes:
-    """As records."""
-    return b"".join(_RECORD.pack(*reading) for reading in found)
+def _stands(found: npt.NDArray[np.void], cut: np.void) -> npt.NDArray[np.bool_]:
+    is_of_batch = found["batch"] == cut["batch"]
+    is_kept: npt.NDArray[np.bool_] = (found["batch"] < cut["batch"]) | (
+        is_of_batch & (np.cumsum(is_of_batch) <= cut["ns"])
+    )
+    return is_kept
 
 
 def cut_torn(path: Path) -> None:
     """Take away a record that a killed attempt has left half written, so that what follows can be read."""
-    if path.exists() and (rest := path.stat().st_size % NUM_BYTES):
+    if path.exists() and (rest := path.stat().st_size % RECORD.itemsize):
         os.truncate(path, path.stat().st_size - rest)
 
 
 def take_back(path: Path, batch: int, count: int) -> None:
     """Let nothing stand that was noted from the `count`-th reading of a batch on. Raises `OSError`."""
     with open(path, "ab") as file:
-        file.write(_RECORD.pack(batch, _TAKEN_BACK, count))
+        file.write(np.array((batch, _TAKEN_BACK, count), RECORD).tobytes())

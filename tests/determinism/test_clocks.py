@@ -124,7 +124,8 @@ def test_the_time_of_day_is_the_real_one_where_nothing_is_done_again(script) -> 
 def move_readings(path: Path, seconds: int) -> None:
     """As if the killed attempt had run at another time."""
     found = readings.read(path)
-    path.write_bytes(readings.packed(one._replace(ns=one.ns + seconds * 10**9) for one in found))
+    found["ns"] += seconds * 10**9
+    path.write_bytes(found.tobytes())
 
 
 @pytest.mark.usefixtures("sandbox")
