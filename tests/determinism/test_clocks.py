@@ -51,6 +51,12 @@ print("the end", len(stamps), min(took) >= 0, seconds[2] > 0)
 @pytest.mark.usefixtures("sandbox")
 def test_a_run_whose_variables_hold_times_is_proved(script) -> None:
     one = script(TIMED)
+    log, plain = one.folder / "log.txt", []
+    for _ in range(2):
+        one.plainly()
+        plain.append(log.read_text(encoding="utf-8"))
+        log.unlink()
+    assert plain[0] != plain[1]
     one.attempt("run", "--every", "20batches")
     found = json.loads(one.command("verify", "run", "--json"))
     assert [row["result"] for row in found["segments"]] == ["same"] * len(found["segments"])
