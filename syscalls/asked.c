@@ -8,31 +8,36 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-static answering *_Atomic answer_process;
+static void *_Atomic answers_process;
 static pid_t owner; /* a child that was made without Python's knowledge has a copy of the function */
 static _Thread_local int is_asking;
 
-/* May be NULL: then nobody is asked. Returns 0 if this process runs no Python. */
-EXPORT int detrain_answer_process_id(answering *function);
+/* Called with Python's lock; FUNCTION may be NULL: then nobody is asked. Returns 0 if this process runs no Python. */
+EXPORT int detrain_answer_process_id(void *function);
 
-int detrain_answer_process_id(answering *function) {
+int detrain_answer_process_id(void *function) {
     if (!detrain_find_python()) return 0;
+    if (function != NULL) detrain_hold(function);
     owner = NEXT(getpid)();
-    atomic_store(&answer_process, function);
+    atomic_store(&answers_process, function);
     return 1;
 }
 
-int64_t detrain_ask(answering *function, int what, int64_t real) {
-    if (is_asking) return real;
+int detrain_ask(void *function, int what, int64_t real, int64_t *answer) {
+    *answer = real;
+    if (is_asking) return 1;
     is_asking = 1;
-    int64_t answer = function(what, real);
+    int is_answered = detrain_call(function, what, real, answer);
     is_asking = 0;
-    return answer;
+    return is_answered;
 }
 
 EXPORT pid_t getpid(void) {
     pid_t real = NEXT(getpid)();
-    answering *function = atomic_load_explicit(&answer_process, memory_order_relaxed);
-    if (function == NULL || !detrain_holds_lock() || real != owner) return real;
-    return (pid_t)detrain_ask(function, 0, real);
+    int64_t answer;
+    void *function = atomic_load_explicit(&answers_process, memory_order_relaxed);
+    if (function == NULL || real != owner || !detrain_holds_lock()) return real;
+    if (detrain_ask(function, 0, real, &answer)) return (pid_t)answer;
+    detrain_raise_later();
+    return real;
 }

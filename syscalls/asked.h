@@ -4,9 +4,7 @@
 
 #include <stdint.h>
 
-typedef int64_t answering(int what, int64_t real);
-
-/* Only where this thread runs Python and holds its lock. What FUNCTION itself asks gets the real answer. */
-int64_t detrain_ask(answering *function, int what, int64_t real);
+/* Only where this thread runs Python and holds its lock. What FUNCTION itself asks gets the real answer. Returns 0 if it raised. */
+int detrain_ask(void *function, int what, int64_t real, int64_t *answer);
 
 #endif

@@ -21,6 +21,7 @@
 
 #define NS_PER_S INT64_C(1000000000)
 #define FURTHEST 64 /* readings that a batch may leave out when it is done again */
+#define LOWEST_PLACE 16 /* below are marks: detrain/store/readings.py */
 
 /* As in detrain/launch/clocks.py. */
 enum clock { REAL, MONOTONIC, PROCESS, THREAD, NUM_CLOCKS };
@@ -28,7 +29,7 @@ static const clockid_t ids[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCESS_C
 
 /* As in detrain/store/readings.py. */
 struct reading {
-    uint32_t batch, place; /* of the run; a hash of clock, file and line, never 0 */
+    uint32_t batch, place; /* of the run; a hash of clock, file and line */
     int64_t ns;
 };
 
@@ -38,16 +39,16 @@ struct position {
     uint32_t batch, count;
 };
 
-static _Atomic enum { OFF, ASKING, NOTING } mode;
-static answering *asked;
-static _Thread_local int is_trained_on;
-static int is_aside;                             /* detrain works for itself */
-static int64_t _Atomic shift[NUM_CLOCKS];        /* of the answered clock from the real one */
-static int64_t _Atomic shift_of_all[NUM_CLOCKS]; /* the same on other threads */
-static char own[PATH_MAX], standard[PATH_MAX];   /* detrain's files, the standard library's */
+/* SHIFTED: in a child, or after the script's end. What is left of the answers is the distance of the clock that only runs forward. */
+static _Atomic enum { OFF, SHIFTED, ASKING, NOTING } mode;
+static void *asked; /* a function of Python's */
+static _Thread_local int is_trained_on, is_aside; /* aside: detrain works for itself */
+static int64_t _Atomic shift[NUM_CLOCKS];         /* of the answered clock from the real one */
+static int64_t _Atomic told[NUM_CLOCKS];          /* last */
+static char own[PATH_MAX], standard[PATH_MAX];    /* detrain's files, the standard library's */
 
-static struct note note;
-static int is_note_full;
+static struct note note, answers;
+static int is_note_full, is_noting;
 static const uint64_t *batches;
 static uint64_t since;
 static struct position positions[2];
@@ -59,19 +60,27 @@ static struct {
 
 /* Where files begin whose questions are not the script's. Returns 0 if this process runs no Python. */
 EXPORT int detrain_clock_places(const char *own_files, const char *standard_library);
-EXPORT int detrain_answer_clocks(answering *function);
+/* Called with Python's lock. */
+EXPORT int detrain_answer_clocks(void *function);
+/* Append to what set-up code was answered; here, because Python's `open` runs more of its code than a signal handler should meet. */
+EXPORT int detrain_open_answers(const char *path);
+EXPORT int detrain_note_answer(const char *line, uint64_t num_bytes);
 /* Note readings in PATH, under the number at BATCHES; of what is KNOWN already, answer what was answered. Up to the batch SINCE the function
  * is asked as before. PROOF: all of a run is known, its clock goes on after the last answer, where else the real time is back.
  * Returns 0 if PATH cannot be written. */
 EXPORT int detrain_note_clock(const char *path, uint64_t most_bytes, const uint64_t *batches, uint64_t since, const struct reading *known,
                               size_t num_known, int is_proof);
+/* Go on without noting: the batches of this attempt have numbers that no later one gives them. */
+EXPORT void detrain_note_clock_no_more(void);
 EXPORT void detrain_stop_clock(void);
 EXPORT void detrain_clock_aside(int more);
 /* OUT: the two positions, then what the clocks show, in ns, and whether the note is full. */
 EXPORT void detrain_clock_tell(int64_t *out);
 EXPORT void detrain_clock_seek(const int64_t *in);
 
-static void stop_in_child(void) { atomic_store(&mode, OFF); }
+static void stop_in_child(void) {
+    if (atomic_load(&mode) != OFF) atomic_store(&mode, SHIFTED);
+}
 
 int detrain_clock_places(const char *own_files, const char *standard_library) {
     strncpy(own, own_files, sizeof own - 1);
@@ -81,11 +90,19 @@ int detrain_clock_places(const char *own_files, const char *standard_library) {
     return detrain_find_python();
 }
 
-int detrain_answer_clocks(answering *function) {
+int detrain_answer_clocks(void *function) {
+    detrain_hold(function);
     asked = function;
     is_trained_on = 1;
     atomic_store(&mode, ASKING);
     return 1;
+}
+
+int detrain_open_answers(const char *path) { return detrain_open_note(&answers, path, INT64_MAX); }
+
+int detrain_note_answer(const char *line, uint64_t num_bytes) {
+    struct iovec part = {(void *)(uintptr_t)line, num_bytes};
+    return detrain_append(&answers, &part, 1);
 }
 
 int detrain_note_clock(const char *path, uint64_t most_bytes, const uint64_t *counter, uint64_t first, const struct reading *readings,
@@ -96,14 +113,18 @@ int detrain_note_clock(const char *path, uint64_t most_bytes, const uint64_t *co
     known = (__typeof__(known)){readings, num_known, 0, is_proof};
     if (!is_proof && num_known == 0) atomic_store(&shift[REAL], 0);
     is_note_full = !is_open;
+    is_noting = 1;
     is_trained_on = 1;
     atomic_store(&mode, NOTING);
     return is_open;
 }
 
+void detrain_note_clock_no_more(void) { is_noting = 0; }
+
 void detrain_stop_clock(void) {
-    atomic_store(&mode, OFF);
+    stop_in_child();
     detrain_close_note(&note);
+    detrain_close_note(&answers);
 }
 
 void detrain_clock_aside(int more) { is_aside += more; }
@@ -157,10 +178,11 @@ static int64_t from_log(enum clock clock, int64_t real, uint32_t place) {
         atomic_store(&shift[clock], before->ns - real);
         return before->ns;
     }
-    if (clock == REAL && !known.is_proof && is_behind_all_known(batch)) atomic_store(&shift[REAL], 0);
+    int is_new = is_used_up(position) && (is_behind_all_known(batch) || is_behind_all_known((uint64_t)batch + 1));
+    if (clock == REAL && !known.is_proof && is_new) atomic_store(&shift[REAL], 0);
     struct reading reading = {batch, place, real + atomic_load(&shift[clock])};
     struct iovec part = {&reading, sizeof reading};
-    if (!detrain_append(&note, &part, 1)) is_note_full = 1;
+    if (is_noting && !detrain_append(&note, &part, 1)) is_note_full = 1;
     if (is_used_up(position)) position->count++;
     return reading.ns;
 }
@@ -171,7 +193,7 @@ static uint32_t hash_of(enum clock clock, const char *file, int line) {
     uint32_t hash = 2166136261U ^ (uint32_t)clock; /* FNV-1a */
     for (; *file != '\0'; file++) hash = (hash ^ (unsigned char)*file) * 16777619U;
     for (int shift_by = 0; shift_by < 32; shift_by += 8) hash = (hash ^ ((uint32_t)line >> shift_by & 255)) * 16777619U;
-    return hash != 0 ? hash : 1;
+    return hash >= LOWEST_PLACE ? hash : hash + LOWEST_PLACE;
 }
 
 static int begins_with(const char *file, const char *prefix) {
@@ -183,21 +205,44 @@ static uint32_t place_of(enum clock clock) {
     char file[PATH_MAX];
     int line = detrain_who_asks(file, sizeof file);
     if (line == 0 || begins_with(file, own)) return 0;
-    if (clock != REAL && begins_with(file, standard) && strstr(file, "-packages/") == NULL) return 0;
+    int is_standard = begins_with(file, standard) && strstr(file + strlen(standard), "-packages/") == NULL;
+    if (clock != REAL && is_standard) return 0;
     return hash_of(clock, file, line);
 }
 
-static int64_t answered(enum clock clock, int64_t real) {
+/* Another thread sees the clock as this one has left it; it stands still where that went back, to do a batch again. */
+static int64_t on_other_thread(enum clock clock, int64_t real) {
+    if (clock == THREAD) return real;
+    int64_t answer = real + atomic_load(&shift[clock]), last = atomic_load(&told[clock]);
+    return clock != REAL && answer < last ? last : answer;
+}
+
+/* Returns 0 if an exception of Python's has been set: a signal handler of the script's has raised while the launcher was asked. */
+static int answered(enum clock clock, int64_t real, int64_t *answer) {
     int now = atomic_load_explicit(&mode, memory_order_relaxed);
-    if (now == OFF || !detrain_holds_lock()) return real;
-    if (!is_trained_on) return clock == THREAD ? real : real + atomic_load(clock == REAL ? &shift[REAL] : &shift_of_all[clock]);
-    if (is_aside > 0) return real;
+    *answer = real;
+    if (now == OFF) return 1;
+    if (now == SHIFTED) {
+        if (clock == MONOTONIC) *answer += atomic_load(&shift[MONOTONIC]);
+        return 1;
+    }
+    if (is_aside > 0 || !detrain_holds_lock()) return 1;
+    if (!is_trained_on) {
+        *answer = on_other_thread(clock, real);
+        return 1;
+    }
     uint32_t place = place_of(clock);
-    if (place == 0) return real;
-    if (now == NOTING && *batches > since) return from_log(clock, real, place);
-    int64_t answer = detrain_ask(asked, clock, real);
-    atomic_store(&shift[clock], answer - real);
-    return answer;
+    if (place == 0) return 1;
+    if (now == NOTING && *batches > since) {
+        *answer = from_log(clock, real, place);
+        int64_t last = atomic_load(&told[clock]);
+        if (clock != REAL && !known.is_proof && *answer < last) *answer = last;
+    } else {
+        if (!detrain_ask(asked, clock, real, answer)) return 0;
+        atomic_store(&shift[clock], *answer - real);
+    }
+    atomic_store(&told[clock], *answer);
+    return 1;
 }
 
 /* --- where it stands ------------------------------------------------------------------------------------------------------------------ */
@@ -220,16 +265,23 @@ void detrain_clock_seek(const int64_t *in) {
         /* The real time is back where nothing is done again. */
         int is_real = clock == REAL && !known.is_proof && is_behind_all_known(*batches + 1);
         atomic_store(&shift[clock], is_real ? 0 : in[clock] - real_time(clock));
-        atomic_store(&shift_of_all[clock], atomic_load(&shift[clock]));
+        atomic_store(&told[clock], in[clock]);
     }
 }
 
 /* --- C's questions -------------------------------------------------------------------------------------------------------------------- */
 
+/* Who asked in C cannot raise; the interpreter does when it goes on. */
+static int64_t told_to_c(int64_t real) {
+    int64_t answer;
+    if (!answered(REAL, real, &answer)) detrain_raise_later();
+    return answer;
+}
+
 EXPORT int clock_gettime(clockid_t clock, struct timespec *time) {
     int result = NEXT(clock_gettime)(clock, time);
     if (clock != CLOCK_REALTIME || result != 0) return result;
-    int64_t real = time->tv_sec * NS_PER_S + time->tv_nsec, ns = answered(REAL, real);
+    int64_t real = time->tv_sec * NS_PER_S + time->tv_nsec, ns = told_to_c(real);
     if (ns != real) *time = (struct timespec){.tv_sec = ns / NS_PER_S, .tv_nsec = ns % NS_PER_S};
     return 0;
 }
@@ -237,30 +289,32 @@ EXPORT int clock_gettime(clockid_t clock, struct timespec *time) {
 EXPORT int gettimeofday(struct timeval *restrict time, void *restrict zone) {
     int result = NEXT(gettimeofday)(time, zone);
     if (result != 0) return result;
-    int64_t real = time->tv_sec * NS_PER_S + time->tv_usec * 1000, ns = answered(REAL, real);
+    int64_t real = time->tv_sec * NS_PER_S + time->tv_usec * 1000, ns = told_to_c(real);
     if (ns != real) *time = (struct timeval){.tv_sec = ns / NS_PER_S, .tv_usec = ns % NS_PER_S / 1000};
     return 0;
 }
 
 EXPORT time_t time(time_t *out) {
     time_t now = NEXT(time)(NULL);
-    if (atomic_load_explicit(&mode, memory_order_relaxed) != OFF) now = answered(REAL, real_time(REAL)) / NS_PER_S;
+    if (atomic_load_explicit(&mode, memory_order_relaxed) > SHIFTED) now = told_to_c(real_time(REAL)) / NS_PER_S;
     if (out != NULL) *out = now;
     return now;
 }
 
 /* --- the functions of Python's module `time` ------------------------------------------------------------------------------------------- */
 
-#define FUNCTIONS(name, clock)                                                                       \
-    EXPORT void *detrain_##name(void *, void *);                                                     \
-    EXPORT void *detrain_##name##_ns(void *, void *);                                                \
-    void *detrain_##name(void *self, void *nothing) {                                                \
-        (void)self, (void)nothing;                                                                   \
-        return detrain_python_float((double)answered(clock, real_time(clock)) / (double)NS_PER_S);   \
-    }                                                                                                \
-    void *detrain_##name##_ns(void *self, void *nothing) {                                           \
-        (void)self, (void)nothing;                                                                   \
-        return detrain_python_int(answered(clock, real_time(clock)));                                \
+#define FUNCTIONS(name, clock)                                                                                                 \
+    EXPORT void *detrain_##name(void *, void *);                                                                               \
+    EXPORT void *detrain_##name##_ns(void *, void *);                                                                          \
+    void *detrain_##name(void *self, void *nothing) {                                                                          \
+        (void)self, (void)nothing;                                                                                             \
+        int64_t ns;                                                                                                            \
+        return answered(clock, real_time(clock), &ns) ? detrain_python_float((double)ns / (double)NS_PER_S) : NULL;            \
+    }                                                                                                                          \
+    void *detrain_##name##_ns(void *self, void *nothing) {                                                                     \
+        (void)self, (void)nothing;                                                                                             \
+        int64_t ns;                                                                                                            \
+        return answered(clock, real_time(clock), &ns) ? detrain_python_int(ns) : NULL;                                         \
     }
 
 FUNCTIONS(monotonic, MONOTONIC)

@@ -25,20 +25,23 @@ int detrain_open_note(struct note *note, const char *path, uint64_t most_bytes) 
     return 1;
 }
 
+static int is_there(const struct note *note) {
+    struct stat now;
+    return fstat(note->number, &now) == 0 && now.st_ino == note->file.st_ino && now.st_dev == note->file.st_dev;
+}
+
 void detrain_close_note(struct note *note) {
-    if (note->number > 0) close(note->number);
+    if (note->number > 0 && is_there(note)) close(note->number);
     note->number = 0;
 }
 
 int detrain_append(struct note *note, const struct iovec *parts, int num_parts) {
-    struct stat now;
     int before = errno;
     size_t num_bytes = 0;
     for (int i = 0; i < num_parts; i++) num_bytes += parts[i].iov_len;
     if (note->number <= 0 || NEXT(getpid)() != note->owner) return 0;
     if ((note->room -= (off_t)num_bytes) < 0) return 0;
-    int is_ours = fstat(note->number, &now) == 0 && now.st_ino == note->file.st_ino && now.st_dev == note->file.st_dev;
-    int is_whole = is_ours && writev(note->number, parts, num_parts) == (ssize_t)num_bytes;
+    int is_whole = is_there(note) && writev(note->number, parts, num_parts) == (ssize_t)num_bytes;
     errno = before;
     return is_whole;
 }

@@ -1,4 +1,4 @@
-/* The interpreter, where this process runs one: nothing here runs Python code, so no signal handler of the script's can run meanwhile. */
+/* The interpreter, where this process runs one. */
 #ifndef DETRAIN_PYTHON_H
 #define DETRAIN_PYTHON_H
 
@@ -8,12 +8,19 @@
 /* Find the interpreter; returns 0 if there is none. */
 int detrain_find_python(void);
 
-/* True where this thread runs Python and holds its lock. Only after `detrain_find_python`. */
+/* True where this thread runs Python, in the first interpreter, and holds its lock. Only after `detrain_find_python`. */
 int detrain_holds_lock(void);
 
-/* The file of the innermost line that runs, into BUFFER, and its number; 0 if no line runs. Only with the lock. */
+/* The file of the innermost line that runs, into BUFFER, and its number; 0 if no line runs. Only with the lock; runs no line of Python's. */
 int detrain_who_asks(char *buffer, size_t num_bytes);
 
+/* What FUNCTION, an object of Python's, makes of the two numbers. Returns 0 if it raised: the exception is then set. Only with the lock. */
+int detrain_call(void *function, int64_t first, int64_t second, int64_t *answer);
+
+/* Let the exception that is set be raised when the interpreter goes on: whoever called us cannot raise it. */
+void detrain_raise_later(void);
+
+void detrain_hold(void *object);
 void *detrain_python_float(double value);
 void *detrain_python_int(int64_t value);
 

@@ -40,9 +40,14 @@ static uint64_t key_of_text(const char *text) {
 /* True in a thread that the interpreter of this process does not know: one of a library's, which comes to draw when it likes. What it takes
  * must not lie among what the script draws. */
 static int is_of_library(void) {
-    static void *(*this_state)(void);
+    static void *(*_Atomic found)(void);
+    static _Atomic int has_looked;
     if (NEXT(syscall)(SYS_gettid) == (long)NEXT(getpid)()) return 0;
-    if (this_state == NULL) this_state = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
+    if (!has_looked) { /* by now the interpreter has been loaded, if there is one */
+        found = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
+        has_looked = 1;
+    }
+    void *(*this_state)(void) = found;
     return this_state != NULL && this_state() == NULL;
 }
 

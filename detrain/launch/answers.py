@@ -43,7 +43,7 @@ class Answers:
     def begin(self) -> bool:
         """Answer from now on; False if no preload library is there to ask through."""
         self._read()
-        is_there = self._clocks.begin(self._clock)
+        is_there = self._clocks.begin(self._clock, self._path)
         if is_there and self._process != os.getpid():
             preload.answer_process(self._process_id, self._process)
         return is_there
@@ -74,11 +74,14 @@ class Answers:
         ordinal = self._asked.get(place, 0)
         self._asked[place] = ordinal + 1
         known = self._known.get((place, ordinal))
-        if known is not None and (clock == REAL or is_script or self._clocks.is_proof):
+        if clock != REAL and not is_script and not self._clocks.is_proof:
+            known, answer = None, real_ns
+        else:
+            answer = real_ns + self._shifts_ns[clock]
+        if known is not None:
             self._shifts_ns[clock] = known - real_ns
             return known
-        answer = real_ns + self._shifts_ns[clock]
-        if known is None:
+        if (place, ordinal) not in self._known:
             self._note(place, ordinal, answer)
         return answer
 
@@ -93,12 +96,9 @@ class Answers:
                     "noted, and a resumed attempt will read other times",
                 )
             return
-        try:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps([place, ordinal, answer]) + "\n")
-        except OSError as error:
+        if not self._is_full and not self._clocks.note_answer(json.dumps([place, ordinal, answer]) + "\n"):
             self._is_full = True
-            warn("clock-not-noted", f"what the set-up code reads from the clocks cannot be noted: {error}")
+            warn("clock-not-noted", f"what the set-up code reads from the clocks cannot be noted in {self._path}")
 
     def _place(self, frame: types.FrameType | None) -> tuple[str | None, bool]:
         """Who asks: the innermost line, and the script's line that led there, or None; and if it is the script itself."""

@@ -73,6 +73,8 @@ class Attempt:
         )
         if request.get("rerun"):
             self.session.rerun = Rerun(self.directory.path, request["rerun"])
+        if not (info.nests or self.resume.is_pending or request.get("rerun")):
+            self.record["found_after"] = None
         # A loop that is looked for again counts its batches in another way, if it is the same at all.
         is_anew = request["trust_changes"] or not (info.nests or request.get("rerun"))
         self.clocks = self.frameworks.clocks = Clocks(
@@ -80,6 +82,7 @@ class Attempt:
             self.session.counter,
             is_proof=bool(request.get("rerun")),
             is_anew=is_anew,
+            is_counted_anew=self._is_to_find_loops(),
         )
         self.answers = Answers(
             self.directory.path / "answers.log", self.record["process"], self.session.is_user_file, self.clocks
@@ -263,6 +266,7 @@ class Attempt:
         if self.frameworks.entropy is not None:
             # What the launch has taken is none of the script's, and may be more in this attempt than in another.
             preload.set_entropy_state((0, 0))
+            preload.set_entropy_of_threads(0)
         else:
             warn(
                 "no-preload",

@@ -38,31 +38,47 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-_definitions: list[Any] = []  # must live as long as the functions made of them
-
-
 class Clocks:
     """The clocks of one attempt."""
 
-    def __init__(self, folder: Path, batches: ctypes.c_uint64, *, is_proof: bool, is_anew: bool) -> None:
-        """`is_proof`: a part of the run is done again. `is_anew`: what earlier attempts have read says nothing about what comes."""
+    def __init__(
+        self, folder: Path, batches: ctypes.c_uint64, *, is_proof: bool, is_anew: bool, is_counted_anew: bool
+    ) -> None:
+        """`is_proof`: a part of the run is done again. `is_anew`: what earlier attempts have read says nothing about what comes.
+
+        `is_counted_anew`: the loops are found again as the first attempt found them, which counts batches as it did.
+        """
         self._folder, self._batches, self.is_proof, self._is_anew = folder, batches, is_proof, is_anew
+        self._is_counted_anew = is_counted_anew
         self._is_there = False
+        self._append: Any = None  # the library's function
         self._known: Any = None  # an array that the library reads from
         self._has_said = False
 
-    def begin(self, answer: Callable[[int, int], int]) -> bool:
-        """Ask `answer` (number of the clock, ns that it really shows) from now on; False if no preload library is there."""
+    def begin(self, answer: Callable[[int, int], int], log: Path) -> bool:
+        """Ask `answer` (number of the clock, ns that it really shows) from now on; False if no preload library is there.
+
+        `log` is where `note_answer` appends to.
+        """
         places = preload.function("detrain_clock_places", ctypes.c_char_p, ctypes.c_char_p)
         own = os.path.dirname(os.path.abspath(detrain.__file__)) + os.sep
         standard = sysconfig.get_path("stdlib") + os.sep
         if places is None or not places(os.fsencode(own), os.fsencode(standard)):
             return False
+        opened = preload.function("detrain_open_answers", ctypes.c_char_p)
+        self._append = preload.function("detrain_note_answer", ctypes.c_char_p, ctypes.c_uint64)
+        assert opened is not None
+        opened(os.fsencode(log))  # where it cannot be, the first answer says so
         for name in _FUNCTIONS:
             _replace(name)
             _replace(f"{name}_ns")
         self._is_there = preload.set_answering("detrain_answer_clocks", answer)
         return self._is_there
+
+    def note_answer(self, line: str) -> bool:
+        """Append to the log of answers; False if it could not be."""
+        content = line.encode()
+        return self._append is not None and bool(self._append(content, len(content)))
 
     def begin_loop(self, since: int, *, is_resuming: bool) -> None:
         """The training loop begins: behind the batch `since`, note what is read, and answer again what was read before."""
@@ -75,7 +91,7 @@ class Clocks:
             readings.cut_torn(log)
             if self._is_anew and not is_resuming:
                 readings.take_back(log, 0, 0)
-            self._known = None if self._is_anew else readings.read(log)
+            self._known = None if self._is_anew else readings.read(log, is_counted_anew=self._is_counted_anew)
         except OSError as error:
             self._say_not_noted(error)
         note = preload.function(
@@ -85,6 +101,22 @@ class Clocks:
         assert note is not None
         address, count = (None, 0) if self._known is None else (self._known.ctypes.data, len(self._known))
         note(os.fsencode(log), readings.MOST_BYTES, ctypes.byref(self._batches), since, address, count, self.is_proof)
+
+    def recounted(self, batches: int, *, is_other_nest: bool) -> None:
+        """A loop has been found after others, in the middle of its first batch: from so many on, later attempts count otherwise.
+
+        `is_other_nest`: and all the way from here, because the loop that was taken for the batch loop is none.
+        """
+        if not self._is_there:
+            return
+        from detrain.store import readings
+
+        try:
+            readings.note_recount(self._folder / readings.NAME, batches)
+        except OSError as error:
+            self._say_not_noted(error)
+        if is_other_nest:
+            _call("detrain_note_clock_no_more")
 
     def stop(self) -> None:
         """The script has ended, or this is a forked child: the real clocks."""
@@ -114,12 +146,12 @@ class Clocks:
             self._say_not_noted("the log cannot be written, or is full")
         return position
 
-    def seek(self, position: list[int]) -> None:
-        """The run has been taken to the checkpoint that `tell` was asked for."""
+    def seek(self, position: list[int], *, is_last: bool) -> None:
+        """The run has been taken to the checkpoint that `tell` was asked for; `is_last`: it goes on from here."""
         if not self._is_there or not position:
             return
         _call("detrain_clock_seek", _State(*position, 0))
-        if self._is_anew:
+        if self._is_anew and is_last:
             from detrain.store import readings
 
             now = self._batches.value
@@ -146,7 +178,7 @@ def _replace(name: str) -> None:
     plain = getattr(time, name)
     address = ctypes.cast(getattr(ctypes.CDLL(None), f"detrain_{name}"), ctypes.c_void_p)
     definition = _MethodDef(name.encode(), address, _METH_NOARGS, (plain.__doc__ or "").encode())
-    _definitions.append(definition)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))  # whoever holds the function may outlive all modules
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes, make.restype = [ctypes.POINTER(_MethodDef), ctypes.py_object, ctypes.py_object], ctypes.py_object
     setattr(time, name, make(definition, time, "time"))

@@ -119,16 +119,10 @@ def rename_at_exit(prepared: Path, final: Path) -> bool:
     return rename is not None and bool(rename(os.fsencode(prepared), os.fsencode(final)))
 
 
-Answering = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int, ctypes.c_int64)
-"""What answers a question: of what was asked and the real answer it makes the one that is given."""
-
-_answering: dict[str, Any] = {}  # the C functions made of Python's, which must live as long as they are called
-
-
 def answer_process(answer: Callable[[int, int], int] | None, number: int) -> bool:
     """Let `answer` answer Python code that asks for the process id, and take `number` for this process where it is used.
 
-    False if the library is not there.
+    Of what was asked (0) and the real answer it makes the one that is given. False if the library is not there.
     """
     is_there = set_answering("detrain_answer_process_id", answer)
     known_as = function("detrain_known_as", ctypes.c_int)
@@ -140,13 +134,14 @@ def answer_process(answer: Callable[[int, int], int] | None, number: int) -> boo
 
 def set_answering(name: str, answer: Callable[[int, int], int] | None) -> bool:
     """Hand a function to the library's of this name; False if it is not there."""
-    setter = function(name, Answering)
+    setter = getattr(ctypes.PyDLL(None), name, None)  # called with Python's lock
     if setter is None:
         return False
-    answering = Answering(answer) if answer is not None else Answering()
-    is_there = bool(setter(answering))
-    _answering[name] = answering
-    return is_there
+    if answer is None:
+        setter.argtypes, argument = [ctypes.c_void_p], None
+    else:
+        setter.argtypes, argument = [ctypes.py_object], answer
+    return bool(setter(argument))
 
 
 def why_not() -> str:

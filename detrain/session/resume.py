@@ -117,7 +117,7 @@ class Resume:
         loop.mark(target.name)
         session.restart_at(meta)
         if session.frameworks.clocks is not None:
-            session.frameworks.clocks.seek(meta.get("clocks", []))
+            session.frameworks.clocks.seek(meta.get("clocks", []), is_last=len(self._targets) == 1)
         self._batches_run -= loop.site.part == "batch"
         self._targets.pop(0)
         if not self._targets:

@@ -46,7 +46,7 @@ class Frameworks:
 
     loaded: dict[str, Any] = field(default_factory=dict)
     entropy: Any = None  # has entropy_state(), entropy_of_threads() and what sets them
-    clocks: Any = None  # has tell(), seek(position) and aside()
+    clocks: Any = None  # detrain.launch.clocks.Clocks
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[tuple[int, int] | None]:
@@ -159,6 +159,7 @@ class Session:
         self._root_finished: list[str] = []
         self._thread = threading.get_ident()
         self._epoch_began_s: float | None = None  # not before a header has been seen: set-up code is no epoch
+        self._nest_began_at = 0  # batches before the nest that was found last
         self._is_training = False
         self._is_looking = True
         self._saver: Any = None  # detrain.session.saving.Saver; loads h5py, so made when first needed
@@ -444,6 +445,7 @@ class Session:
     def _nest_found(self, loops: Sequence[Loop]) -> None:
         nest = [instfile.NestLoop(o.site.filename, o.site.line, o.site.part) for o in loops]
         counted = {(one.file_name, one.line_no, one.part) for known in self.info.nests for one in known}
+        batches_before = self.batches
         # The iterations that run now began before anybody counted.
         for one, found in zip(loops, nest, strict=True):
             if (found.file_name, found.line_no, found.part) in counted:
@@ -460,9 +462,18 @@ class Session:
             old for old in self.info.nests
             if not any((o.file_name, o.line_no) in demoted for o in old) and {(o.file_name, o.line_no) for o in old} != lines
         ]  # fmt: skip
+        self._recounted(batches_before, is_other_nest=len(kept) < len(self.info.nests))
         self.info.nests = [*kept, nest]
         say(f"training loop found: {self.info.describe()}; checkpoints go to {self.directory.path}")
         self.write_info()
+
+    def _recounted(self, batches_before: int, *, is_other_nest: bool) -> None:
+        """An attempt that knows this nest, or that it is another, counts its first batches when they begin."""
+        if self.info.nests and self.frameworks.clocks is not None:
+            since = self._nest_began_at if is_other_nest else batches_before
+            self.frameworks.clocks.recounted(since, is_other_nest=is_other_nest)
+        if not is_other_nest:
+            self._nest_began_at = batches_before
 
     def write_info(self) -> None:
         """Write inst.info; a directory that cannot be written is said when a checkpoint is due."""

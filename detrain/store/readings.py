@@ -1,8 +1,9 @@
 """What the training loop has read from the clocks: `clock.log`, appended to by the preload (`syscalls/clock.c`) at each reading.
 
 A sequence of records: the batch that was running (uint32, counted from the run's beginning), the place that asked (uint32, a hash of clock,
-file and line), the answer (int64, ns). Later attempts append what they read beyond what is known of a batch. A record with place 0
-takes back what was noted from the answer-th reading of its batch on, and of all later batches.
+file and line), the answer (int64, ns). Later attempts append what they read beyond what is known of a batch. Small numbers of a place are
+marks: 1 takes back what was noted from the answer-th reading of its batch on, and of all later batches; 2 says that what the attempt
+has noted from its batch on, it has noted under numbers that an attempt which knows its loops does not give.
 """
 
 from __future__ import annotations
@@ -18,21 +19,32 @@ NAME = "clock.log"
 #: More than this is not noted.
 MOST_BYTES = 64 << 20
 RECORD = np.dtype([("batch", "<u4"), ("place", "<u4"), ("ns", "<i8")])
-_TAKEN_BACK = 0
+_TAKEN_BACK, _RECOUNTED = 1, 2
 
 
-def read(path: Path) -> npt.NDArray[np.void]:
-    """Those that stand, in the order of their batches, of one batch in the order in which they were made. None without a file."""
-    content = path.read_bytes() if path.exists() else b""
-    all_records = np.frombuffer(content, RECORD, len(content) // RECORD.itemsize)
-    found = all_records[:0]
+def read(path: Path, *, is_counted_anew: bool = False) -> npt.NDArray[np.void]:
+    """Those that stand, in the order of their batches, of one batch in the order in which they were made. None without a file.
+
+    `is_counted_anew`: for an attempt that does not know its loops either.
+    """
+    every = _records(path)
+    found = every[:0]
     start = 0
-    for cut in np.flatnonzero(all_records["place"] == _TAKEN_BACK).tolist():
-        found = np.concatenate([found, all_records[start:cut]])
-        found = found[_stands(found, all_records[cut])]
-        start = cut + 1
-    found = np.concatenate([found, all_records[start:]])
+    for mark in np.flatnonzero(every["place"] <= _RECOUNTED).tolist():
+        found = np.concatenate([found, every[start:mark]])
+        if every[mark]["place"] == _TAKEN_BACK or not is_counted_anew:
+            found = found[_stands(found, every[mark])]
+        start = mark + 1
+    found = np.concatenate([found, every[start:]])
     return found[np.argsort(found["batch"], kind="stable")]
+
+
+def _records(path: Path) -> npt.NDArray[np.void]:
+    """All that were written; a file may end in zeros, where the power failed."""
+    content = path.read_bytes() if path.exists() else b""
+    every = np.frombuffer(content, RECORD, len(content) // RECORD.itemsize)
+    zeros = np.flatnonzero(every["place"] == 0)
+    return every[: zeros[0]] if len(zeros) else every
 
 
 def _stands(found: npt.NDArray[np.void], cut: np.void) -> npt.NDArray[np.bool_]:
@@ -44,12 +56,21 @@ def _stands(found: npt.NDArray[np.void], cut: np.void) -> npt.NDArray[np.bool_]:
 
 
 def cut_torn(path: Path) -> None:
-    """Take away a record that a killed attempt has left half written, so that what follows can be read."""
-    if path.exists() and (rest := path.stat().st_size % RECORD.itemsize):
-        os.truncate(path, path.stat().st_size - rest)
+    """Take away what a killed attempt has left half written, so that what follows can be read."""
+    if path.exists() and (whole := len(_records(path)) * RECORD.itemsize) < path.stat().st_size:
+        os.truncate(path, whole)
 
 
 def take_back(path: Path, batch: int, count: int) -> None:
     """Let nothing stand that was noted from the `count`-th reading of a batch on. Raises `OSError`."""
+    _mark(path, batch, _TAKEN_BACK, count)
+
+
+def note_recount(path: Path, batch: int) -> None:
+    """Mark what was noted from a batch on as counted otherwise than a later attempt will. Raises `OSError`."""
+    _mark(path, batch, _RECOUNTED, 0)
+
+
+def _mark(path: Path, batch: int, mark: int, count: int) -> None:
     with open(path, "ab") as file:
-        file.write(np.array((batch, _TAKEN_BACK, count), RECORD).tobytes())
+        file.write(np.array((batch, mark, count), RECORD).tobytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,140 @@ def test_what_a_changed_script_reads_is_not_taken_from_before(script) -> None:
     # And what stands in the log now is what the second attempt has read.
     rest = one.attempt("run", "--every", "epoch")
     assert set(rest.splitlines()) > set(again.splitlines()[6:])
+
+
+CRITIC = """
+import os, time, torch
+model, critic = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+optimizer, of_critic = torch.optim.SGD(model.parameters(), 0.01), torch.optim.SGD(critic.parameters(), 0.01)
+def step(model, optimizer):
+    loss = model(torch.ones(2, 4)).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+for epoch in range(3):
+    for number in range(6):
+        for _ in range(3):
+            step(critic, of_critic)
+            print(time.time(), time.monotonic(), flush=True)
+        step(model, optimizer)
+        print(time.time(), time.monotonic(), flush=True)
+        if os.environ.get("DIE") == f"{epoch} {number}":
+            os.kill(os.getpid(), 9)
+"""
+TWO_LOOPS = """
+import os, time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for number in range(6):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    print(time.time(), time.monotonic(), flush=True)
+for number in range(6):
+    print(time.time(), time.monotonic(), flush=True)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    print(time.time(), time.monotonic(), flush=True)
+    if os.environ.get("DIE") == str(number):
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(("text", "place"), [(CRITIC, "0 4"), (CRITIC, "1 2"), (TWO_LOOPS, "2")])
+def test_no_clock_goes_back_where_the_first_attempt_counted_its_batches_otherwise(
+    script, text: str, place: str
+) -> None:
+    """It took an inner loop for the batch loop, or found a second one in the middle of its first batch."""
+    one = script(text)
+    one.attempt("run", "--every", "never", status=-9, DIE=place)
+    again = one.attempt("run", "--every", "never")
+    for times in zip(*(map(float, line.split()) for line in again.splitlines()), strict=True):
+        assert list(times) == sorted(times)
+
+
+def test_another_thread_is_given_a_deadline_that_it_can_keep(script) -> None:
+    setup = (
+        "import concurrent.futures\npool = concurrent.futures.ThreadPoolExecutor(1)\n"
+        "def left(deadline): return deadline - time.monotonic()"
+    )
+    loop = (
+        "time.sleep(float(os.environ.get('SLOW', 0)) * (epoch == 1))\n"
+        "        print(epoch, number, pool.submit(left, time.monotonic() + 2).result(), flush=True)"
+    )
+    one = script(PLAIN.format(setup=setup, loop=loop, end="pool.shutdown()"))
+    one.attempt("run", "--every", "epoch", status=-9, DIE="1 4")
+    left = [float(line.split()[2]) for line in one.attempt("run", "--every", "epoch", SLOW="0.7").splitlines()]
+    assert len(left) == 12
+    assert all(0 < seconds < 2.1 for seconds in left)
+
+
+@pytest.mark.parametrize("clock", ["time.perf_counter()", "time.time()", "datetime.datetime.now()"])
+def test_what_a_signal_handler_raises_while_set_up_code_reads_a_clock_is_not_lost(script, clock: str) -> None:
+    setup = f"""
+import datetime, signal
+def stop(*_): raise TimeoutError("stopped")
+signal.signal(signal.SIGALRM, stop)
+for _ in range(10):
+    signal.setitimer(signal.ITIMER_REAL, 0.03)
+    try:
+        now = 1
+        while now:
+            now = {clock}
+            more = now
+    except TimeoutError as error:
+        print(error)
+"""
+    one = script(PLAIN.format(setup=setup, loop="", end=""))
+    assert one.attempt("run") == one.plainly() == "stopped\n" * 10
+
+
+def test_readings_stand_where_a_resume_that_trusts_changes_has_passed_through(script) -> None:
+    one = script(
+        PLAIN.format(setup="", loop="print(epoch, number, time.time(), flush=True)", end="").replace(
+            "range(6)", "range(20)"
+        )
+    )
+    one.attempt("run", "--every", "5batches", status=-9, DIE="1 16")
+    one.attempt("run", "--every", "5batches", "--trust-changes", status=-9, DIE="1 18")
+    assert "resumed at epoch 1, batch 15" in one.said
+    found = readings.read(one.folder / "run" / readings.NAME)["batch"].tolist()
+    assert found == sorted(found)
+    assert set(found) == set(range(2, 40))
+
+
+def test_the_real_time_is_back_behind_the_loop(script) -> None:
+    end = """
+print("a", time.time(), flush=True)
+if "AFTER" in os.environ: os.kill(os.getpid(), 9)
+print("b", time.time())
+print("c", time.time())
+"""
+    one = script(PLAIN.format(setup="", loop="", end=end))
+    one.attempt("run", "--every", "epoch", status=-9, AFTER="1")
+    move_readings(one.folder / "run" / readings.NAME, -3600)
+    real = (one.folder / "run" / readings.NAME).stat().st_mtime
+    times = {line.split()[0]: float(line.split()[1]) for line in one.attempt("run", "--every", "epoch").splitlines()}
+    assert times["a"] < real - 3000  # done again
+    assert times["b"] > real - 60
+    assert times["c"] >= times["b"]
+
+
+def test_clocks_can_be_read_while_the_interpreter_ends(script) -> None:
+    setup = """
+class Late:
+    def __del__(self, clock=time.perf_counter, write=os.write, range=range, bytes=bytes):
+        junk = [bytes(n) + b"\\xff" * n for i in range(3000) for n in (16, 24, 32, 48)]
+        clock()
+        write(1, b"deleted\\n")
+os._late = Late()
+"""
+    one = script(PLAIN.format(setup=setup, loop="", end=""))
+    said = one.attempt("run", PYTHONMALLOC="malloc", MALLOC_PERTURB_="165")
+    assert said == "deleted\n"
+
+
+def test_an_interpreter_within_the_interpreter_can_be_made(script) -> None:
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    setup = f"import {name} as interpreters; made = interpreters.create(); interpreters.destroy(made); print(time.time() > 0)"
+    one = script(PLAIN.format(setup=setup, loop="", end=""))
+    assert one.attempt("run") == "True\n"
