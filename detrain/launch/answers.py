@@ -74,14 +74,12 @@ class Answers:
         ordinal = self._asked.get(place, 0)
         self._asked[place] = ordinal + 1
         known = self._known.get((place, ordinal))
-        if clock != REAL and not is_script and not self._clocks.is_proof:
-            known, answer = None, real_ns
-        else:
-            answer = real_ns + self._shifts_ns[clock]
-        if known is not None:
+        is_told_again = clock == REAL or is_script or self._clocks.is_proof
+        if known is not None and is_told_again:
             self._shifts_ns[clock] = known - real_ns
             return known
-        if (place, ordinal) not in self._known:
+        answer = real_ns + self._shifts_ns[clock] if is_told_again else real_ns
+        if known is None:
             self._note(place, ordinal, answer)
         return answer
 

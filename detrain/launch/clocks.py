@@ -167,9 +167,8 @@ class Clocks:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    function = preload.function(name, *map(type, arguments))
-    assert function is not None
-    function.argtypes, function.restype = [type(one) for one in arguments], None
+    function = getattr(ctypes.CDLL(None), name)
+    function.restype = None
     function(*arguments)
 
 

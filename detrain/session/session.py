@@ -148,7 +148,9 @@ class Session:
         self.is_off = False
         #: Epoch-loop iterations begun in this run, batches begun, batches begun in this epoch.
         self.epochs, self.batches, self.batch_in_epoch = 0, 0, 0
-        self.counter = ctypes.c_uint64()  # `batches`, where the preload reads it
+        self.counter = (
+            ctypes.c_uint64()
+        )  # `batches` where the preload reads it; read from here it would cost each batch more
         self.on_saved: Callable[[], None] = lambda: None
         self.on_training: Callable[[], None] = lambda: None  # the training loop has been found or reached
         self._finder = NestFinder(frameworks.has_optimizer)
