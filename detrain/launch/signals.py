@@ -47,7 +47,7 @@ class Signals:
         if number == signal.SIGTERM and self._pending == number:
             self._deliver(number, frame)  # a second one does not wait
         elif session.has_active_batch_loop and not session.resume.is_pending:
-            session.policy.is_asked = True
+            session.ask()
             if number == signal.SIGTERM:
                 self._pending = number
                 say("SIGTERM: taking a checkpoint at the next batch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -119,12 +120,16 @@ class Policy:
         """
         if self.is_asked:
             return True
-        kind = self.every.kind
-        if kind == "batch":
-            return batch - self._last_batch >= self.every.count
-        if kind not in ("auto", "seconds"):
-            return False
-        return now_s - self._last_s >= self.interval_s * (1 if is_near else 2)
+        next_batch, next_s = self.next_at_batch(is_near=is_near)
+        return batch >= next_batch or now_s >= next_s
+
+    def next_at_batch(self, *, is_near: bool) -> tuple[float, float]:
+        """The number of batches, and the moment, before which `is_due_at_batch` says no unless a checkpoint is asked for."""
+        if self.every.kind == "batch":
+            return self._last_batch + self.every.count, math.inf
+        if self.every.kind not in ("auto", "seconds"):
+            return math.inf, math.inf
+        return math.inf, self._last_s + self.interval_s * (1 if is_near else 2)
 
     def is_due_at_end(self, is_outermost: bool, now_s: float) -> bool:
         """When a loop has ended: always behind the whole training, else if it took as long as the interval."""

@@ -7,6 +7,7 @@ that the whole costs no more than its share of the time. What a record covers is
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -96,7 +97,8 @@ class Recorder:
 
     def add_losses(self, readings: Iterable[Reading]) -> None:
         """Gradients are about to be computed of these."""
-        self._losses.add(readings)
+        if not self.is_off:
+            self._losses.add(readings)
 
     def saved(self, file: Path, batches: int, loop: Loop, walk: Walk, stall_s: float) -> None:
         """A checkpoint has been taken, for which the training waited; what the walk has met can be covered from now on."""
@@ -112,6 +114,20 @@ class Recorder:
         }
         self._write(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
         self.look(walk, batches, loop)
+
+    def next_at_header(self, batches: int) -> tuple[float, float]:
+        """The number of batches, and the moment, before which `at_header` does no more than `end_batch`; `batches` have begun."""
+        if self.is_off or self._file is None:
+            return math.inf, math.inf
+        if self._expected:
+            return 0, 0.0
+        next_settle = self._settle_at if self._candidates else math.inf
+        next_must = batches - 1 + MOST_LOSSES - self._losses.num_batches
+        return min(next_settle, next_must), self._began_s + self._spent_s / BUDGET if BUDGET else math.inf
+
+    def end_batch(self, batches: int) -> None:
+        """`batches` have ended, and nothing is to be written here."""
+        self._losses.end_batch(batches, counts=True)
 
     def at_header(
         self, batches: int, epochs: int, batch_in_epoch: int, loop: Loop, now_s: float, *, must: bool = False

@@ -164,6 +164,9 @@ class Session:
         self._nest_began_at = 0  # batches before the nest that was found last
         self._is_training = False
         self._is_looking = True
+        #: The batch loop at whose headers nothing falls due before so many batches have begun, or before this moment.
+        self._lull: Loop | None = None
+        self._lull_batches, self._lull_end_s = 0, 0.0
         self._saver: Any = None  # detrain.session.saving.Saver; loads h5py, so made when first needed
 
     # --- what the launcher tells -------------------------------------------------------------------------------------------
@@ -185,7 +188,13 @@ class Session:
     def stop(self) -> None:
         """Take part in nothing any more: in a forked child, or once the script has ended."""
         self.is_off = True
+        self._lull = None
         self.files.stop()
+
+    def ask(self) -> None:
+        """A checkpoint is wanted at the next header; may be called by a signal's handler."""
+        self.policy.is_asked = True
+        self._lull = None
 
     # --- what hooks tell ---------------------------------------------------------------------------------------------------
 
@@ -226,6 +235,7 @@ class Session:
         children = self._root_children if parent is None else parent.children
         ordinal = children.get(site, 0)
         children[site] = ordinal + 1
+        self._lull = None
         self.top = Loop(self, site, parent, ordinal, address(frame))
         self._is_looking = self._is_looking or not site.part
         return self.top
@@ -259,10 +269,16 @@ class Session:
     def at_header(self, loop: Loop) -> None:
         """An iteration of a loop in the nest is about to begin.
 
-        Every batch pays for what stands here and in `_at_batch`: one look at the clock, no list that nobody asks for.
+        Every batch pays for what stands first here; the others are those at which something may be due.
         """
-        if self.is_off:
-            return
+        if loop is self._lull and self.batches < self._lull_batches and monotonic() < self._lull_end_s:
+            self.recorder.end_batch(self.batches)
+            self._begin_batch()
+        elif not self.is_off:
+            self._lull = None
+            self._at_header(loop)
+
+    def _at_header(self, loop: Loop) -> None:
         if not self._is_training:
             self._is_training = True
             self.policy.begin(monotonic())
@@ -283,9 +299,8 @@ class Session:
         outer = loop.parent
         if outer is None and self.policy.without_epochs():
             warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
-        is_due = self.policy.is_due_at_batch(self.batches, now_s)
-        if is_due and outer is not None and not outer.is_marked:
-            is_due = self.policy.is_due_at_batch(self.batches, now_s, is_near=False)
+        is_near = outer is None or outer.is_marked
+        is_due = self.policy.is_due_at_batch(self.batches, now_s, is_near=is_near)
         must = (is_due or (self.rerun is not None and self.rerun.is_goal(loop))) and self._may_save(loop)
         if self.recorder is not None:
             self._record(loop, now_s, must=must)
@@ -294,9 +309,24 @@ class Session:
         elif self.recorder is not None and self.recorder.looks:
             self._look_again(loop)
         self._is_looking = self._is_looking and not is_settled(loop, outer)
+        self._begin_batch()
+        self._find_lull(loop, is_near=is_near)
+
+    def _begin_batch(self) -> None:
         self.batches += 1
         self.counter.value = self.batches
         self.batch_in_epoch += 1
+
+    def _find_lull(self, loop: Loop, *, is_near: bool) -> None:
+        """How long nothing can be due in this loop, unless somebody asks or another loop is entered."""
+        if self.is_off or self._is_looking or self.resume.is_pending or self.rerun is not None or self.recorder is None:
+            return
+        policy_batches, policy_s = self.policy.next_at_batch(is_near=is_near)
+        recorder_batches, recorder_s = self.recorder.next_at_header(self.batches)
+        self._lull_batches, self._lull_end_s = min(policy_batches, recorder_batches), min(policy_s, recorder_s)
+        self._lull = loop
+        if self.policy.is_asked:  # by a signal while this was computed
+            self._lull = None
 
     def _at_epoch(self, loop: Loop, now_s: float) -> None:
         """Or at the header of a loop around epochs."""
@@ -317,6 +347,7 @@ class Session:
         """A loop in the nest has used up its iterable."""
         if self.is_off:
             return
+        self._lull = None
         self.top = loop
         # The header that found nothing left was no beginning.
         self.epochs -= loop.site.part == "epoch"

@@ -1,0 +1,55 @@
+"""Between the batches at which something falls due, a header only counts."""
+
+import itertools
+import operator
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detrain.session.policy import Policy, parse
+from detrain.store import checkpoint
+
+#: Asks for a checkpoint in one batch of many at which nothing else is due.
+ASKING = """
+import os, signal, torch
+
+weight = torch.nn.Parameter(torch.zeros(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for epoch in range(2):
+    for batch in range(300):
+        optimizer.zero_grad()
+        (weight * weight).sum().backward()
+        optimizer.step()
+        if (epoch, batch) == (1, 150):
+            os.kill(os.getpid(), signal.SIGUSR2)
+"""
+
+
+@pytest.mark.parametrize("every", ["auto", "never", "epoch", "30s", "7batches"])
+@pytest.mark.parametrize("is_near", [True, False])
+def test_nothing_is_due_before_the_batch_and_the_moment_that_the_policy_names(every, is_near):
+    policy = Policy(parse(every), 100.0)
+    policy.saved(2, 50, 110.0, 0.1)
+    next_batch, next_s = policy.next_at_batch(is_near=is_near)
+    moments = [(batch, 110.0 + eighths / 8) for batch in range(50, 70) for eighths in range(600)]
+    is_before = [batch < next_batch and now_s < next_s for batch, now_s in moments]
+    before = list(itertools.compress(moments, is_before))
+    behind = list(itertools.compress(moments, map(operator.not_, is_before)))
+    assert not any(policy.is_due_at_batch(*moment, is_near=is_near) for moment in before)
+    assert all(policy.is_due_at_batch(*moment, is_near=is_near) for moment in behind)
+    assert bool(behind) == (every in ("auto", "30s", "7batches"))
+    policy.is_asked = True
+    assert policy.is_due_at_batch(*before[0], is_near=is_near)
+
+
+@pytest.mark.parametrize("budget", ["0", "0.008", "1"])
+def test_who_asks_in_a_lull_is_heard_at_the_next_batch(tmp_path, budget):
+    (tmp_path / "script.py").write_text(ASKING)
+    words = ["-m", "detrain", "run", "--ckpt-dir", "run", "--every", "never", "script.py"]
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "DETRAIN_LEDGER_BUDGET": budget}
+    subprocess.run([sys.executable, *words], cwd=tmp_path, env=variables, check=True, capture_output=True)
+    (saved,) = (tmp_path / "run").glob("checkpoint_*.h5")
+    assert checkpoint.read_header(saved).meta["batches"] == 451
