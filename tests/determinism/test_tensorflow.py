@@ -49,10 +49,69 @@ for one in found:
     print(one.numpy().tobytes().hex())
 """
 
+FROM_KERNELS = """
+import tensorflow as tf
 
+tf.random.set_seed(5)
+found = [tf.random.shuffle(tf.range(size), seed=4) for size in (9, 7)]
+found += [tf.random.gamma([3, 2], [0.5, 2.0], seed=3) for _ in range(2)]
+found += [tf.random.categorical(tf.zeros([2, 9]), 5, seed=4) for _ in range(2)]
+found += [tf.random.poisson([3], [2.0, 50.0], seed=4) for _ in range(2)]
+labels = tf.constant([[1, 2], [3, 4]], tf.int64)
+
+
+@tf.function
+def inner(x):
+    order = tf.random.shuffle(x)
+    classes = tf.random.categorical(tf.zeros([tf.shape(x)[0], 5]), 3)
+    rates = tf.random.gamma([2], tf.ones([2, 3]))
+    counts = tf.random.poisson([2], 3.0)
+    candidates, expected, sampled = tf.random.log_uniform_candidate_sampler(labels, 2, 4, True, 50)
+    return [tf.cast(one, tf.float32) for one in (order, classes, rates, counts, candidates, expected, sampled)]
+
+
+@tf.function
+def outer(x):
+    total = tf.constant(0)
+    for _ in tf.range(2):
+        total += tf.random.shuffle(tf.range(10))[0]
+    return [*inner(x), *inner(x), tf.random.shuffle(tf.range(5)), total]
+
+
+for n in (3, 5, 1, 6):
+    found += [*inner(tf.range(n)), *outer(tf.range(n))]
+weight = tf.Variable([0.5, 1.5])
+for _ in range(2):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(inner(tf.range(4))[2]) * tf.reduce_sum(weight)
+        loss += tf.reduce_sum(tf.random.gamma([2], weight, seed=2))
+    found += [loss, tape.gradient(loss, weight)]
+
+
+@tf.function
+def grad():
+    with tf.GradientTape() as tape:
+        candidates, expected, sampled = tf.random.log_uniform_candidate_sampler(labels, 2, 4, True, 50)
+        loss = tf.reduce_sum(tf.random.gamma([], weight)) * tf.reduce_sum(tf.math.log(sampled))
+        loss += tf.reduce_sum(weight) * tf.reduce_sum(tf.random.poisson([2], 3.0))
+    return loss, tape.gradient(loss, weight)
+
+
+for _ in range(2):
+    found += grad()
+found += [tf.random.shuffle(tf.range(9), seed=4)]
+tf.random.set_seed(5)
+found += [tf.random.shuffle(tf.range(9), seed=4)]
+found += inner(tf.range(4))
+for one in found:
+    print(one.numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("text", [SCRIPT, FROM_KERNELS], ids=["stateless", "from-kernels"])
 @pytest.mark.parametrize("how", ["plain", "deterministic"])
-def test_random_numbers_are_those_of_plain_tensorflow(script, how: str) -> None:
-    one = script(SCRIPT)
+def test_random_numbers_are_those_of_plain_tensorflow(script, text: str, how: str) -> None:
+    one = script(text)
     plain = subprocess.run([sys.executable, str(one.path)], capture_output=True, text=True, check=True).stdout
     words = [] if how == "deterministic" else ["--nondeterministic"]
     assert len(plain.splitlines()) > 25
@@ -69,7 +128,8 @@ weight = tf.Variable([1.0, 2.0])
 #DECORATOR
 def step():
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(weight * weight * tf.random.gamma([2], 1.0))
+        _, _, sampled = tf.random.learned_unigram_candidate_sampler([[1]], 1, 2, True, 10)
+        loss = tf.reduce_sum(weight * weight * sampled)
     weight.assign_sub(0.1 * tape.gradient(loss, weight))
     return loss
 
@@ -84,7 +144,7 @@ for batch in range(20):
 def test_generator_that_cannot_be_read_is_named_and_the_resume_refused(script) -> None:
     one = script(UNREADABLE.replace("#DECORATOR", "@tf.function"))
     one.attempt("run", "--every", "2batches", status=-9, DIE="1")
-    assert "random_gamma: the generator is in TensorFlow's kernel" in one.said
+    assert "learned_unigram_candidate_sampler: the generator is in TensorFlow's kernel" in one.said
     one.attempt("run", "--every", "2batches", status=2)
     assert "these are not in the checkpoint: generators.tensorflow.kernels" in one.said
 

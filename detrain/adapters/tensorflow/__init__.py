@@ -13,7 +13,19 @@ from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import lookup_ops
 
 from detrain.adapters import Settings
-from detrain.adapters.tensorflow import counters, data, files, kernels, scopes, tables, tensors, trackables, writers
+from detrain.adapters.tensorflow import (
+    counters,
+    data,
+    files,
+    kernels,
+    scopes,
+    skipping,
+    stateless,
+    tables,
+    tensors,
+    trackables,
+    writers,
+)
 from detrain.adapters.tensorflow.watching import losses, watch_updates
 from detrain.state import objects
 from detrain.state.registry import register
@@ -45,7 +57,9 @@ def prepare(settings: Settings) -> None:
     """Seed the global generator and choose deterministic kernels."""
     autograph.CONVERSION_RULES = (autograph.DoNotConvert("detrain"), *autograph.CONVERSION_RULES)
     scopes.watch()
-    counters.replace()
+    counters.watch()
+    stateless.replace()
+    skipping.replace()
     kernels.replace()
     data.patch()
     writers.watch()

@@ -1,110 +1,143 @@
-"""Random operations whose generator lives in a kernel: their numbers are drawn at a counter that can be saved.
+"""How far the generator of each random operation has come, where a script gives the operation a seed.
 
-Where a script asks for random numbers with a seed, TensorFlow makes an operation that holds a Philox generator of its own: the key is
-the first seed, the upper half of the counter the second, and each call moves the lower half on by 256 for each number. That generator
-can neither be read nor set. The operations without a state draw the same numbers of the same key and counter, so each is replaced by
-one of those, and by a variable that says how far it has come. The numbers are TensorFlow's own, bit for bit.
-
-In the functions of a data set (`map`, `filter`) the operations stay as they are: those belong to the data set's iterator.
+The key of such a generator is the first seed, the upper half of its counter the second, and each call moves the lower half on. One that
+TensorFlow keeps in a kernel can neither be read nor set, so `stateless.py` and `skipping.py` count what is drawn: with an operation in a
+graph in a variable of the graph's, else in a number.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import func_graph, ops
-from tensorflow.python.ops import (
-    gen_candidate_sampling_ops,
-    gen_image_ops,
-    gen_nn_ops,
-    gen_random_ops,
-    gen_stateless_random_ops_v2,
-    resource_variable_ops,
-)
+from tensorflow.python.ops import resource_variable_ops
 
 from detrain.adapters.tensorflow.scopes import is_in_data_function
-from detrain.errors import CaptureError
+from detrain.errors import CaptureError, RestoreError
 from detrain.state.registry import Handler
 from detrain.state.restore import Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
 
-#: Numbers of the counter that one element uses up, of whatever type.
-_PER_ELEMENT = 256
-_PHILOX = 1
-_WITHOUT_ANOTHER_FORM = {
-    gen_random_ops: (
-        "multinomial", "parameterized_truncated_normal", "random_gamma", "random_poisson_v2", "random_shuffle",
-    ),
-    gen_candidate_sampling_ops: (
-        "all_candidate_sampler", "fixed_unigram_candidate_sampler", "learned_unigram_candidate_sampler",
-        "log_uniform_candidate_sampler", "uniform_candidate_sampler",
-    ),
-    gen_image_ops: ("random_crop", "sample_distorted_bounding_box_v2"),
-    gen_nn_ops: ("fractional_avg_pool", "fractional_max_pool"),
-}  # fmt: skip
+
+class Counter:
+    """What the calls of one operation have drawn.
+
+    Of a generator that lies in a kernel, `values` holds as well how much of that the kernel has still to draw, in a process that has
+    been taken to a checkpoint.
+    """
+
+    def __init__(self, name: str, drawn: int, *, is_kernels: bool, is_in_graph: bool) -> None:
+        self.name, self.is_kernels = name, is_kernels
+        #: () or (2,) int64, a variable in a graph
+        self.values: Any = np.array([drawn, drawn] if is_kernels else drawn, dtype=np.int64)
+        if is_in_graph:
+            with ops.init_scope(), tf.device("/cpu:0"):  # not `tf.Variable`: functions have a say in that
+                self.values = resource_variable_ops.ResourceVariable(self.values, trainable=False, name="counter")
+
+    @property
+    def drawn(self) -> int:
+        """In all."""
+        return int(np.asarray(self.values).flat[0])
+
+    def go_to(self, drawn: int) -> None:
+        """So much has been drawn, at a checkpoint. Raises `RestoreError` if a kernel has come further."""
+        if not self.is_kernels:
+            self.set(drawn)
+            return
+        values = np.asarray(self.values)
+        missing = drawn - int(values[0] - values[1])
+        if missing < 0:
+            raise RestoreError(f"{self.name}: the generator is in TensorFlow's kernel, and has come further than then")
+        self.set([drawn, missing])
+
+    def set(self, values: Any) -> None:
+        """Write them down, outside of any graph."""
+        with ops.init_scope():
+            if isinstance(self.values, np.ndarray):
+                self.values[...] = values
+            else:
+                self.values.assign(values)
 
 
 class Counters:
     """Every counter of the process, by the place where its operation was made."""
 
     def __init__(self) -> None:
-        self.made: dict[str, Any] = {}  # to the variable
+        self.made: dict[str, Counter] = {}
         self.saved: dict[str, int] = {}  # of a checkpoint, for those that have not been made yet
         self._num_at: dict[str, int] = {}
-        self._places: dict[int, str] = {}  # by the id of the variable's handle
+        self._places: dict[int, tuple[str, bool]] = {}  # by the id of the variable's handle
+        self._one_by_one: dict[tuple[Any, ...], Counter] = {}
         self._recorded: dict[tuple[int, bytes], Any] = {}
 
-    def new(self, place: str) -> Any:
-        """The counter of an operation that is being made, at what a checkpoint says or at 0."""
+    def in_graph(self, kind: str, seeds: tuple[int, int], *, is_kernels: bool = False) -> Any:
+        """The variable of an operation that is being made in a graph."""
+        return self._in_graph(f"{_place_in_graph()}:{kind}:{seeds[0]}:{seeds[1]}", is_kernels=is_kernels)
+
+    def one_by_one(
+        self, kind: str, seeds: tuple[int, int], types: tuple[tf.DType, ...], *, is_kernels: bool = False
+    ) -> Counter:
+        """That of an operation that is run by itself: TensorFlow keeps a kernel for all calls with the same attributes."""
+        attributes = kind, seeds, types, ops.context.context().device_name
+        found = self._one_by_one.get(attributes)
+        if found is None:
+            names = ",".join(one.name for one in types)
+            found = self._new(f"{kind}:{names}:{seeds[0]}:{seeds[1]}", is_kernels=is_kernels, is_in_graph=False)
+            self._one_by_one[attributes] = found
+        return found
+
+    def _in_graph(self, place: str, *, is_kernels: bool) -> Any:
+        variable = self._new(place, is_kernels=is_kernels, is_in_graph=True).values
+        # The handle lives as long as the variable, which is never given up.
+        self._places[id(variable.handle)] = place, is_kernels
+        return variable
+
+    def _new(self, place: str, *, is_kernels: bool, is_in_graph: bool) -> Counter:
+        """At what a checkpoint says or at 0."""
         number = self._num_at[place] = self._num_at.get(place, -1) + 1
         name = f"{place}#{number}"
-        with ops.init_scope(), tf.device("/cpu:0"):  # not `tf.Variable`: functions have a say in that
-            start = self.saved.pop(name, 0)
-            variable = resource_variable_ops.ResourceVariable(start, dtype=tf.int64, trainable=False, name="counter")
-        self.made[name] = variable
-        self._places[id(variable.handle)] = place  # the handle lives as long as the variable, which is never given up
-        return variable
+        counter = Counter(name, self.saved.pop(name, 0), is_kernels=is_kernels, is_in_graph=is_in_graph)
+        self.made[name] = counter
+        return counter
 
     def reset(self) -> None:
         """TensorFlow forgets its kernels, and begins with new ones."""
-        with ops.init_scope():
-            for variable in self.made.values():
-                variable.assign(0)
+        for counter in self.made.values():
+            counter.set(np.zeros_like(np.asarray(counter.values)))
 
     def of_call(self, handle: Any, function: Any) -> Any:
         """The counter of an operation in a function that is about to be called, by that of the function as it was traced.
 
         Called from a graph, it has a kernel of its own for each call; and so has what is called while gradients are recorded.
         """
-        place = self._places.get(id(handle))
-        if place is None:
+        found = self._places.get(id(handle))
+        if found is None:
             return handle
+        place, is_kernels = found
         if not context.executing_eagerly():
-            return self.new(f"{_place_in_graph()}/{place}").handle
+            return self._in_graph(f"{_place_in_graph()}/{place}", is_kernels=is_kernels).handle
         if not function.name.startswith(b"__forward"):
             return handle
         key = id(handle), function.name
         if key not in self._recorded:
-            self._recorded[key] = self.new(f"{place}:recorded").handle
+            self._recorded[key] = self._in_graph(f"{place}:recorded", is_kernels=is_kernels).handle
         return self._recorded[key]
 
     def state(self) -> dict[str, int]:
         """How far each has come."""
-        return {**self.saved, **{name: int(variable.numpy()) for name, variable in self.made.items()}}
+        return {**self.saved, **{name: counter.drawn for name, counter in self.made.items()}}
 
     def set_state(self, state: dict[str, int]) -> None:
         """The inverse of `state`."""
         self.saved = {name: value for name, value in state.items() if name not in self.made}
-        with ops.init_scope():
-            for name, variable in self.made.items():
-                variable.assign(state.get(name, 0))
+        for name, counter in self.made.items():
+            counter.go_to(state.get(name, 0))
 
 
 class CountersHandler(Handler):
@@ -128,7 +161,7 @@ class CountersHandler(Handler):
 
 
 class Unreadable:
-    """Operations of which there is no form without a state: how far their generators have come cannot be read."""
+    """Operations whose kernels cannot be taken to a place either."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -160,106 +193,18 @@ class UnreadableHandler(Handler):
 
 unreadable = Unreadable()
 counters = Counters()
-_eager: dict[tuple[Any, ...], Any] = {}
 
 
-def replace() -> None:
-    """Let the replacements act for as long as the process lives."""
-    plain = gen_random_ops.random_uniform, gen_random_ops.random_standard_normal, gen_random_ops.truncated_normal
-
-    def real(draw: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda shape, key, counter, dtype: draw(shape, key, counter, _PHILOX, dtype=dtype)
-
-    stateless = gen_stateless_random_ops_v2
-    for operation, draw in zip(
-        plain,
-        (
-            stateless.stateless_random_uniform_v2,
-            stateless.stateless_random_normal_v2,
-            stateless.stateless_truncated_normal_v2,
-        ),
-        strict=True,
-    ):
-        _replace(operation, real(draw))
-    _replace_integers()
-    for module, names in _WITHOUT_ANOTHER_FORM.items():
-        for name in names:
-            _note_use(module, name)
+def watch() -> None:
+    """See from now on calls of functions, and what makes TensorFlow forget its kernels."""
     _wrap_calls()
     for name in ("_set_global_seed", "_clear_caches", "clear_kernel_cache"):
         _wrap_forgetting(name)
 
 
-def _replace(plain: Callable[..., Any], draw: Callable[..., Any]) -> None:
-    @wraps(plain)
-    def operation(shape: Any, dtype: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
-        if _is_left(seed, seed2):
-            return plain(shape, dtype, seed=seed, seed2=seed2, name=name)
-        with ops.name_scope(name, plain.__name__):
-            shape = tf.convert_to_tensor(shape)
-            key, counter = _advance(
-                plain.__name__, tf.as_dtype(dtype), seed, seed2, tf.reduce_prod(tf.cast(shape, tf.int64))
-            )
-            return draw(shape, key, counter, dtype)
-
-    setattr(gen_random_ops, plain.__name__, operation)
-
-
-def _replace_integers() -> None:
-    plain = gen_random_ops.random_uniform_int
-
-    @wraps(plain)
-    def random_uniform_int(
-        shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0, name: str | None = None
-    ) -> Any:
-        if _is_left(seed, seed2):
-            return plain(shape, minval, maxval, seed=seed, seed2=seed2, name=name)
-        with ops.name_scope(name, "random_uniform_int"):
-            shape, low, high = tf.convert_to_tensor(shape), tf.convert_to_tensor(minval), tf.convert_to_tensor(maxval)
-            key, counter = _advance(
-                "random_uniform_int", low.dtype, seed, seed2, tf.reduce_prod(tf.cast(shape, tf.int64))
-            )
-            return gen_stateless_random_ops_v2.stateless_random_uniform_int_v2(shape, key, counter, _PHILOX, low, high)
-
-    gen_random_ops.random_uniform_int = random_uniform_int
-
-
-def _note_use(module: Any, name: str) -> None:
-    plain = getattr(module, name)
-    place = list(inspect.signature(plain).parameters).index("seed")
-
-    @wraps(plain)
-    def operation(*args: Any, **kwargs: Any) -> Any:
-        seeds = [*args[place : place + 2], kwargs.get("seed", 0), kwargs.get("seed2", 0)]
-        if not _is_left(seeds[0], seeds[1]):
-            unreadable.note(name, *seeds[:2])
-        return plain(*args, **kwargs)
-
-    setattr(module, name, operation)
-
-
-def _is_left(seed: int, seed2: int) -> bool:
-    """True where TensorFlow seeds the operation by chance, and in the functions of data sets."""
+def is_left(seed: int, seed2: int) -> bool:
+    """True where TensorFlow seeds an operation by chance, and in the functions of data sets: those belong to the iterator."""
     return (not seed and not seed2) or is_in_data_function() or not ops.executing_eagerly_outside_functions()
-
-
-def _advance(kind: str, dtype: Any, seed: int, seed2: int, count: Any) -> tuple[Any, Any]:
-    """Key and counter of a call that draws so many numbers; the next one begins behind them."""
-    variable = _counter(kind, dtype, seed, seed2)
-    place = tf.bitcast(variable.assign_add(count * _PER_ELEMENT) - count * _PER_ELEMENT, tf.uint64)
-    key = tf.constant([seed % 2**64], tf.uint64)
-    return key, tf.stack([place, tf.constant(seed2 % 2**64, tf.uint64)])
-
-
-def _counter(kind: str, dtype: Any, seed: int, seed2: int) -> Any:
-    if not context.executing_eagerly():
-        return counters.new(f"{_place_in_graph()}:{kind}:{seed}:{seed2}")
-    # TensorFlow keeps a kernel for all calls with the same attributes.
-    attributes = kind, dtype, seed, seed2, ops.context.context().device_name
-    found = _eager.get(attributes)
-    if found is None:
-        found = _eager[attributes] = counters.new(f"{kind}:{dtype.name}:{seed}:{seed2}")
-    return found
 
 
 def _place_in_graph() -> str:

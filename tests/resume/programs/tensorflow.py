@@ -206,6 +206,34 @@ for epoch in range(3):
         log(epoch, batch, float(loss))
 save(model=model, optimizer=optimizer)
 """,
+    "draws_from_kernels": """\
+weight = tf.Variable(tf.random.normal([20, 6], seed=1))
+bias = tf.Variable(tf.zeros([20]))
+
+
+@tf.function
+def step(x, y):
+    order = tf.random.shuffle(tf.range(tf.shape(x)[0]))
+    share = tf.random.gamma([tf.shape(x)[0], 1], 0.4) + tf.random.uniform([])
+    mixed = share * x + tf.gather(x, order)
+    labels = tf.random.categorical(tf.stack([y, -y], 1), 1) + tf.cast(tf.random.poisson([1, 1], 3.0), tf.int64)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.nce_loss(weight, bias, labels, mixed, num_sampled=4, num_classes=20))
+    for one, gradient in zip((weight, bias), tape.gradient(loss, (weight, bias))):
+        one.assign_sub(0.01 * tf.convert_to_tensor(gradient))
+    return loss
+
+
+for epoch in range(3):
+    start = 0
+    while start < 64:
+        size = 3 + int(tf.random.shuffle(tf.range(6), seed=epoch)[0])
+        loss = step(X[start : start + size], Y[start : start + size])
+        start += size
+        log(epoch, start, float(loss))
+    print(f"epoch {epoch} {tf.random.categorical([[0.0, 0.1, 0.2]], 4, seed=1).numpy()}")
+save(weight=weight.numpy(), bias=bias.numpy())
+""",
     "train_on_batch": """\
 class Data:
     def __init__(self):
@@ -521,7 +549,7 @@ PROGRAMS["tensorboard_of_torch"] = Program("tensorboard_of_torch", _TENSORBOARD_
 PROGRAMS["fit_on_torch"] = Program("fit_on_torch", _ON_TORCH)
 #: What `make test` runs.
 QUICK = [
-    "graph_step_that_gives_nothing",
+    "graph_step_that_gives_nothing", "draws_from_kernels",
     "graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays", "summaries_and_tables",
     "fit_on_torch",
 ]  # fmt: skip
