@@ -114,7 +114,7 @@ class Counters:
     def of_call(self, handle: Any, function: Any) -> Any:
         """The counter of an operation in a function that is about to be called, by that of the function as it was traced.
 
-        Called from a graph, it has a kernel of its own for each call; and so has what is called while gradients are recorded.
+        Called from a graph, it has a kernel of its own for each call; and so has one that is called while gradients are recorded.
         """
         found = self._places.get(id(handle))
         if found is None:
@@ -122,8 +122,6 @@ class Counters:
         place, is_kernels = found
         if not context.executing_eagerly():
             return self._in_graph(f"{_place_in_graph()}/{place}", is_kernels=is_kernels).handle
-        if not function.name.startswith(b"__forward"):
-            return handle
         key = id(handle), function.name
         if key not in self._recorded:
             self._recorded[key] = self._in_graph(f"{place}:recorded", is_kernels=is_kernels).handle
@@ -223,6 +221,8 @@ def _wrap_calls() -> None:
 
     @wraps(plain)
     def call_flat(function: Any, *args: Any) -> Any:
+        if context.executing_eagerly() and not function.name.startswith(b"__forward"):
+            return plain(function, *args)  # with the counters that it was traced with
         return plain(function, *(counters.of_call(one, function) for one in args))
 
     atomic_function.AtomicFunction.call_flat = call_flat
