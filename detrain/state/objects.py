@@ -418,6 +418,23 @@ class LoggerHandler(OwnPartHandler):
         manager._clear_cache()  # what a logger has been asked before, it remembers with the levels of then
 
 
+class LogHandlerHandler(OwnPartHandler):
+    """A handler of log records. The first message of a script that configures nothing makes one, wherever it is written."""
+
+    kind = "log handler"
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls: Any = restore.find_type(node)
+        made = cls.__new__(cls)
+        logging.Handler.__init__(made)
+        return made
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        super().fill(obj, node, restore, is_new)
+        if is_new and obj.name:
+            obj.set_name(obj.name)  # by which `logging` finds it
+
+
 class BesideHandler(KeptHandler):
     """What `Walk.note` has added; there is nothing to restore."""
 
@@ -539,13 +556,14 @@ register(
 
 OwnPartHandler.theirs = {
     threading.Thread: frozenset({*vars(threading.Thread()), *vars(threading.Timer(0, print))}),
-    logging.Handler: frozenset({"lock", "formatter", "_closed"}),
+    logging.Handler: frozenset({"lock", "_closed"}),
     logging.Logger: frozenset({"parent", "manager", "root", "_cache", "name"}),
     threading.Condition: frozenset({
         "_lock", "acquire", "release", "_release_save", "_acquire_restore", "_is_owned", "_waiters",
     }),
 }  # fmt: skip
-register(OwnPartHandler(), threading.Thread, logging.Handler)
+register(OwnPartHandler(), threading.Thread)
+register(LogHandlerHandler(), logging.Handler)
 register(LoggerHandler(), logging.Logger)
 register(ConditionHandler(), threading.Condition)
 register(DescriptorHandler(), property, classmethod, staticmethod)

@@ -55,6 +55,7 @@ class Script:
             cwd=self.folder, env=environment(variables), capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
         )  # fmt: skip
         assert done.returncode == status, done.stderr
+        self.errors = done.stderr
         self.said = "".join(line for line in done.stderr.splitlines(keepends=True) if line.startswith("detrain:"))
         return done.stdout
 

@@ -7,16 +7,17 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function, polymorphic_function
+from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
 from tensorflow.python.framework import func_graph
 from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import lookup_ops
 
-from detrain.adapters import Settings
+from detrain.adapters import Settings, names
 from detrain.adapters.tensorflow import (
     counters,
     data,
     files,
+    functions,
     kernels,
     scopes,
     skipping,
@@ -42,11 +43,12 @@ register(tables.TableHandler(), *tables.TABLES)
 register(objects.KeptHandler(), lookup_ops.InitializableLookupTableBase)
 register(counters.UnreadableHandler(), counters.Unreadable)
 register(counters.CountersHandler(), counters.Counters)
+register(functions.FunctionHandler(), functions.Function)
 objects.register_value(tf.DType, lambda v: (v.name,), tf.as_dtype)
 objects.register_value(tf.TensorShape, lambda v: (None if v.rank is None else tuple(v.as_list()),), tf.TensorShape)
 register(
     objects.KeptHandler(),
-    polymorphic_function.Function, concrete_function.ConcreteFunction, atomic_function.AtomicFunction, func_graph.FuncGraph, tf.Graph,
+    concrete_function.ConcreteFunction, atomic_function.AtomicFunction, func_graph.FuncGraph, tf.Graph,
     tf.TypeSpec,
 )  # fmt: skip
 
@@ -57,6 +59,8 @@ def prepare(settings: Settings) -> None:
     """Seed the global generator and choose deterministic kernels."""
     autograph.CONVERSION_RULES = (autograph.DoNotConvert("detrain"), *autograph.CONVERSION_RULES)
     scopes.watch()
+    names.settle()  # tracing writes temporary files
+    functions.watch()
     counters.watch()
     stateless.replace()
     skipping.replace()

@@ -7,6 +7,7 @@ graph in a variable of the graph's, else in a number.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -14,9 +15,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
-from tensorflow.python.framework import func_graph, ops
+from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
+from detrain.adapters.tensorflow.functions import Place, functions
 from detrain.adapters.tensorflow.scopes import is_in_data_function
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.registry import Handler
@@ -32,13 +34,19 @@ class Counter:
     been taken to a checkpoint.
     """
 
-    def __init__(self, name: str, drawn: int, *, is_kernels: bool, is_in_graph: bool) -> None:
-        self.name, self.is_kernels = name, is_kernels
+    def __init__(self, name: str, drawn: int, place: Place | None, *, is_kernels: bool) -> None:
+        """`place`: in a graph; None for one that is run by itself."""
+        self.name, self.place, self.is_kernels = name, place, is_kernels
         #: () or (2,) int64, a variable in a graph
         self.values: Any = np.array([drawn, drawn] if is_kernels else drawn, dtype=np.int64)
-        if is_in_graph:
+        if place is not None:
             with ops.init_scope(), tf.device("/cpu:0"):  # not `tf.Variable`: functions have a say in that
                 self.values = resource_variable_ops.ResourceVariable(self.values, trainable=False, name="counter")
+
+    @property
+    def is_gone(self) -> bool:
+        """True once nobody can run the operation any more."""
+        return self.place is not None and self.place.graph() is None
 
     @property
     def drawn(self) -> int:
@@ -70,15 +78,17 @@ class Counters:
 
     def __init__(self) -> None:
         self.made: dict[str, Counter] = {}
-        self.saved: dict[str, int] = {}  # of a checkpoint, for those that have not been made yet
+        self._saved: dict[str, int] = {}  # of a checkpoint, for those that are made yet
+        self._saved_traces: dict[str, str] = {}
         self._num_at: dict[str, int] = {}
-        self._places: dict[int, tuple[str, bool]] = {}  # by the id of the variable's handle
+        self._by_handle: dict[int, Counter] = {}
         self._one_by_one: dict[tuple[Any, ...], Counter] = {}
         self._recorded: dict[tuple[int, bytes], Any] = {}
 
     def in_graph(self, kind: str, seeds: tuple[int, int], *, is_kernels: bool = False) -> Any:
         """The variable of an operation that is being made in a graph."""
-        return self._in_graph(f"{_place_in_graph()}:{kind}:{seeds[0]}:{seeds[1]}", is_kernels=is_kernels)
+        place = functions.place(f"{kind}:{seeds[0]}:{seeds[1]}")
+        return self._in_graph(place.name, place, is_kernels=is_kernels)
 
     def one_by_one(
         self, kind: str, seeds: tuple[int, int], types: tuple[tf.DType, ...], *, is_kernels: bool = False
@@ -88,23 +98,24 @@ class Counters:
         found = self._one_by_one.get(attributes)
         if found is None:
             names = ",".join(one.name for one in types)
-            found = self._new(f"{kind}:{names}:{seeds[0]}:{seeds[1]}", is_kernels=is_kernels, is_in_graph=False)
-            self._one_by_one[attributes] = found
+            name = self._numbered(f"{kind}:{names}:{seeds[0]}:{seeds[1]}")
+            found = self._one_by_one[attributes] = self._new(name, None, is_kernels=is_kernels)
         return found
 
-    def _in_graph(self, place: str, *, is_kernels: bool) -> Any:
-        variable = self._new(place, is_kernels=is_kernels, is_in_graph=True).values
+    def _in_graph(self, name: str, place: Place, *, is_kernels: bool) -> Any:
+        counter = self._new(name, place, is_kernels=is_kernels)
         # The handle lives as long as the variable, which is never given up.
-        self._places[id(variable.handle)] = place, is_kernels
-        return variable
+        self._by_handle[id(counter.values.handle)] = counter
+        return counter.values
 
-    def _new(self, place: str, *, is_kernels: bool, is_in_graph: bool) -> Counter:
-        """At what a checkpoint says or at 0."""
-        number = self._num_at[place] = self._num_at.get(place, -1) + 1
-        name = f"{place}#{number}"
-        counter = Counter(name, self.saved.pop(name, 0), is_kernels=is_kernels, is_in_graph=is_in_graph)
-        self.made[name] = counter
+    def _new(self, name: str, place: Place | None, *, is_kernels: bool) -> Counter:
+        """At what a checkpoint says or at 0. It takes the place of one in a trace that was for making variables."""
+        counter = self.made[name] = Counter(name, self._saved.get(name, 0), place, is_kernels=is_kernels)
         return counter
+
+    def _numbered(self, name: str) -> str:
+        number = self._num_at[name] = self._num_at.get(name, -1) + 1
+        return f"{name}#{number}"
 
     def reset(self) -> None:
         """TensorFlow forgets its kernels, and begins with new ones."""
@@ -116,26 +127,35 @@ class Counters:
 
         Called from a graph, it has a kernel of its own for each call; and so has one that is called while gradients are recorded.
         """
-        found = self._places.get(id(handle))
-        if found is None:
+        traced = self._by_handle.get(id(handle))
+        if traced is None:
             return handle
-        place, is_kernels = found
+        assert traced.place is not None
         if not context.executing_eagerly():
-            return self._in_graph(f"{_place_in_graph()}/{place}", is_kernels=is_kernels).handle
+            place = functions.place(traced.name)
+            return self._in_graph(place.name, place, is_kernels=traced.is_kernels).handle
         key = id(handle), function.name
         if key not in self._recorded:
-            self._recorded[key] = self._in_graph(f"{place}:recorded", is_kernels=is_kernels).handle
+            name = self._numbered(f"{traced.name}:recorded")
+            self._recorded[key] = self._in_graph(name, traced.place, is_kernels=traced.is_kernels).handle
         return self._recorded[key]
 
-    def state(self) -> dict[str, int]:
-        """How far each has come."""
-        return {**self.saved, **{name: counter.drawn for name, counter in self.made.items()}}
+    def state(self) -> dict[str, Any]:
+        """How far each has come, and of what traces they are."""
+        self.made = {name: counter for name, counter in self.made.items() if not counter.is_gone}
+        places = [one.place for one in self.made.values() if one.place is not None]
+        return {
+            "drawn": {**self._saved, **{name: counter.drawn for name, counter in self.made.items()}},
+            "traces": {**self._saved_traces, **{one.trace.name: one.trace.function_name for one in places}},
+            "functions": dict(functions.num_of),
+        }
 
-    def set_state(self, state: dict[str, int]) -> None:
-        """The inverse of `state`."""
-        self.saved = {name: value for name, value in state.items() if name not in self.made}
+    def set_state(self, state: dict[str, Any], set_aside: Callable[[], str]) -> None:
+        """The inverse of `state`. `set_aside`: for who finds out later that it is not enough."""
+        self._saved, self._saved_traces = state["drawn"], state["traces"]
         for name, counter in self.made.items():
-            counter.go_to(state.get(name, 0))
+            counter.go_to(self._saved.get(name, 0))
+        functions.expect(state["functions"], self._saved_traces, set_aside)
 
 
 class CountersHandler(Handler):
@@ -146,16 +166,21 @@ class CountersHandler(Handler):
     is_last = True
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if functions.ambiguous:
+            raise CaptureError(
+                f"{', '.join(sorted(functions.ambiguous))}: traced several times with arguments that look alike, and the generators of "
+                "random numbers of each cannot be told apart"
+            )
         node["counters"] = obj.state()
 
     def build(self, node: Node, restore: Restore) -> Any:
         return counters
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        obj.set_state(node["counters"])
+        obj.set_state(node["counters"], restore.set_aside)
 
     def fingerprint(self, obj: Any) -> bytes:
-        return repr(sorted(obj.state().items())).encode()
+        return repr(sorted(obj.state()["drawn"].items())).encode()
 
 
 class Unreadable:
@@ -203,17 +228,6 @@ def watch() -> None:
 def is_left(seed: int, seed2: int) -> bool:
     """True where TensorFlow seeds an operation by chance, and in the functions of data sets: those belong to the iterator."""
     return (not seed and not seed2) or is_in_data_function() or not ops.executing_eagerly_outside_functions()
-
-
-def _place_in_graph() -> str:
-    """The functions around an operation, outermost first, with what each is given; then the operation's scope."""
-    graph, names = ops.get_default_graph(), []
-    scope = graph.get_name_scope()
-    while isinstance(graph, func_graph.FuncGraph):
-        given = ",".join(f"{one.dtype.name}{one.shape}" for one in graph.inputs if one.dtype != tf.resource)
-        names.append(f"{graph.name}({given})")
-        graph = graph.outer_graph
-    return "/".join([*reversed(names), scope])
 
 
 def _wrap_calls() -> None:

@@ -14,9 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import multiprocessing.connection
-import multiprocessing.synchronize
 import os
-import tempfile
 import threading
 import time
 import types
@@ -26,6 +24,7 @@ from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
 
+from detrain.adapters import names
 from detrain.adapters.torch.workers import arrive, changed_numbers, news, numbers_of
 from detrain.state.iterators import on_blind_steps, silent_types
 from detrain.state.registry import Handler, type_name
@@ -93,7 +92,7 @@ def patch() -> None:
     _patch_next_data()
     _patch_reset()
     _patch_challenge()
-    _settle_names()
+    names.settle()
     if _hand_out_nothing not in on_blind_steps:
         on_blind_steps.append(_hand_out_nothing)
         silent_types.update(type_name(one) for one in (WorkerIterator, torch_dataloader._SingleProcessDataLoaderIter))
@@ -152,19 +151,6 @@ def _patch_reset() -> None:
         _reset(self, loader, first_iter)
 
     WorkerIterator._reset = _reset_counted
-
-
-def _settle_names() -> None:
-    """Let the generators of names for semaphores and temporary files seed themselves now.
-
-    They do it when first asked, once in a process: in the first epoch of a run, and again in whatever epoch it is resumed. What that
-    takes from the stream of entropy must not lie among what the script draws.
-    """
-    semaphores: Any = multiprocessing.synchronize.SemLock
-    files: Any = tempfile
-    tempfile.gettempdir()  # tries the folder out, with a name from a generator of its own
-    for names in (semaphores._rand, files._get_candidate_names()):
-        assert names.rng is not None  # asking makes it
 
 
 def _patch_challenge() -> None:

@@ -87,6 +87,7 @@ QUICK = [
     "training_in_a_generator_counted",
     "csv_reader_that_the_body_reads",
     "tensor_under_tqdm",
+    "logging_set_up_in_the_loop",
     "names_that_mislead",
     "given_to_torch_for_everything",
     "second_stage_made_in_the_loop",

@@ -84,6 +84,26 @@ for epoch in range(3):
     logger.warning("epoch %d done", epoch)
 """
     + _END,
+    "logging_set_up_in_the_loop": _BEGIN
+    + """\
+logger = logging.getLogger("train")
+logger.setLevel(logging.INFO)
+for epoch in range(3):
+    if epoch == 1:
+        handler = logging.FileHandler("train.log")
+        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        handler.set_name("file")
+        logger.addHandler(handler)
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        if batch == 1:
+            logging.warning("the first message configures the root logger")
+        logger.info("epoch %d batch %d loss %r", epoch, batch, loss)
+        log(epoch, batch, loss)
+    names = [type(one).__name__ for one in logging.root.handlers + logger.handlers]
+    print(names, [one.formatter._fmt for one in logger.handlers], list(logging._handlers))
+"""
+    + _END,
     "best_model_saved": _BEGIN
     + """\
 held_out = DataLoader(Points(30, shake=False), batch_size=10)

@@ -234,6 +234,41 @@ for epoch in range(3):
     print(f"epoch {epoch} {tf.random.categorical([[0.0, 0.1, 0.2]], 4, seed=1).numpy()}")
 save(weight=weight.numpy(), bias=bias.numpy())
 """,
+    "methods_that_make_variables": """\
+class Part(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = tf.Variable(tf.ones([6])), None
+
+    @tf.function
+    def step(self, x):
+        if self.bias is None:
+            self.bias = tf.Variable(tf.zeros([6]))
+        with tf.GradientTape() as tape:
+            y = self.weight * x + self.bias
+            for _ in tf.range(2):
+                y += tf.random.normal([6])
+            y = tf.cond(tf.reduce_sum(x) > 0, lambda: y + tf.random.uniform([6]), lambda: y - tf.random.uniform([6]))
+            loss = tf.reduce_sum(tf.nn.dropout(y, 0.3) ** 2)
+        for one, gradient in zip((self.weight, self.bias), tape.gradient(loss, (self.weight, self.bias))):
+            one.assign_sub(0.01 * gradient)
+        return loss
+
+
+@tf.function
+def augment(x, training):
+    return x + tf.random.normal([6]) if training else x + tf.random.uniform([6])
+
+
+parts = [Part() for _ in range(3)]
+for part in parts:
+    for epoch in range(2):
+        for batch in range(6):
+            loss = part.step(augment(X[epoch * 6 + batch], True))
+            log(epoch, batch, float(loss))
+        print(f"epoch {epoch} {augment(tf.zeros([6]), False).numpy()}")
+save(**{f"weight{number}": part.weight.numpy() for number, part in enumerate(parts)})
+""",
     "train_on_batch": """\
 class Data:
     def __init__(self):
@@ -549,7 +584,7 @@ PROGRAMS["tensorboard_of_torch"] = Program("tensorboard_of_torch", _TENSORBOARD_
 PROGRAMS["fit_on_torch"] = Program("fit_on_torch", _ON_TORCH)
 #: What `make test` runs.
 QUICK = [
-    "graph_step_that_gives_nothing", "draws_from_kernels",
+    "graph_step_that_gives_nothing", "draws_from_kernels", "methods_that_make_variables",
     "graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays", "summaries_and_tables",
     "fit_on_torch",
 ]  # fmt: skip

@@ -1,0 +1,238 @@
+"""Which trace of which `tf.function` an operation belongs to: by names that a later attempt finds again.
+
+Every trace has kernels, and so generators of random numbers, of its own. Numbers of traces and of operations do not tell which is which:
+an attempt that goes on in the middle traces what it comes to first, and traces only once what found no variables the first time. So a
+trace is named by its function and by what it was traced for; and functions that come from one line of code (methods, one for each
+object) by numbers, which the walk over the script's objects takes from each to its twin.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import xxhash
+from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
+from tensorflow.python.framework import func_graph, ops
+from tensorflow.python.util import tf_decorator
+
+from detrain.errors import RestoreError
+from detrain.state.registry import Handler
+from detrain.state.restore import CannotBuild, Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk
+
+Function = polymorphic_function.Function
+
+#: What a trace's name says of its arguments, at most; longer ones by their digest. Characters.
+_LONGEST = 200
+
+
+@dataclass
+class Trace:
+    """A graph, and how often each place in it has been named."""
+
+    name: str
+    function: weakref.ref[Any] | None = None  # the `Function`, if it is one's
+    function_name: str = ""
+    is_widened: bool = False  # TensorFlow may trace for wider shapes than those given, by what it has traced before
+    makes_variables: bool = False
+    num_at: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Place:
+    """Of an operation in a graph."""
+
+    name: str
+    trace: Trace
+    graph: weakref.ref[Any]
+
+
+class Functions:
+    """Those that have been traced."""
+
+    def __init__(self) -> None:
+        self._by_cache: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._traces: weakref.WeakKeyDictionary[Any, Trace] = weakref.WeakKeyDictionary()
+        self._graphs: dict[str, weakref.ref[Any]] = {}  # last, by the names of their traces
+        self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        #: Highest number so far, by where the code is.
+        self.num_of: dict[str, int] = {}
+        #: Of a checkpoint: the only function from some code, which no walk has met; and traces that are not there yet.
+        self._expected: dict[str, str] = {}
+        self._awaited: dict[str, str] = {}  # to the names of their functions
+        self._set_aside: Callable[[], str] = str
+        self._lost: set[str] = set()  # made by the loop, and not to be had any more
+        #: Traces that cannot be told apart.
+        self.ambiguous: set[str] = set()
+
+    # --- what is told ----------------------------------------------------------------------------------------------------------
+
+    def know(self, function: Any) -> None:
+        """A `Function` is about to be traced. It is known by its cache, which a trace is told of, and which lives as long."""
+        self._by_cache[id(function._function_cache)] = function
+
+    def begin(self, graph: Any, function_type: Any, options: Any) -> None:
+        """A trace begins."""
+        function = self._by_cache.get(id(options.function_cache)) if options.function_cache is not None else None
+        if function is None:
+            self._traces[graph] = Trace(f"{options.name}({_signature(function_type)})")
+            return
+        name = self.name_of(function)
+        is_first = options.scope_type is tracing_compilation.ScopeType.VARIABLE_CREATION
+        self._traces[graph] = Trace(
+            f"{name}({_signature(function_type)})", weakref.ref(function), name, options.reduce_retracing, is_first
+        )
+
+    def name_of(self, function: Any) -> str:
+        """Where its code is, and a number; for as long as the process lives."""
+        name = self._names.get(function)
+        if name is None:
+            where = _where(function)
+            number = self.num_of.get(where, -1) + 1
+            name = self._expected.pop(where, f"{where}#{number}")
+            self.call(function, name)
+        return name
+
+    def known_name(self, function: Any) -> str | None:
+        """The same, if it has been traced or called something."""
+        return self._names.get(function)
+
+    def call(self, function: Any, name: str) -> None:
+        """Give it the name that its twin had. Raises `RestoreError` if it has been traced under another already."""
+        known = self._names.setdefault(function, name)
+        if known != name:
+            raise RestoreError(f"{known}: this function was {name} when the checkpoint was taken")
+        where, number = _parts(name)
+        self.num_of[where] = max(self.num_of.get(where, -1), number)
+
+    def lose(self, name: str) -> None:
+        """The loop had made it."""
+        self._lost.add(name)
+
+    def expect(self, num_of: dict[str, int], traces: dict[str, str], set_aside: Callable[[], str]) -> None:
+        """The attempt has been taken to a checkpoint where these traces, of functions of these names, had generators.
+
+        Raises `RestoreError` if a function is not there.
+        """
+        known = set(self._names.values())
+        missing = sorted({name for name in traces.values() if name} - known - self._lost)
+        for name in missing:
+            where, _ = _parts(name)
+            if where in self._expected or any(_parts(other)[0] == where for other in known):
+                raise RestoreError(
+                    f"{name}: a `tf.function` that holds generators of random numbers cannot be found again"
+                )
+            self._expected[where] = name
+        for where, number in num_of.items():
+            self.num_of[where] = max(self.num_of.get(where, -1), number)
+        self._awaited = {trace: name for trace, name in traces.items() if trace not in self._graphs}
+        self._set_aside = set_aside
+
+    # --- what is asked ---------------------------------------------------------------------------------------------------------
+
+    def place(self, kind: str) -> Place:
+        """Where an operation is being made: the default graph. The same again is another of that trace."""
+        graph = ops.get_default_graph()
+        scope, inner = graph.get_name_scope(), []
+        while graph not in self._traces and isinstance(graph, func_graph.FuncGraph):
+            inner.append(re.sub(r"\d+", "", graph.name))  # a branch or a body, with a number that counts all operations
+            graph = graph.outer_graph
+        trace = self._traces.setdefault(graph, Trace("graph"))
+        self._use(graph, trace)
+        name = "/".join([trace.name, *reversed(inner), f"{scope}:{kind}"])
+        number = trace.num_at[name] = trace.num_at.get(name, -1) + 1
+        return Place(f"{name}#{number}", trace, weakref.ref(graph))
+
+    def _use(self, graph: Any, trace: Trace) -> None:
+        """Something of the trace has to be found again."""
+        holder = self._graphs.get(trace.name)
+        before = holder() if holder is not None else None
+        if before is graph:
+            return
+        if before is not None and not _is_superseded(self._traces[before], trace):
+            self.ambiguous.add(trace.name)
+        if trace.name not in self._awaited and trace.is_widened and trace.function_name in self._awaited.values():
+            raise RestoreError(
+                f"{trace.name} is traced before what the killed attempt had traced of this function, and with `reduce_retracing` its "
+                f"shapes depend on the order, so this resume cannot be exact. {self._set_aside()}"
+            )
+        self._awaited.pop(trace.name, None)
+        self._graphs[trace.name] = weakref.ref(graph)
+
+
+def _is_superseded(before: Trace, trace: Trace) -> bool:
+    """True if the trace before only served to make the variables: a function that makes some is traced twice at once."""
+    functions = {one.function() if one.function is not None else None for one in (before, trace)}
+    return before.makes_variables and len(functions) == 1 and all(one and one._created_variables for one in functions)
+
+
+def _parts(name: str) -> tuple[str, int]:
+    where, _, number = name.rpartition("#")
+    return where, int(number)
+
+
+def _where(function: Any) -> str:
+    _, plain = tf_decorator.unwrap(function.python_function)
+    code = getattr(plain, "__code__", None)
+    return function.name if code is None else f"{function.name}@{code.co_name}:{code.co_firstlineno}"
+
+
+def _signature(function_type: Any) -> str:
+    parts = [f"{name}={one.type_constraint!r}" for name, one in function_type.parameters.items()]
+    text = re.sub(r"0x[0-9a-f]+", "", ", ".join(parts))  # an object is told by its type
+    return text if len(text) <= _LONGEST else xxhash.xxh3_128_hexdigest(text.encode())
+
+
+functions = Functions()
+
+
+class FunctionHandler(Handler):
+    """A `tf.function`: compiled code, which the set-up makes again; its name is its twin's, and those of its objects' methods."""
+
+    kind = "tensorflow.Function"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        name = functions.known_name(obj)
+        if name is not None:
+            node["name"] = name
+        bound = [pair for pair in obj._descriptor_cache.items() if functions.known_name(pair[1]) is not None]
+        if bound:
+            node["bound"] = [walk.children(pair) for pair in bound]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "name" in node:
+            functions.lose(node["name"])
+        raise CannotBuild("holds no state of the training")
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "name" in node:
+            functions.call(obj, node["name"])
+        for owner, method in node.get("bound", ()):
+            instance = restore.value(owner)
+            restore.value(method, obj.__get__(instance, type(instance)))
+
+
+def watch() -> None:
+    """See from now on what is traced."""
+    options = Function._generate_tracing_options
+    create = tracing_compilation._create_concrete_function
+
+    @wraps(options)
+    def generate(function: Any, *args: Any, **kwargs: Any) -> Any:
+        functions.know(function)
+        return options(function, *args, **kwargs)
+
+    @wraps(create)
+    def create_concrete_function(function_type: Any, context: Any, graph: Any, options: Any) -> Any:
+        functions.begin(graph, function_type, options)
+        return create(function_type, context, graph, options)
+
+    Function._generate_tracing_options = generate
+    tracing_compilation._create_concrete_function = create_concrete_function
