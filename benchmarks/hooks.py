@@ -92,10 +92,10 @@ def loop_row(results: dict[str, list], every: str, what: str) -> list[str]:
 
 def measure_loops(bench: Bench, report: Report, is_quick: bool) -> None:
     """Nanoseconds per batch, and per iteration of loops that are not in the nest."""
-    repeats, passes = (2, "6") if is_quick else (7, "11")
+    repeats, passes = (2, "6") if is_quick else (5, "9")
     rows = []
     for case, what in {**KNOWN, "steps": "range, a step in each batch", **FIRST}.items():
-        count = _SLOW.get(case, 200_000) // (10 if is_quick else 1)
+        count = _SLOW.get(case, 100_000) // (10 if is_quick else 1)
         is_known = case in KNOWN or case == "steps"
         results = measure.alternate(loop_variants(bench, case, [str(count), passes], is_known), repeats)
         rows += [loop_row(results, every, what) for every in results if every != "python"]
@@ -103,7 +103,7 @@ def measure_loops(bench: Bench, report: Report, is_quick: bool) -> None:
     header = ["loop", "--every", "python", "detrain adds", "with checkpoints"]
     report.table(header, rows)
     report.say(
-        f"{repeats} processes each, {passes} passes of {'20,000' if is_quick else '200,000'} iterations in each (fewer with a "
+        f"{repeats} processes each, {passes} passes of {'10,000' if is_quick else '100,000'} iterations in each (fewer with a "
         "`DataLoader` or a step); of a process the fastest pass counts, in the last column the mean of all. Aim: a batch under 2,000 ns."
     )
 
