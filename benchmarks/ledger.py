@@ -64,7 +64,7 @@ def _bytes_of(book: Ledger, batch: ledger.Batch) -> int:
 def measure_sizes(bench: Bench, report: Report, is_quick: bool) -> None:
     """One table for each size."""
     for megabytes, num_batches in SIZES.items():
-        repeats = 1 if is_quick else 5 if megabytes < 1000 else 3
+        repeats = 1 if is_quick else 3
         count = num_batches // 4 if is_quick else num_batches
         variants = {
             name: lambda budget=budget: Training(bench, megabytes, count, budget)  # noqa: B023 - run within this iteration
