@@ -35,7 +35,7 @@ def main():
     for _epoch in range(1):
         for number, batch in enumerate(loader):  # (B, 8)
             if number % 200 == 0:
-                print(number, time.monotonic(), flush=True)
+                print(number, flush=True)
                 if os.environ.get("PAUSE_AT") == str(number):
                     time.sleep(600)
             optimizer.zero_grad()

@@ -34,7 +34,7 @@ dataset = tf.data.Dataset.range(BATCH_SIZE * num_batches).shuffle(1000).map(item
 for _epoch in range(1):
     for number, batch in enumerate(dataset):
         if number % 200 == 0:
-            print(number, time.monotonic(), flush=True)
+            print(number, flush=True)
             if os.environ.get("PAUSE_AT") == str(number):
                 time.sleep(600)
         step(batch)
