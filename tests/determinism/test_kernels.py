@@ -312,6 +312,7 @@ def test_empty_inputs_are_as_from_torch(name, calls):
     assert (mine.shape, mine.dtype, mine.tolist()) == (theirs.shape, theirs.dtype, theirs.tolist())
 
 
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter", "ignore:index_reduce")
 def test_without_deterministic_mode_torch_answers(calls):
     torch.set_deterministic_debug_mode("default")
     for case in CASES[:: len(CASES) // 9]:
