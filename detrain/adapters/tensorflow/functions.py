@@ -122,6 +122,7 @@ class Functions:
         """
         known = set(self._names.values())
         missing = sorted({name for name in traces.values() if name} - known - self._lost)
+        self._expected = {}  # a resume passes through several checkpoints
         for name in missing:
             where, _ = _parts(name)
             if where in self._expected or any(_parts(other)[0] == where for other in known):
