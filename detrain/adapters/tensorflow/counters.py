@@ -78,7 +78,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.made: dict[str, Counter] = {}
-        self._saved: dict[str, int] = {}  # of a checkpoint, for those that are made yet
+        self._saved: dict[str, int] = {}  # of a checkpoint, for those that are still to be made
         self._saved_traces: dict[str, str] = {}
         self._num_at: dict[str, int] = {}
         self._by_handle: dict[int, Counter] = {}

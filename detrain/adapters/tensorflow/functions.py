@@ -169,8 +169,8 @@ class Functions:
 
 def _is_superseded(before: Trace, trace: Trace) -> bool:
     """True if the trace before only served to make the variables: a function that makes some is traced twice at once."""
-    functions = {one.function() if one.function is not None else None for one in (before, trace)}
-    return before.makes_variables and len(functions) == 1 and all(one and one._created_variables for one in functions)
+    owners = {one.function() if one.function is not None else None for one in (before, trace)}
+    return before.makes_variables and len(owners) == 1 and all(one and one._created_variables for one in owners)
 
 
 def _parts(name: str) -> tuple[str, int]:
