@@ -50,6 +50,7 @@ class Twins:
         self.claimed: set[int] = set()
         self._keyed: list[tuple[Node, Node, Walk]] = []
         self._queue: deque[tuple[int, int, Walk]] = deque()
+        self._seen_again: set[int] | None = None  # while what is below known twins may have come about just now
         for number, node in enumerate(saved.nodes):
             origin = node.get("from")
             if origin and origin in old_objects:
@@ -59,14 +60,19 @@ class Twins:
         self._run()
 
     def add(self, number: int, obj: Any) -> None:
-        """Let a live object be the twin of a node, and what is below it of what is below the node."""
+        """Let a live object be the twin of a node, and what is below it of what is below the node.
+
+        It has done something: also below objects that had their twins there may be new ones.
+        """
         walk = Walk()
         walk.root("", obj)
         walk.run()
         self.by_number.setdefault(number, obj)
         self.claimed.add(id(obj))
+        self._seen_again = {number}
         self._queue.append((number, 0, walk))
         self._run()
+        self._seen_again = None
 
     def hold(self, number: int, obj: Any) -> None:
         """Let what a suspended generator's loops run over stay what it is, whatever else leads to it: no other can be put there.
@@ -118,9 +124,14 @@ class Twins:
             return
         number, live_number = ref[1], live_ref[1]
         node, live_node = self._saved.nodes[number], live.tree.nodes[live_number]
-        if number in self.by_number or (node["k"], node["t"]) != (live_node["k"], live_node["t"]):
-            return
         obj = live.objects[live_number]
+        if number in self.by_number:
+            if self._seen_again is not None and number not in self._seen_again and self.by_number[number] is obj:
+                self._seen_again.add(number)
+                self._queue.append((number, live_number, live))
+            return
+        if (node["k"], node["t"]) != (live_node["k"], live_node["t"]) or _is_over(node, live_node):
+            return
         if node.get("from") == "" and id(obj) in self._old_paths and "kept" not in node:
             return  # what stood here had been replaced; this object has a place of its own, or none
         self._take(number, obj, live)
@@ -166,3 +177,10 @@ class Twins:
             live_number = live.numbers.get(id(twin)) if twin is not None else None
             if live_number in here:
                 self._pair(ref, here[live_number], live)
+
+
+def _is_over(node: Node, live_node: Node) -> bool:
+    """True of a generator that can never come to the saved place: it is of other code, or has ended."""
+    if node["k"] != "generator":
+        return False
+    return "at" in node and ("at" not in live_node or node["code"] != live_node["code"])

@@ -48,6 +48,7 @@ min_lr = 3e-4
 # the end
 sample_length = 200  # characters of text to write
 seed = 1337
+device = "cpu"  # or "cuda"
 config_keys = [k for k, v in globals().items() if not k.startswith("_") and isinstance(v, (int, float, bool, str))]
 for arg in sys.argv[1:]:
     key, is_assignment, text = arg.removeprefix("--").partition("=")
@@ -85,7 +86,7 @@ def get_batch(split):
     ix = torch.randint(len(source) - block_size, (batch_size,))
     x = torch.stack([source[i : i + block_size] for i in ix])  # (B, T)
     y = torch.stack([source[i + 1 : i + 1 + block_size] for i in ix])  # (B, T), one character on
-    return x, y
+    return x.to(device), y.to(device)
 
 
 @dataclass
@@ -147,7 +148,7 @@ class GPT(nn.Module):
             nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, idx, targets=None):  # (B, T), (B, T)
-        x = self.drop(self.wte(idx) + self.wpe(torch.arange(idx.shape[1])))  # (B, T, C)
+        x = self.drop(self.wte(idx) + self.wpe(torch.arange(idx.shape[1], device=idx.device)))  # (B, T, C)
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.ln(x))  # (B, T, vocab)
@@ -166,7 +167,7 @@ class GPT(nn.Module):
 iter_num = 0
 best_val_loss = 1e9
 model_args = {k: config[k] for k in ("block_size", "n_layer", "n_head", "n_embd", "dropout")}
-model = GPT(GPTConfig(vocab_size=vocab_size, **model_args))
+model = GPT(GPTConfig(vocab_size=vocab_size, **model_args)).to(device)
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 
 # matrices decay, vectors (layer norms, biases) do not
@@ -245,5 +246,5 @@ while True:
 
 torch.save(model.state_dict(), os.path.join(out_dir, "last.pt"))
 model.eval()
-start = torch.tensor([[stoi["\n"]]])
+start = torch.tensor([[stoi["\n"]]], device=device)
 print("".join(chars[i] for i in model.generate(start, sample_length)[0].tolist()))

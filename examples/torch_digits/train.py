@@ -71,11 +71,12 @@ def warmup_cosine(num_warmup, num_steps):
 
 
 @torch.no_grad()
-def evaluate(model, loader):
+def evaluate(model, loader, device):
     """Mean loss and accuracy over a loader."""
     model.eval()
     loss_sum, num_right, num_seen = 0.0, 0, 0
     for x, y in loader:  # (B, 1, 8, 8), (B,)
+        x, y = x.to(device), y.to(device)
         logits = model(x)  # (B, 10)
         loss_sum += F.cross_entropy(logits, y, reduction="sum").item()
         num_right += (logits.argmax(1) == y).sum().item()
@@ -100,6 +101,7 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--patience", type=int, default=15, help="stop after this many epochs without a better loss")
     parser.add_argument("--print-every", type=int, default=20, help="batches between two lines of progress")
@@ -118,7 +120,7 @@ def main():
     test_loader = DataLoader(Digits(images[1497:], labels[1497:]), batch_size=256)
     train_loader = DataLoader(train_set, args.batch_size, shuffle=True, num_workers=args.workers)
 
-    model = Net()
+    model = Net().to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01)
     num_steps = args.epochs * len(train_loader)
     scheduler = LambdaLR(optimizer, warmup_cosine(num_steps // 10, num_steps))
@@ -129,7 +131,7 @@ def main():
         model.train()
         running = 0.0
         for step, (x, y) in enumerate(train_loader):  # (B, 1, 8, 8), (B,)
-            loss = F.cross_entropy(model(x), y)
+            loss = F.cross_entropy(model(x.to(args.device)), y.to(args.device))
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -140,7 +142,7 @@ def main():
                 print(f"  epoch {epoch} batch {step + 1}/{len(train_loader)}: loss {loss.item():.4f}", flush=True)
 
         train_loss, lr = running / len(train_loader), scheduler.get_last_lr()[0]
-        val_loss, accuracy = evaluate(model, val_loader)
+        val_loss, accuracy = evaluate(model, val_loader, args.device)
         print(
             f"epoch {epoch}: train loss {train_loss:.4f}, val loss {val_loss:.4f}, val accuracy {accuracy:.2%}, "
             f"lr {lr:.2e}, {time.time() - start:.2f} s",
@@ -160,7 +162,7 @@ def main():
 
     torch.save(model.state_dict(), args.out / "last.pt")
     model.load_state_dict(torch.load(args.out / "best.pt"))
-    loss, accuracy = evaluate(model, test_loader)
+    loss, accuracy = evaluate(model, test_loader, args.device)
     print(f"best model: test loss {loss:.4f}, test accuracy {accuracy:.2%}")
 
 

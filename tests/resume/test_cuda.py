@@ -9,6 +9,7 @@ import torch
 from .harness import Moment
 from .programs import Program
 from .programs.prelude import PRELUDE
+from .test_examples import example
 
 pytestmark = [
     pytest.mark.gpu,
@@ -122,3 +123,19 @@ def test_training_on_a_device_killed_twice_gives_the_same_bits(name, killed):
     life = killed(Program(name, PRELUDE + CUDA[name]), [Moment(batches=24), Moment(batches=3, is_whole_group=False)])
     assert life.num_kills == 2
     assert len(life.resumes) == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        pytest.param(example("torch_digits", "--device", "cuda", "--epochs", "5"), "epoch 2 batch", id="torch_digits"),
+        pytest.param(
+            example("torch_char_lm", "--device=cuda", "--max_iters=60", "--eval_interval=20"),
+            "step 30",
+            id="torch_char_lm",
+        ),
+    ],
+)
+def test_example_on_a_device_killed_in_the_middle_saves_the_same_files(killed, program, text):
+    life = killed(program, [Moment(text=text), Moment(delay_s=4.0, is_whole_group=False)], every="5batches")
+    assert life.resumes

@@ -36,8 +36,12 @@ _LONGEST = 200
 class Trace:
     """A graph, and how often each place in it has been named."""
 
-    name: str
+    label: str  # what TensorFlow calls it
+    signature: str = ""
     function: weakref.ref[Any] | None = None  # the `Function`, if it is one's
+    name: str = (
+        ""  # from the first generator in it on: those without any need none, and a resume need not trace them again
+    )
     function_name: str = ""
     is_widened: bool = False  # TensorFlow may trace for wider shapes than those given, by what it has traced before
     makes_variables: bool = False
@@ -80,14 +84,11 @@ class Functions:
     def begin(self, graph: Any, function_type: Any, options: Any) -> None:
         """A trace begins."""
         function = self._by_cache.get(id(options.function_cache)) if options.function_cache is not None else None
-        if function is None:
-            self._traces[graph] = Trace(f"{options.name}({_signature(function_type)})")
-            return
-        name = self.name_of(function)
-        is_first = options.scope_type is tracing_compilation.ScopeType.VARIABLE_CREATION
-        self._traces[graph] = Trace(
-            f"{name}({_signature(function_type)})", weakref.ref(function), name, options.reduce_retracing, is_first
-        )
+        trace = self._traces[graph] = Trace(options.name, f"({_signature(function_type)})")
+        if function is not None:
+            trace.function = weakref.ref(function)
+            trace.is_widened = options.reduce_retracing
+            trace.makes_variables = options.scope_type is tracing_compilation.ScopeType.VARIABLE_CREATION
 
     def name_of(self, function: Any) -> str:
         """Where its code is, and a number; for as long as the process lives."""
@@ -100,7 +101,7 @@ class Functions:
         return name
 
     def known_name(self, function: Any) -> str | None:
-        """The same, if it has been traced or called something."""
+        """The same, if there are generators in it or it has been called something."""
         return self._names.get(function)
 
     def call(self, function: Any, name: str) -> None:
@@ -145,10 +146,17 @@ class Functions:
             inner.append(re.sub(r"\d+", "", graph.name))  # a branch or a body, with a number that counts all operations
             graph = graph.outer_graph
         trace = self._traces.setdefault(graph, Trace("graph"))
+        if not trace.name:
+            self._give_name(trace)
         self._use(graph, trace)
         name = "/".join([trace.name, *reversed(inner), f"{scope}:{kind}"])
         number = trace.num_at[name] = trace.num_at.get(name, -1) + 1
         return Place(f"{name}#{number}", trace, weakref.ref(graph))
+
+    def _give_name(self, trace: Trace) -> None:
+        function = trace.function() if trace.function is not None else None
+        trace.function_name = self.name_of(function) if function is not None else ""
+        trace.name = (trace.function_name or trace.label) + trace.signature
 
     def _use(self, graph: Any, trace: Trace) -> None:
         """Something of the trace has to be found again."""

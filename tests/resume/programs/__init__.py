@@ -84,6 +84,7 @@ QUICK = [
     "functional_training",
     "iterators_over_what_the_loop_changes",
     "iterators_held_by_generators",
+    "feed_that_takes_from_its_own_iterator",
     "training_in_a_generator_counted",
     "csv_reader_that_the_body_reads",
     "tensor_under_tqdm",

@@ -50,6 +50,30 @@ for epoch in range(3):
         log(epoch, f"{batch}-{name}", step(model, optimizer, part.x[chosen], part.y[chosen]))
 """
     + _END,
+    "feed_that_takes_from_its_own_iterator": _BEGIN
+    + """\
+def mixed(*sources):
+    for rows in zip(*(random.sample(source, len(source)) for source in sources)):
+        yield [row + random.randrange(24) for row in rows]
+
+
+class Feed:
+    def __init__(self):
+        self.rows = None
+
+    def __iter__(self):
+        self.rows = mixed(range(0, 12), range(12, 24))
+        while (rows := next(self.rows, None)) is not None:
+            yield rows
+
+
+data = Points(shake=False)
+feed = Feed()
+for epoch in range(3):
+    for batch, rows in enumerate(feed):
+        log(epoch, batch, step(model, optimizer, data.x[rows], data.y[rows]))
+"""
+    + _END,
     "iterable_dataset": _BEGIN
     + """\
 class Stream(IterableDataset):

@@ -114,7 +114,15 @@ def unpooled(features: Tensor, indices: Tensor, output_size: Sequence[int], *_wi
     if not indices.is_cuda and not (int(indices.min()) >= 0 and int(indices.max()) < cells):
         return None
     places = rows_of(indices, spatial)
-    # Along a dimension `scatter_` goes in order on CPU; on CUDA in deterministic mode it sorts, and the last is kept.
-    total = features.new_zeros((len(places), cells)).scatter_(1, places, rows_of(features, spatial))
+    total = _last_at(places, rows_of(features, spatial), cells)
     total = total.reshape(*features.shape[: features.dim() - spatial], *output_size)
     return total.contiguous(memory_format=suggested(features)) if spatial == 2 else total
+
+
+def _last_at(places: Tensor, values: Tensor, cells: int) -> Tensor:
+    """Values (rows, n) put at places (rows, n) into zeros (rows, cells); where several go to one cell, the last of them."""
+    if not places.is_cuda:
+        return values.new_zeros((len(places), cells)).scatter_(1, places, values)  # in order
+    number = torch.arange(places.shape[1], device=places.device).expand_as(places)
+    last = number.new_full((len(places), cells), -1).scatter_reduce_(1, places, number, "amax")
+    return torch.where(last >= 0, values.gather(1, last.clamp(min=0)), values.new_zeros(()))
