@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib.util
 import marshal
 import os
 import site
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +29,21 @@ from detrain import instfile
 
 #: Part of each known loop: file name to (line to part). Loops of a user's file that are not named get the part "".
 Parts = Mapping[str, Mapping[int, str]]
+
+
+class _OwnImport:
+    """While this thread imports what detrain itself needs: that may lie anywhere on sys.path, and is nobody's training script."""
+
+    thread: int | None = None
+
+    def __enter__(self) -> None:
+        self.thread = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self.thread = None
+
+
+_own_import = _OwnImport()
 
 
 class Instrumenter:
@@ -93,8 +110,9 @@ class Instrumenter:
         path = self._cache / f"{xxhash.xxh3_128_hexdigest(key + content)}.code" if self._cache else None
         if path is not None and path.exists():
             return marshal.loads(path.read_bytes())  # type: ignore[no-any-return]
-        from detrain.rewrite import transform
-        from detrain.rewrite.loads import Load
+        with _own_import:
+            from detrain.rewrite import transform
+            from detrain.rewrite.loads import Load
 
         source = importlib.util.decode_source(content)
         # What the parser warns of (escapes in strings) was given when the file was parsed above. Else leave the filters alone:
@@ -157,7 +175,7 @@ class UserFinder:
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec with our loader, or None: then Python goes on as without us."""
-        if fullname.partition(".")[0] in sys.stdlib_module_names:
+        if fullname.partition(".")[0] in sys.stdlib_module_names or _own_import.thread == threading.get_ident():
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if (
@@ -180,11 +198,26 @@ class UserFinder:
 def is_user_file(filename: str) -> bool:
     """True for source outside the standard library, the installed packages and detrain itself."""
     path = os.path.realpath(filename)
-    return not path.startswith(_not_users()) and not _PACKAGES & set(path.split(os.sep))
+    return not path.startswith(_not_users()) and not _PACKAGES & set(path.split(os.sep)) and not _is_in_target(path)
 
 
 #: Folders of installed packages, however they come into sys.path: a .pth file, PYTHONPATH, another environment.
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
+
+
+def _is_in_target(path: str) -> bool:
+    """True below a folder of sys.path that pip has installed into by `--target`, whatever it is called; not beside the script."""
+    return any(
+        entry and path.startswith(os.path.realpath(entry) + os.sep) and _is_target(entry) for entry in sys.path[1:]
+    )
+
+
+@functools.cache
+def _is_target(folder: str) -> bool:
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    except OSError:
+        return False  # an archive, or gone
 
 
 def _not_users() -> tuple[str, ...]:
