@@ -188,9 +188,9 @@ class _Ticker:
     @property
     def iterator(self) -> Any:
         """The iterator that elements come from now; None before the first and after the last."""
+        # The chain holds its source and, between the first element and the end, the iterator that it takes from; from 3.12 its type.
         referents = gc.get_referents(self.chain)
-        # The chain holds its source and, between the first element and the end, the iterator that it takes from.
-        return referents[1] if len(referents) > 1 else None
+        return next((one for one in referents if one is not self.feed and one is not itertools.chain), None)
 
     def redirect(self, iterator: Any) -> bool:
         """Take the next elements from another iterator; False before the first element and after the last."""

@@ -16,7 +16,16 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops, iterator_ops, random_op, shuffle_op
+from tensorflow.python.data.ops import (
+    cache_op,
+    concatenate_op,
+    dataset_ops,
+    iterator_ops,
+    random_op,
+    repeat_op,
+    shuffle_op,
+    snapshot_op,
+)
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
@@ -32,7 +41,14 @@ OwnedIterator = iterator_ops.OwnedIterator
 
 #: Data sets that hold a generator of seeds.
 _SEEDED = (shuffle_op._ShuffleDataset, random_op._RandomDataset)
+#: Those that begin with what they are made of later than they begin themselves, or several times, or never again: how often a
+#: generator of seeds below one has been asked, passes do not tell.
+_LATE = (
+    repeat_op._RepeatDataset, concatenate_op._ConcatenateDataset, cache_op.CacheDataset, snapshot_op._SnapshotDataset, *_SEEDED,
+)  # fmt: skip
 _FAIL_IF_STATEFUL = 2
+#: In an iterator's state, once for each seeded data set in it that has not come to its end: how far its generator of seeds was.
+_GENERATOR = b"epoch_num_random_samples"
 #: Operations that count as stateful but keep nothing.
 _HARMLESS = frozenset({"Assert", "Print", "PrintV2", "ReadFile", "MatchingFiles", "LookupTableFindV2", "NoOp"})
 
@@ -50,6 +66,8 @@ class _Counted:
 
 
 _counted: weakref.WeakKeyDictionary[Any, _Counted] = weakref.WeakKeyDictionary()
+#: Iterators in use over data sets with a generator of seeds that passes do not tell of.
+_over_late: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
 
 
 def patch() -> None:
@@ -69,6 +87,8 @@ def patch() -> None:
         for one in parts:
             if isinstance(one, _SEEDED):
                 _passes[one] = _passes.get(one, 0) + 1
+        if _is_late(dataset):
+            _over_late.setdefault(dataset, weakref.WeakSet()).add(iterator)
 
     OwnedIterator._create_iterator = create
 
@@ -93,6 +113,12 @@ def _parts(dataset: Any) -> Iterator[Any]:
             seen.add(id(one))
             yield one
             pending.extend(one._inputs())
+
+
+def _is_late(dataset: Any) -> bool:
+    """True if a seeded data set is made of something, or makes something, of which passes do not tell when it begins."""
+    late = [one for one in _parts(dataset) if isinstance(one, _LATE)]
+    return any(isinstance(part, _SEEDED) for one in late for inner in one._inputs() for part in _parts(inner))
 
 
 def _is_stateful(dataset: Any) -> bool:
@@ -125,6 +151,10 @@ class DatasetHandler(Handler):
         node["parts"] = walk.children(obj._inputs())
         if isinstance(obj, _SEEDED):
             node["passes"] = _passes.get(obj, 0)
+        if obj in _over_late and not _over_late[obj]:
+            raise CaptureError(
+                "how often its shuffling has begun, only an iterator over it can tell, and none is in use"
+            )
 
     def build(self, node: Node, restore: Restore) -> Any:
         raise RestoreError(f"{restore.path_of(node)}: a data set that the loop has made cannot be made again")
@@ -152,12 +182,15 @@ class IteratorHandler(Handler):
             node["taken"] = int(_counted[obj].taken.numpy())
             return
         try:
-            state = tf.raw_ops.SerializeIterator(
-                resource_handle=obj._iterator_resource, external_state_policy=_FAIL_IF_STATEFUL
-            )
+            state = _state_of(obj)
         except tf.errors.FailedPreconditionError as error:
             raise CaptureError(f"TensorFlow cannot save its position: {error.message.rpartition(' [Op:')[0]}") from None
-        walk.array(node, np.frombuffer(tf.io.serialize_tensor(state).numpy(), dtype=np.uint8))
+        content = tf.io.serialize_tensor(state).numpy()
+        if any(obj in iterators for iterators in _over_late.values()) and not _tells_generators(
+            content, _dataset_of(obj)
+        ):
+            raise CaptureError("it has come to its end, and does not tell any more how often its shuffling has begun")
+        walk.array(node, np.frombuffer(content, dtype=np.uint8))
 
     def prepare(self, number: int, node: Node, restore: Restore) -> None:
         """Elements that have to be asked for are asked for now, so that what that changes is restored after it."""
@@ -199,7 +232,41 @@ class IteratorHandler(Handler):
             self._advance(obj, node, restore)
             return
         content = restore.tree.arrays[node["array"]].data.tobytes()
-        with ops.init_scope():
-            tf.raw_ops.DeserializeIterator(
-                resource_handle=obj._iterator_resource, serialized=tf.io.parse_tensor(content, tf.variant)
+        if _tells_generators(content, _dataset_of(obj)):
+            _set(obj, tf.io.parse_tensor(content, tf.variant))
+        else:
+            self._end(obj, content, node, restore)
+
+    @staticmethod
+    def _end(iterator: Any, content: bytes, node: Node, restore: Restore) -> None:
+        """Set it to a state at its end. TensorFlow begins another pass for that, which draws; the generators are put back."""
+        before = _state_of(iterator)
+        dataset = _dataset_of(iterator)
+        live = tf.io.serialize_tensor(before).numpy()
+        if live == content:
+            return
+        if not _tells_generators(live, dataset):
+            raise RestoreError(
+                f"{restore.path_of(node)} has come to its end both here and there with other elements left, and its generator of "
+                f"seeds cannot be put back. {restore.set_aside()}"
             )
+        _set(iterator, tf.io.parse_tensor(content, tf.variant))
+        passes = {one: _passes[one] for one in _parts(dataset) if one in _passes}
+        _set(iter(dataset), before)
+        _passes.update(passes)
+
+
+def _state_of(iterator: Any) -> Any:
+    return tf.raw_ops.SerializeIterator(
+        resource_handle=iterator._iterator_resource, external_state_policy=_FAIL_IF_STATEFUL
+    )
+
+
+def _set(iterator: Any, state: Any) -> None:
+    with ops.init_scope():
+        tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=state)
+
+
+def _tells_generators(content: bytes, dataset: Any) -> bool:
+    """True if a state holds all generators of seeds: what has come to its end holds nothing of what it was made of."""
+    return content.count(_GENERATOR) >= sum(isinstance(one, _SEEDED) for one in _parts(dataset))
