@@ -1,12 +1,14 @@
 """A view of the machine in which a script can run again and change nothing: Linux namespaces, without privileges.
 
-The whole file system becomes read-only. Over each folder that the run may write lies an overlay: what is written there goes to memory,
-and is gone with the last process inside. There is no network, so that nothing is logged or uploaded a second time.
+The whole file system becomes read-only, but for what /proc says of processes. Over each folder that the run may write lies an
+overlay: what is written there goes to memory, and is gone with the last process inside. There is no network, so that nothing is
+logged or uploaded a second time.
 Sources: user_namespaces(7), mount_namespaces(7), mount_setattr(2); the kernel's documentation of overlayfs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -17,7 +19,8 @@ from pathlib import Path
 from detrain.errors import DetrainError
 
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
-_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
+_SETTINGS = "/proc/sys"
 _MOUNT_ATTR_RDONLY, _AT_RECURSIVE, _AT_FDCWD = 1, 0x8000, -100
 _MOUNT_SETATTR = 442  # the same number on every architecture; glibc 2.36 is the first with a function for it
 _IFF_UP, _SIOCSIFFLAGS = 1, 0x8914
@@ -90,6 +93,7 @@ def enter(needed: Iterable[Path], wished: Iterable[Path], place: Path) -> dict[P
     system.unshare()
     system.mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     system.protect("/")
+    system.release_processes()
     system.mount("tmpfs", str(place), "tmpfs")
     system.place = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     uppers: dict[Path, int] = {}
@@ -164,12 +168,23 @@ class _System:
 
     def protect(self, path: str) -> None:
         """Read-only, with everything that is mounted below."""
-        attributes = _MountAttributes(_MOUNT_ATTR_RDONLY)
-        status = self._libc.syscall(
-            ctypes.c_long(_MOUNT_SETATTR), ctypes.c_int(_AT_FDCWD), os.fsencode(path), ctypes.c_uint(_AT_RECURSIVE),
-            ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)),
-        )  # fmt: skip
+        status = self._set_attributes(path, _MountAttributes(set=_MOUNT_ATTR_RDONLY), _AT_RECURSIVE)
         self._check(status, "the file system cannot be made read-only for a process")
+
+    def release_processes(self) -> None:
+        """What /proc says of processes may be written again, but not the kernel's settings.
+
+        CUDA's driver names its threads there. Where the system will not have it, /proc stays read-only, and CUDA says that it fails.
+        """
+        with contextlib.suppress(NoSandbox):
+            self.mount(_SETTINGS, _SETTINGS, None, _MS_BIND)  # read-only, as what it shows is by now
+            self._set_attributes("/proc", _MountAttributes(clear=_MOUNT_ATTR_RDONLY), 0)
+
+    def _set_attributes(self, path: str, attributes: _MountAttributes, flags: int) -> int:
+        return int(self._libc.syscall(
+            ctypes.c_long(_MOUNT_SETATTR), ctypes.c_int(_AT_FDCWD), os.fsencode(path), ctypes.c_uint(flags),
+            ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)),
+        ))  # fmt: skip
 
     def _check(self, status: int, what: str) -> None:
         if status != 0:

@@ -108,6 +108,7 @@ class Resume:
             tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files,
             lambda: self._set_aside(session, target),
         )  # fmt: skip
+        session.frameworks.make_ready()
         session.frameworks.wait()  # the script may go on with it on other streams
         self._check_leaves(doubtful)
         session.frameworks.set_flags(meta["flags"])  # restoring has registered hooks, which are counted

@@ -119,6 +119,12 @@ class Frameworks:
             if hasattr(adapter, "wait"):
                 adapter.wait()
 
+    def make_ready(self) -> None:
+        """Before a script goes on in the middle: what it had made by its first steps, and no checkpoint holds."""
+        for adapter in self.loaded.values():
+            if hasattr(adapter, "make_ready"):
+                adapter.make_ready()
+
     def hold_loading(self, is_on: bool) -> None:
         """Tell loaders that what they would load now will not be used."""
         for adapter in self.loaded.values():

@@ -169,6 +169,32 @@ def test_a_script_done_again_reaches_no_network_and_deletes_nothing(script, monk
     assert "reach" in str([row.get("difference") for row in found["segments"]])
 
 
+#: As CUDA's driver does; and what nobody may do there.
+ENTERED = """
+import os, pathlib, tempfile, torch
+from detrain.rerun import sandbox
+
+sandbox.enter([], [], pathlib.Path(tempfile.mkdtemp()))
+pathlib.Path("/proc/self/comm").write_text("trainer")
+assert pathlib.Path("/proc/self/comm").read_text() == "trainer\\n"
+for name in ("/proc/sys/kernel/hostname", "/etc/new", "mine.txt"):
+    try:
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT))
+    except OSError as error:
+        print(name, error.strerror)
+"""
+
+
+def test_names_of_threads_may_be_written_but_neither_settings_nor_files(tmp_path) -> None:
+    (tmp_path / "mine.txt").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", ENTERED], cwd=tmp_path, env=environment({}), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        f"{name} Read-only file system" for name in ("/proc/sys/kernel/hostname", "/etc/new", "mine.txt")
+    ]
+
+
 #: The first update comes late, so the loops are found late, and batches are counted from then on.
 WARMING_UP = """
 import os

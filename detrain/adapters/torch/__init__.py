@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters import Settings
 from detrain.adapters.torch import distributed, everywhere, kernels, loading, profiling, scripted, tensors
-from detrain.adapters.torch.devices import unseen, wait
+from detrain.adapters.torch.devices import make_ready, unseen, wait
 from detrain.adapters.torch.flow import Flow
 from detrain.adapters.torch.operators import log_operators
 from detrain.adapters.torch.watching import (
@@ -48,7 +48,7 @@ register(
 )  # fmt: skip
 __all__ = [
     "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "log_operators", "loader_of", "losses",
-    "prepare", "set_flags", "unseen", "wait", "watch_in_place", "watch_updates",
+    "make_ready", "prepare", "set_flags", "unseen", "wait", "watch_in_place", "watch_updates",
 ]  # fmt: skip
 
 registry.process_roots.append(everywhere.roots)

@@ -28,6 +28,22 @@ def wait() -> None:
                 torch.cuda.synchronize(number)
 
 
+def make_ready() -> None:
+    """Have CUDA's libraries make what they make at their first use, for the threads that compute gradients too.
+
+    No graph can be captured around that, and the warm-up of the script may lie behind the place where it goes on.
+    """
+    if not torch.cuda.is_initialized() or is_recording():
+        return
+    with unseen(), torch.inference_mode(False), torch.enable_grad():
+        for number in range(torch.cuda.device_count()):
+            if torch._C._cuda_hasPrimaryContext(number):
+                one = torch.ones(1, 1, device=f"cuda:{number}", requires_grad=True)
+                torch.autograd.Variable._execution_engine.run_backward(
+                    (one @ one,), (one.detach(),), False, False, (), allow_unreachable=True, accumulate_grad=True
+                )
+
+
 def is_recording() -> bool:
     """True while operations are recorded into a CUDA graph instead of being done."""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
