@@ -57,3 +57,38 @@ def test_where_nothing_tells_how_often_it_has_been_shuffled_the_resume_is_refuse
     one.attempt("run", "--every", "1batches", status=-9, DIE="1")
     one.attempt("run", "--every", "1batches", status=2)
     assert "it has come to its end, and does not tell any more how often its shuffling has begun" in one.said
+
+
+#: Goes through the data set inside a graph, as a `for` loop there does.
+IN_A_GRAPH = """
+import os
+import tensorflow as tf
+
+data = tf.data.Dataset.range(64).shuffle(64).batch(8)
+weight = tf.Variable(0.5)
+optimizer = tf.keras.optimizers.SGD(0.1)
+
+
+@tf.function
+def one_pass():
+    for x in data:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((weight - tf.cast(x, tf.float32) / 64) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+    return weight + 0.0
+
+
+for epoch in range(8):
+    if epoch == int(os.environ.get("DIE", "9")):
+        os.kill(os.getpid(), 9)
+    print(epoch, float(one_pass()), data.reduce(tf.constant(0, tf.int64), lambda old, x: 2 * old + x[0]).numpy(), flush=True)
+"""
+
+
+def test_passes_that_a_graph_begins_are_counted(script) -> None:
+    one = script(IN_A_GRAPH)
+    whole = one.attempt("whole")
+    one.attempt("run", "--every", "1batches", status=-9, DIE="5")
+    rest = one.attempt("run", "--every", "1batches")
+    assert len(rest.splitlines()) == 3
+    assert whole.endswith(rest)

@@ -53,8 +53,9 @@ _GENERATOR = b"epoch_num_random_samples"
 _HARMLESS = frozenset({"Assert", "Print", "PrintV2", "ReadFile", "MatchingFiles", "LookupTableFindV2", "NoOp"})
 
 
-#: Passes over each seeded data set that have begun.
+#: Passes over each seeded data set that have begun; those that graphs begin are counted by a variable.
 _passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_passes_in_graphs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 @dataclass
@@ -78,19 +79,57 @@ def patch() -> None:
     def create(iterator: Any, dataset: Any) -> None:
         parts = list(_parts(dataset))
         if context.executing_eagerly() and any(map(_is_stateful, parts)):
-            with ops.init_scope():
-                taken = resource_variable_ops.ResourceVariable(0, dtype=tf.int64, trainable=False, name="taken")
+            taken = _variable("taken")
             _counted[iterator] = _Counted(dataset, taken)
             plain(iterator, _counting(dataset, taken))
         else:
             plain(iterator, dataset)
-        for one in parts:
-            if isinstance(one, _SEEDED):
-                _passes[one] = _passes.get(one, 0) + 1
-        if _is_late(dataset):
-            _over_late.setdefault(dataset, weakref.WeakSet()).add(iterator)
+        _begin_pass(dataset)
+        if dataset in _over_late:
+            _over_late[dataset].add(iterator)
 
     OwnedIterator._create_iterator = create
+    for name in ("reduce", "get_single_element"):  # by `reduce` a graph goes through a `for` loop over a data set
+        _count_passes(name)
+
+
+def _count_passes(name: str) -> None:
+    plain = getattr(Dataset, name)
+
+    @wraps(plain)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _begin_pass(self)
+        return plain(self, *args, **kwargs)
+
+    setattr(Dataset, name, method)
+
+
+def _begin_pass(dataset: Any) -> None:
+    """Note that it begins, now or whenever the graph that is being made is run; what a graph makes itself begins anew each time."""
+    parts = [one for one in _parts(dataset) if isinstance(one._variant_tensor, ops.EagerTensor)]
+    within = {id(inner) for one in parts for inner in one._inputs()}
+    for one in parts:
+        if id(one) not in within and _is_late(one):
+            _over_late.setdefault(one, weakref.WeakSet())
+    for one in parts:
+        if not isinstance(one, _SEEDED):
+            continue
+        if context.executing_eagerly():
+            _passes[one] = _passes.get(one, 0) + 1
+        else:
+            if one not in _passes_in_graphs:
+                _passes_in_graphs[one] = _variable("passes")
+            _passes_in_graphs[one].assign_add(1)
+
+
+def _num_passes(dataset: Any) -> int:
+    in_graphs = _passes_in_graphs.get(dataset)
+    return _passes.get(dataset, 0) + (int(in_graphs.numpy()) if in_graphs is not None else 0)
+
+
+def _variable(name: str) -> Any:
+    with ops.init_scope():
+        return resource_variable_ops.ResourceVariable(0, dtype=tf.int64, trainable=False, name=name)
 
 
 def _counting(dataset: Any, taken: Any) -> Any:
@@ -150,7 +189,7 @@ class DatasetHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["parts"] = walk.children(obj._inputs())
         if isinstance(obj, _SEEDED):
-            node["passes"] = _passes.get(obj, 0)
+            node["passes"] = _num_passes(obj)
         if obj in _over_late and not _over_late[obj]:
             raise CaptureError(
                 "how often its shuffling has begun, only an iterator over it can tell, and none is in use"
@@ -162,7 +201,7 @@ class DatasetHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         for ref, one in zip(node["parts"], obj._inputs(), strict=True):
             restore.value(ref, one)
-        missing = node.get("passes", 0) - _passes.get(obj, 0)
+        missing = node.get("passes", 0) - _num_passes(obj)
         if missing < 0:
             raise RestoreError(f"{restore.path_of(node)}: more passes over it have begun than before")
         for _ in range(missing):
