@@ -31,16 +31,16 @@ from detrain import instfile
 Parts = Mapping[str, Mapping[int, str]]
 
 
-class _OwnImport:
+class _OwnImport(threading.local):
     """While this thread imports what detrain itself needs: that may lie anywhere on sys.path, and is nobody's training script."""
 
-    thread: int | None = None
+    is_on = False
 
     def __enter__(self) -> None:
-        self.thread = threading.get_ident()
+        self.is_on = True
 
     def __exit__(self, *_: object) -> None:
-        self.thread = None
+        self.is_on = False
 
 
 _own_import = _OwnImport()
@@ -175,7 +175,7 @@ class UserFinder:
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec with our loader, or None: then Python goes on as without us."""
-        if fullname.partition(".")[0] in sys.stdlib_module_names or _own_import.thread == threading.get_ident():
+        if fullname.partition(".")[0] in sys.stdlib_module_names or _own_import.is_on:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if (

@@ -225,9 +225,8 @@ class IteratorHandler(Handler):
         except tf.errors.FailedPreconditionError as error:
             raise CaptureError(f"TensorFlow cannot save its position: {error.message.rpartition(' [Op:')[0]}") from None
         content = tf.io.serialize_tensor(state).numpy()
-        if any(obj in iterators for iterators in _over_late.values()) and not _tells_generators(
-            content, _dataset_of(obj)
-        ):
+        dataset = _dataset_of(obj)
+        if dataset in _over_late and not _tells_generators(content, dataset):
             raise CaptureError("it has come to its end, and does not tell any more how often its shuffling has begun")
         walk.array(node, np.frombuffer(content, dtype=np.uint8))
 
@@ -308,4 +307,5 @@ def _set(iterator: Any, state: Any) -> None:
 
 def _tells_generators(content: bytes, dataset: Any) -> bool:
     """True if a state holds all generators of seeds: what has come to its end holds nothing of what it was made of."""
-    return content.count(_GENERATOR) >= sum(isinstance(one, _SEEDED) for one in _parts(dataset))
+    parts = _parts(dataset) if dataset is not None else ()
+    return content.count(_GENERATOR) >= sum(isinstance(one, _SEEDED) for one in parts)

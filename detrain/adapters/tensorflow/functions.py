@@ -39,9 +39,8 @@ class Trace:
     label: str  # what TensorFlow calls it
     signature: str = ""
     function: weakref.ref[Any] | None = None  # the `Function`, if it is one's
-    name: str = (
-        ""  # from the first generator in it on: those without any need none, and a resume need not trace them again
-    )
+    #: Given with the first generator in it: a trace without any needs none, and a resume need not make it again.
+    name: str = ""
     function_name: str = ""
     is_widened: bool = False  # TensorFlow may trace for wider shapes than those given, by what it has traced before
     makes_variables: bool = False
