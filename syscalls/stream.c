@@ -13,13 +13,14 @@
 #include <unistd.h>
 
 #define GOLDEN UINT64_C(0x9e3779b97f4a7c15) /* 2^64 / golden ratio: the increment of SplitMix64 */
-#define THREADS UINT64_C(0x7468726561647321) /* likewise the stream of threads that are not Python's */
+#define THREADS UINT64_C(0x7468726561647321) /* keeps the streams of threads apart from the main one, and from each other */
 #define CHILD UINT64_C(0x646574726169626e)  /* keeps children's keys out of the parent's output */
 
 static enum { UNKNOWN, OFF, ON } state; /* leaves UNKNOWN once, while the loader still runs alone */
-static uint64_t key;                    /* written at load and in a forked child's first thread, nowhere else */
-static _Atomic uint64_t position;       /* bytes handed out so far */
-static _Atomic uint64_t position_of_threads; /* the same, of the other stream */
+static _Atomic uint64_t key;            /* written at load, in a forked child's first thread, and by `entropy_key` */
+/* Whose stream: the main thread's, that of Python's other threads, that of threads which the interpreter does not know. */
+enum { MAIN, PYTHONS, LIBRARIES, NUM_STREAMS };
+static _Atomic uint64_t position[NUM_STREAMS]; /* bytes handed out so far */
 static _Atomic uint64_t num_children;   /* forks and execs begun so far */
 static _Thread_local uint64_t fork_ordinal; /* survives into the child, which has only the forking thread */
 
@@ -37,24 +38,24 @@ static uint64_t key_of_text(const char *text) {
     return mix(hash + GOLDEN);
 }
 
-/* True in a thread that the interpreter of this process does not know: one of a library's, which comes to draw when it likes. What it takes
- * must not lie among what the script draws. */
-static int is_of_library(void) {
+/* Only the main thread comes to draw at the same moments in each attempt. What others take (a queue's feeder, a library's pool) must not
+ * lie among what it draws; and what a library's threads take not among what the script's own threads do. */
+static int whose_stream(void) {
     static void *(*_Atomic found)(void);
     static _Atomic int has_looked;
-    if (NEXT(syscall)(SYS_gettid) == (long)NEXT(getpid)()) return 0;
+    if (NEXT(syscall)(SYS_gettid) == (long)NEXT(getpid)()) return MAIN;
     if (!has_looked) { /* by now the interpreter has been loaded, if there is one */
         found = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
         has_looked = 1;
     }
     void *(*this_state)(void) = found;
-    return this_state != NULL && this_state() == NULL;
+    return this_state == NULL || this_state() == NULL ? LIBRARIES : PYTHONS;
 }
 
 void detrain_fill(void *out, size_t num_bytes) {
-    int is_other = is_of_library();
-    uint64_t stream = is_other ? mix(key ^ THREADS) : key;
-    uint64_t at = atomic_fetch_add(is_other ? &position_of_threads : &position, num_bytes);
+    int whose = whose_stream();
+    uint64_t stream = whose == MAIN ? key : mix(key ^ (THREADS + (uint64_t)whose));
+    uint64_t at = atomic_fetch_add(&position[whose], num_bytes);
     unsigned char *to = out;
     while (num_bytes > 0) {
         uint64_t word = mix(stream ^ mix((at / 8 + 1) * GOLDEN));
@@ -78,12 +79,14 @@ uint64_t detrain_child_key(uint64_t ordinal) { return mix(mix(key ^ CHILD) + ord
 
 static void before_fork(void) { fork_ordinal = detrain_next_child(); }
 
-static void after_fork_in_child(void) {
-    key = detrain_child_key(fork_ordinal);
-    atomic_store(&position, 0);
-    atomic_store(&position_of_threads, 0);
+/* What is drawn from now on is a function of this key. */
+static void begin(uint64_t with) {
+    key = with;
+    for (int whose = 0; whose < NUM_STREAMS; whose++) atomic_store(&position[whose], 0);
     atomic_store(&num_children, 0);
 }
+
+static void after_fork_in_child(void) { begin(detrain_child_key(fork_ordinal)); }
 
 /* Also called by the first question, which may come from another library's constructor before ours has run. */
 __attribute__((constructor)) static void load(void) {
@@ -133,7 +136,7 @@ void *detrain_next(const char *name, void **slot) {
 /* For checkpoints: {bytes handed out, children made}. 1 when the stream is active; else 0, and OUT is zero. */
 EXPORT int detrain_entropy_tell(uint64_t out[2]) {
     int active = detrain_is_active();
-    out[0] = active ? atomic_load(&position) : 0;
+    out[0] = active ? atomic_load(&position[MAIN]) : 0;
     out[1] = active ? atomic_load(&num_children) : 0;
     return active;
 }
@@ -141,11 +144,23 @@ EXPORT int detrain_entropy_tell(uint64_t out[2]) {
 /* Go to a state that `tell` gave in a process of the same seed and ancestry. 0 when the stream is not active. */
 EXPORT int detrain_entropy_seek(const uint64_t in[2]) {
     if (!detrain_is_active()) return 0;
-    atomic_store(&position, in[0]);
+    atomic_store(&position[MAIN], in[0]);
     atomic_store(&num_children, in[1]);
     return 1;
 }
 
-/* The same for the stream of threads that are not Python's: bytes handed out. */
-EXPORT uint64_t detrain_entropy_of_threads_tell(void) { return atomic_load(&position_of_threads); }
-EXPORT void detrain_entropy_of_threads_seek(uint64_t to) { atomic_store(&position_of_threads, to); }
+/* The same for threads: bytes handed out to {Python's others, those that the interpreter does not know}. */
+EXPORT void detrain_entropy_of_threads_tell(uint64_t out[2]) {
+    out[0] = atomic_load(&position[PYTHONS]);
+    out[1] = atomic_load(&position[LIBRARIES]);
+}
+
+EXPORT void detrain_entropy_of_threads_seek(const uint64_t in[2]) {
+    atomic_store(&position[PYTHONS], in[0]);
+    atomic_store(&position[LIBRARIES], in[1]);
+}
+
+/* Draw from the beginning of other streams, told by two numbers: for a process that works on one of many numbered pieces. */
+EXPORT void detrain_entropy_key(const uint64_t of[2]) {
+    if (detrain_is_active()) begin(mix(mix(of[0] ^ CHILD) + mix(of[1] + GOLDEN)));
+}

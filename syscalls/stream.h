@@ -1,4 +1,4 @@
-/* The one seeded stream of bytes of this process, and what the files beside this one share. */
+/* The seeded streams of bytes of this process, and what the files beside this one share. */
 #ifndef DETRAIN_STREAM_H
 #define DETRAIN_STREAM_H
 
@@ -19,7 +19,7 @@ void *detrain_next(const char *name, void **slot);
 int detrain_answers(const void *caller);
 int detrain_is_active(void);
 
-/* The next NUM_BYTES of the stream. Takes no lock: safe in threads, after a fork and in signal handlers. */
+/* The next NUM_BYTES of this thread's stream. Takes no lock: safe in threads, after a fork and in signal handlers. */
 void detrain_fill(void *out, size_t num_bytes);
 
 /* The ordinal of a new child of this process, and the key that follows from it. */

@@ -15,6 +15,7 @@ Every adapter is a module with the same functions, loaded when the script has lo
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 #: Framework to the module that knows it.
@@ -45,3 +46,5 @@ class Settings:
 
     seed: int
     is_deterministic: bool
+    #: Lets this process draw from streams of entropy that are a function of two numbers alone; can be pickled.
+    key_entropy: Callable[[int, int], None]

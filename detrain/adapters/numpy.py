@@ -174,45 +174,48 @@ class GeneratorHandler(Handler):
     is_last = True
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["bits"] = walk.child(_bits_of(obj), ".bit_generator")
         if isinstance(obj, np.random.RandomState):
+            # The bit generator's, and half a pair of normal numbers.
             node["state"] = encode_state(obj.get_state(legacy=False))
-        else:
-            node["bits"] = walk.child(obj.bit_generator, ".bit_generator")
 
     def fingerprint(self, obj: Any) -> bytes:
         _, words, position, has_gauss, gauss = obj.get_state()
         return bytes(words.data) + f"{position} {has_gauss} {gauss}".encode()
 
     def build(self, node: Node, restore: Restore) -> Any:
-        if "state" in node:
-            return np.random.RandomState(0)
-        return np.random.Generator(restore.value(node["bits"]))
+        made = np.random.RandomState if "state" in node else np.random.Generator
+        return made(restore.value(node["bits"]))
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
-            return False
-        if "state" in node:
-            return bool(live.get_state(legacy=False)["bit_generator"] == node["state"]["bit_generator"])
-        return restore.value(node["bits"], live.bit_generator) is live.bit_generator
+        return super().is_twin(live, node, restore) and restore.value(node["bits"], _bits_of(live)) is _bits_of(live)
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if "state" in node:
             obj.set_state(decode_state(node["state"]))
 
 
+def _bits_of(generator: Any) -> Any:
+    return generator._bit_generator if isinstance(generator, np.random.RandomState) else generator.bit_generator
+
+
 class BitGeneratorHandler(Handler):
-    """PCG64, MT19937, Philox, SFC64: their `state` dict is all of it."""
+    """PCG64, MT19937, Philox, SFC64: their `state` dict, and the sequence of seeds that `spawn` goes on in."""
 
     kind = "numpy.random.BitGenerator"
     is_last = True
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["state"] = encode_state(obj.state)
+        node["seeds"] = walk.child(obj.seed_seq, ".seed_seq")
 
     def build(self, node: Node, restore: Restore) -> Any:
         return restore.find_type(node)(0)
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        seeds = restore.value(node["seeds"], obj.seed_seq)
+        if seeds is not obj.seed_seq:
+            obj.__setstate__((obj.state, seeds))
         obj.state = decode_state(node["state"])
 
 
@@ -307,8 +310,9 @@ register(ArrayHandler(), np.ndarray)
 register(ScalarHandler(), np.generic)
 register(RowHandler(), np.void)
 register(GeneratorHandler(), np.random.Generator, np.random.RandomState)
-register(BitGeneratorHandler(), np.random.BitGenerator)
-for _cls in derived_from(np.dtype):  # each kind is a class of its own, written in C
+# Of these, each kind is a class of its own, written in C; the registry asks for such by themselves.
+register(BitGeneratorHandler(), *derived_from(np.random.BitGenerator))
+for _cls in derived_from(np.dtype):
     register_value(_cls, lambda v: (dtype_text(v),), text_dtype)
 
 

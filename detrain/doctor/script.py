@@ -35,20 +35,29 @@ CALLS = {
     "socket.gethostname": ("note", "differs on another machine", "keep it out of names and seeds"),
     "platform.node": ("note", "differs on another machine", "keep it out of names and seeds"),
     "uuid.uuid1": ("risk", "mixes in the process id", "use uuid4, which is answered from the seeded stream"),
-    "time.perf_counter": ("note", "is not answered again to a resumed attempt", "use it for durations only"),
-    "time.perf_counter_ns": ("note", "is not answered again to a resumed attempt", "use it for durations only"),
-    "time.monotonic": ("note", "is not answered again to a resumed attempt", "use it for durations only"),
+    "concurrent.futures.as_completed": ("breaks", "gives results in the order of their timing", "go through the futures in order"),
+    "concurrent.futures.ThreadPoolExecutor": (
+        "risk", "runs threads in an order that differs from run to run, and with it what they draw and add up",
+        "let them return results, and use those in order"),
+    "multiprocessing.pool.ThreadPool": (
+        "risk", "runs threads in an order that differs from run to run, and with it what they draw and add up",
+        "let them return results, and use those in order"),
+    "numpy.empty": ("risk", "holds what was in that memory before, until it is written to", "np.zeros, unless every element is written"),
+    "numpy.empty_like": (
+        "risk", "holds what was in that memory before, until it is written to", "np.zeros_like, unless every element is written"),
+    **dict.fromkeys(
+        ("subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_output", "os.system", "os.popen"),
+        ("note", "starts a program, whose clock and random numbers are its own", "keep its output in a file")),
     "os.listdir": ("note", "is sorted under detrain, and by chance under python", "sort it in the script as well"),
     "os.scandir": ("note", "is sorted under detrain, and by chance under python", "sort it in the script as well"),
     "glob.glob": ("note", "is sorted under detrain, and by chance under python", "sort it in the script as well"),
-    "time.time": (
-        "note", "is answered to set-up code as in the first attempt; in the loop it is the real clock",
-        "nothing, unless numbers in the loop hang on it"),
 }  # fmt: skip
 
 _SEEDING = ("seed", "manual_seed", "manual_seed_all", "default_rng", "Random", "RandomState", "SeedSequence")
-_UNANSWERED = ("time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.monotonic_ns", "time.process_time")
-_CLOCKS = (*_UNANSWERED, "time.time", "time.time_ns", "datetime.datetime.now")
+_CLOCKS = (
+    "time.time", "time.time_ns", "datetime.datetime.now", "time.perf_counter", "time.perf_counter_ns", "time.monotonic",
+    "time.monotonic_ns", "time.process_time", "time.process_time_ns",
+)  # fmt: skip
 _UPDATES = ("step", "backward", "apply_gradients", "train_on_batch", "fit")
 _SORTS = ("sorted", "set", "frozenset", "len", "sum", "max", "min")
 
@@ -141,9 +150,10 @@ class _Reading:
             level, what, advice = known
             yield self._finding(level, node, f"{name} {what}", advice)
         if name.rpartition(".")[2] in _SEEDING:
-            for clock in self._calls_in(node, _UNANSWERED):
+            for clock in self._calls_in(node, _CLOCKS):
                 yield self._finding(
-                    "breaks", node, f"a seed from {clock}, which differs in each attempt", "seed from a number, or from time.time()"
+                    "risk", node, f"a seed from {clock}: a resumed attempt is told the same again, another run is not",
+                    "seed from a number",
                 )  # fmt: skip
         if name == "torch.compile" and any("max-autotune" in ast.unparse(one.value) for one in node.keywords):
             yield self._finding("breaks", node, "kernels are chosen by timing them", "leave out mode='max-autotune'")

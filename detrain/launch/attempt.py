@@ -255,7 +255,7 @@ class Attempt:
             setattr(builtins, f"__detrain_{name}__", function)
         random.seed(self.request["seed"])
         session.files.rewind(is_resuming=self.resume.is_pending)
-        settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"])
+        settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"], preload.key_entropy)
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
         os.register_at_fork(after_in_child=self._stop)
@@ -266,7 +266,7 @@ class Attempt:
         if self.frameworks.entropy is not None:
             # What the launch has taken is none of the script's, and may be more in this attempt than in another.
             preload.set_entropy_state((0, 0))
-            preload.set_entropy_of_threads(0)
+            preload.set_entropy_of_threads((0, 0))
         else:
             warn(
                 "no-preload",

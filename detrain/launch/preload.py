@@ -79,21 +79,30 @@ def set_entropy_state(state: tuple[int, int]) -> None:
         )
 
 
-def entropy_of_threads() -> int:
-    """Where the stream stands from which threads draw that are not Python's: bytes handed out."""
+def entropy_of_threads() -> tuple[int, int]:
+    """Where the streams of threads stand: bytes handed out to Python's but the main one, and to those that Python does not know."""
+    state = _State()
     tell = function("detrain_entropy_of_threads_tell")
-    if tell is None:
-        return 0
-    tell.argtypes, tell.restype = [], ctypes.c_uint64
-    return int(tell())
+    if tell is not None:
+        tell.restype = None
+        tell(state)
+    return state[0], state[1]
 
 
-def set_entropy_of_threads(position: int) -> None:
+def set_entropy_of_threads(state: tuple[int, int]) -> None:
     """Set what `entropy_of_threads` returned."""
-    seek = function("detrain_entropy_of_threads_seek", ctypes.c_uint64)
+    seek = function("detrain_entropy_of_threads_seek")
     if seek is not None:
         seek.restype = None
-        seek(position)
+        seek(_State(*state))
+
+
+def key_entropy(first: int, second: int) -> None:
+    """Begin other streams in this process, a function of two unsigned 64-bit numbers alone; nothing if no library answers."""
+    begin = function("detrain_entropy_key")
+    if begin is not None:
+        begin.restype = None
+        begin(_State(first, second))
 
 
 def own_folder(path: str) -> None:

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from detrain.report.history import History
-from detrain.report.metrics import Series
+from detrain.report.metrics import BATCHES, Series
 
 _COLORS = ("#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#0891b2")
 _KILL = "#dc2626"
@@ -38,14 +38,14 @@ def losses(history: History) -> go.Figure | None:
 
 
 def metric(series: Series, history: History) -> go.Figure:
-    """One metric that the script printed."""
+    """One metric that the script printed or wrote down."""
     points = _thinned(list(zip(series.x, series.values, strict=True)))
     x, y = zip(*points, strict=True)
     mode = "lines+markers" if len(points) < 80 else "lines"
     figure = go.Figure(go.Scatter(x=x, y=y, mode=mode, name=series.name, line={"color": _COLORS[0], "width": 1.5}))
-    if not series.is_counted:
+    if series.over == BATCHES:
         _mark_resumes(figure, history)
-    return _styled(figure, "times printed" if series.is_counted else "batches", series.name, height=240)
+    return _styled(figure, series.over, series.name, height=240)
 
 
 def life(history: History) -> go.Figure | None:

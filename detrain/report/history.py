@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import CheckpointError, UsageError
-from detrain.report.metrics import Series, series_of
+from detrain.report import logged, metrics
+from detrain.report.metrics import Series
 from detrain.store import ledger as ledger_file
 from detrain.store import listing, printed
 from detrain.store.directory import RunDirectory
@@ -40,7 +41,8 @@ class History:
     facts: dict[str, Any]  # what the bits depend on, of the latest checkpoint
     ledger: Ledger
     attempts: list[Attempt]
-    metrics: list[Series]
+    printed: list[Series]
+    logged: list[Series]
     verified: dict[str, Any] | None
     damage: str  # of the ledger
 
@@ -80,7 +82,8 @@ def read(path: Path) -> History:
         facts=checkpoints[0].meta["facts"] if checkpoints else {},
         ledger=ledger,
         attempts=_attempts(ledger),
-        metrics=series_of(printed.read(path / printed.NAME), ledger),
+        printed=metrics.series_of(printed.read(path / printed.NAME), ledger),
+        logged=logged.series_of(path),
         verified=json.loads(verified.read_text(encoding="utf-8")) if verified.exists() else None,
         damage=damage,
     )

@@ -22,7 +22,7 @@ _PAIRS = (
 #: Characters of a line that are looked at.
 _LONGEST = 2000
 #: Names of counters: they say where, not how good.
-_COUNTERS = {
+COUNTERS = {
     "epoch",
     "epochs",
     "ep",
@@ -39,15 +39,18 @@ _COUNTERS = {
 }
 
 
+#: What a series is over, if it can be told: how many had ended.
+BATCHES = "batches"
+
+
 @dataclass
 class Series:
     """The values of one metric."""
 
     name: str
-    #: Batches ended, or with `is_counted` the ordinal of the value among the metric's own.
-    x: list[int] = field(default_factory=list)
+    x: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
-    is_counted: bool = False
+    over: str = BATCHES  # what x counts
 
 
 class _Clock:
@@ -77,7 +80,7 @@ def numbers_in(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for pattern in _PAIRS:
         for name, number in pattern.findall(text[:_LONGEST]):
-            if name.rpartition(" ")[2].lower() not in _COUNTERS:
+            if name.rpartition(" ")[2].lower() not in COUNTERS:
                 found.setdefault(name, float(number))
     return found
 
@@ -103,6 +106,6 @@ def series_of(lines: Iterable[Line], ledger: Ledger) -> list[Series]:
 def _series(name: str, points: list[tuple[int | None, float]]) -> Series:
     placed = {at: value for at, value in points if at is not None}
     if len(placed) * 2 < len(points):
-        return Series(name, list(range(len(points))), [value for _, value in points], is_counted=True)
+        return Series(name, list(range(len(points))), [value for _, value in points], "times printed")
     order = sorted(placed)
-    return Series(name, order, [placed[at] for at in order])
+    return Series(name, list(order), [placed[at] for at in order])

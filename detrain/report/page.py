@@ -10,6 +10,7 @@ from typing import Any
 
 from detrain.errors import UsageError
 from detrain.report.history import History, read
+from detrain.report.metrics import Series
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -104,19 +105,26 @@ def _curves(history: History) -> Iterable[str]:
     loss = figures.losses(history)
     if loss is not None:
         yield "<p class=quiet>Every loss that gradients were computed of.</p>" + _figure(loss)
-    moving = [one for one in history.metrics if len(set(one.values)) > 1]
+    yield from _metrics(history, history.printed, "Numbers with a name in what the script printed.")
+    yield from _metrics(history, history.logged, "Numbers in the tables that the script wrote.")
+    if loss is None and not history.printed and not history.logged:
+        yield "<p>No loss is on record, and the script printed no number with a name.</p>"
+
+
+def _metrics(history: History, found: list[Series], what: str) -> Iterable[str]:
+    from detrain.report import figures
+
+    moving = [one for one in found if len(set(one.values)) > 1]
     shown = moving[: figures.MOST_METRICS]
     if shown:
-        yield "<p class=quiet>Numbers with a name in what the script printed.</p>"
+        yield f"<p class=quiet>{what}</p>"
         yield f"<div class=pair>{''.join(_figure(figures.metric(one, history)) for one in shown)}</div>"
     left_out = [one.name for one in moving[figures.MOST_METRICS :]]
     if left_out:
-        yield f"<p class=quiet>Also printed: {escape(', '.join(left_out))}.</p>"
-    constant = [f"{one.name} {one.values[0]:g}" for one in history.metrics if len(set(one.values)) == 1]
+        yield f"<p class=quiet>Also there: {escape(', '.join(left_out))}.</p>"
+    constant = [f"{one.name} {one.values[0]:g}" for one in found if len(set(one.values)) == 1]
     if constant:
         yield f"<p class=quiet>The same throughout: {escape(', '.join(constant))}.</p>"
-    if loss is None and not shown:
-        yield "<p>No loss is on record, and the script printed no number with a name.</p>"
 
 
 def _life(history: History) -> Iterable[str]:
@@ -203,7 +211,7 @@ def _surroundings(history: History) -> Iterable[str]:
         "checkpoints": f"--every {history.record['every']}",
         **history.facts,
         "processors": machine.get("processors", ""),
-        "set by the user": machine.get("variables", ""),
+        "set by the user": ", ".join(f"{name}={value}" for name, value in machine.get("variables", {}).items()),
     }
     yield _table(
         ["", ""], [[name, value if isinstance(value, str) else json.dumps(value)] for name, value in found.items()]

@@ -93,7 +93,12 @@ def _after_another_way(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> dict
 
 def format_result(found: dict[str, Any]) -> str:
     """As a person reads it."""
-    lines = [f"  operators: the first {found['number']} are the same"]
+    number = found["number"]
+    lines = [
+        f"  operators: the first {number} are the same"
+        if number > 1
+        else f"  operators: {('none', 'the first')[number]} is the same"
+    ]
     what, one, other = found["what"], found["a"], found["b"]
     if what == "output":
         lines.append(f"  then {_describe(one)} gives something else in B of the same inputs{_elsewhere(one, other)}")

@@ -212,5 +212,5 @@ def _summary(result: dict[str, Any]) -> str:
     end = "to its end" if result["is_finished"] else "as far as it came"
     return (
         f"proved: the run was done again {end}, in {len(rows)} segments; {compared} records of the ledger, {checkpoints} checkpoints and "
-        f"{files} files of the script have the same bits"
+        f"{files} files of the script, as far as the last segment writes them, have the same bits"
     )

@@ -49,21 +49,25 @@ class Loop:
 
     __slots__ = (
         "__weakref__", "children", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted", "iteration",
-        "ordinal", "parent", "session", "site", "start_iteration", "start_point", "ticker",
+        "ordinals", "parent", "session", "site", "start_iteration", "start_point", "ticker",
     )  # fmt: skip
 
-    def __init__(self, session: Session, site: Site, parent: Loop | None, ordinal: int, frame_address: int) -> None:
+    def __init__(
+        self, session: Session, site: Site, parent: Loop | None, ordinals: list[int], frame_address: int
+    ) -> None:
         self.session = session
         self.site = site
         self.parent = parent
-        self.ordinal = ordinal
+        #: How many entries of the site came before this one in the present iteration of each loop around it, from the innermost on,
+        #: and in the whole attempt.
+        self.ordinals = ordinals
         self.frame_address = frame_address
         self.iteration = -1
         self.gradient_at = -1  # the last iteration in which gradients were computed
         self.is_exhausted = False
         #: The loop that was on top when this one, beside it, went on: it may be running still.
         self.interrupted: Loop | None = None
-        #: Entries of inner loops in the present iteration, by site.
+        #: Entries of loops within, at any depth, in the present iteration, by site.
         self.children: dict[Site, int] = {}
         #: The last checkpoint taken at this loop's header (file name), and those that lead past the inner loops that have
         #: ended in the present iteration.
@@ -118,6 +122,22 @@ class Loop:
     def mark(self, name: str) -> None:
         """A checkpoint of this name stands at the loop's header."""
         self.start_point, self.start_iteration, self.finished = name, self.iteration, []
+
+    @property
+    def nest_parent(self) -> Loop | None:
+        """The innermost loop of the nest around this one. Others between the two count for nothing: a later attempt does not see them."""
+        loop = self.parent
+        while loop is not None and not loop.site.part:
+            loop = loop.parent
+        return loop
+
+    @property
+    def ordinal(self) -> int:
+        """Of this entry of its site, in the present iteration of the `nest_parent`."""
+        number, loop = 0, self.parent
+        while loop is not None and not loop.site.part:
+            number, loop = number + 1, loop.parent
+        return self.ordinals[number]
 
     @property
     def is_marked(self) -> bool:

@@ -96,12 +96,11 @@ class Resume:
                 f"{target.name} was taken in {meta['call_path']}, but the loop is now reached through {around.call_path()}"
             )
         self._set_loop(loop, meta)
-        if os.path.isdir(meta["folder"]) and os.getcwd() != meta["folder"]:
-            os.chdir(meta["folder"])
         session.frameworks.set_flags(meta["flags"])
 
         def put_back_files() -> None:
             session.files.put_back(meta["files"], is_trusting=self.is_trusting)
+            self._go_to(meta["folder"])  # the loop may have made it
 
         session.frameworks.wait()
         doubtful = gather.restore(
@@ -114,7 +113,7 @@ class Resume:
         session.frameworks.set_flags(meta["flags"])  # restoring has registered hooks, which are counted
         if meta["entropy"] and session.frameworks.entropy is not None:
             session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
-            session.frameworks.entropy.set_entropy_of_threads(meta.get("entropy_of_threads", 0))
+            session.frameworks.entropy.set_entropy_of_threads(tuple(meta["entropy_of_threads"]))
         loop.mark(target.name)
         session.restart_at(meta)
         if session.frameworks.clocks is not None:
@@ -123,6 +122,14 @@ class Resume:
         self._targets.pop(0)
         if not self._targets:
             self._finish(session, checkpoint)
+
+    def _go_to(self, folder: str) -> None:
+        if os.getcwd() == folder:
+            return
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise RestoreError(f"the working folder of the training cannot be entered: {error}") from None
 
     def _set_aside(self, session: Session, target: Checkpoint) -> str:
         """Let later attempts pass over a checkpoint that held too little; says so."""

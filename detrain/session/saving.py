@@ -103,7 +103,7 @@ class Saver:
             "facts": session.frameworks.facts(),
             "flags": session.frameworks.flags(),
             "entropy": list(entropy or []),
-            "entropy_of_threads": session.frameworks.entropy.entropy_of_threads() if entropy is not None else 0,
+            "entropy_of_threads": list(session.frameworks.entropy.entropy_of_threads()) if entropy is not None else [],
             "clocks": session.frameworks.clocks.tell() if session.frameworks.clocks is not None else [],
             "folder": os.getcwd(),
             "files": session.files.capture(),

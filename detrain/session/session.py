@@ -238,11 +238,13 @@ class Session:
         if not site.part and parent is not None and parent.site.part == "batch":
             return None  # inside a batch nothing is of interest any more
         self._finish_sibling(parent)
-        children = self._root_children if parent is None else parent.children
-        ordinal = children.get(site, 0)
-        children[site] = ordinal + 1
+        around = [] if parent is None else [one.children for one in reversed(parent.path)]
+        ordinals = []
+        for children in (*around, self._root_children):
+            ordinals.append(children.get(site, 0))
+            children[site] = ordinals[-1] + 1
         self._lull = None
-        self.top = Loop(self, site, parent, ordinal, address(frame))
+        self.top = Loop(self, site, parent, ordinals, address(frame))
         self._is_looking = self._is_looking or not site.part
         return self.top
 
@@ -258,11 +260,12 @@ class Session:
 
     def _finish_sibling(self, parent: Loop | None) -> None:
         """A loop beside an earlier one is entered: what led to the end of the earlier one is needed to get here again."""
-        before = self.top
-        while before is not None and before.parent is not parent:
-            before = before.parent
-        if before is not None and before.site.part:
-            (self._root_finished if parent is None else parent.finished).extend(before.way_here())
+        ended, before = None, self.top
+        while before is not None and before is not parent:
+            ended, before = (before if before.site.part else ended), before.parent
+        if ended is not None and before is parent:
+            outer = ended.nest_parent
+            (self._root_finished if outer is None else outer.finished).extend(ended.way_here())
 
     def _site(self, filename: str, line: int) -> Site:
         site = self._sites.get((filename, line))
@@ -302,7 +305,7 @@ class Session:
             self._at_epoch(loop, now_s)
 
     def _at_batch(self, loop: Loop, now_s: float) -> None:
-        outer = loop.parent
+        outer = loop.nest_parent
         if outer is None and self.policy.without_epochs():
             warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
         is_near = outer is None or outer.is_marked
@@ -314,7 +317,7 @@ class Session:
             self._save(loop)
         elif self.recorder is not None and self.recorder.looks:
             self._look_again(loop)
-        self._is_looking = self._is_looking and not is_settled(loop, outer)
+        self._is_looking = self._is_looking and not is_settled(loop, loop.parent)
         self._begin_batch()
         self._find_lull(loop, is_near=is_near)
 
@@ -363,9 +366,10 @@ class Session:
         if self.resume.is_pending or not self._may_save(loop):
             return
         now_s = monotonic()
-        if loop.parent is None and self.recorder is not None:
+        is_outermost = loop.nest_parent is None
+        if is_outermost and self.recorder is not None:
             self._record(loop, now_s, must=True)
-        if self.policy.is_due_at_end(loop.parent is None, now_s) or self._is_goal(loop):
+        if self.policy.is_due_at_end(is_outermost, now_s) or self._is_goal(loop):
             self._save(loop)
         else:
             self._look_again(loop)

@@ -122,11 +122,10 @@ class ClassHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["name"] = type_name(obj)
-        if is_local(obj):
-            node["data"] = walk.attributes((self._own(obj) | self._special(obj)).items())
-            node["parts"] = walk.children(obj.__bases__)
-        elif is_user_module(obj.__module__):
+        if is_local(obj) or is_user_module(obj.__module__):
             node["data"] = walk.attributes(self._own(obj).items())
+        if is_local(obj):
+            node["parts"] = walk.children(obj.__bases__)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return issubclass(type(live), type) and type_name(live) == node["name"]
@@ -147,7 +146,6 @@ class ClassHandler(Handler):
             return
         live = self._own(obj)
         if "parts" in node:
-            live |= self._special(obj)
             restore.values(node["parts"], obj.__bases__)  # they hold state as well
         for name, ref in node["data"]:
             value = restore.value(ref, live.get(name, MISSING))
@@ -157,15 +155,10 @@ class ClassHandler(Handler):
             type.__delattr__(obj, name)
 
     def _own(self, obj: Any) -> dict[str, Any]:
-        return {name: without_own(value) for name, value in vars(obj).items() if _is_data(name, value)}
-
-    def _special(self, obj: Any) -> dict[str, Any]:
-        """Methods with names like `__len__`, and `__slots__`."""
         return {
-            name: value
+            name: without_own(value)
             for name, value in vars(obj).items()
-            if _is_dunder(name)
-            and (isinstance(value, (types.FunctionType, classmethod, staticmethod)) or name in _SPECIAL)
+            if _is_data(name, value) or _is_special(name, value)
         }
 
 
@@ -177,6 +170,12 @@ _NOT_DATA = (
 
 def _is_dunder(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
+
+
+def _is_special(name: str, value: Any) -> bool:
+    """A method with a name like `__len__`, or `__slots__`."""
+    is_method = isinstance(value, (types.FunctionType, classmethod, staticmethod))
+    return _is_dunder(name) and (is_method or name in _SPECIAL)
 
 
 def _is_data(name: str, value: Any) -> bool:
@@ -536,7 +535,7 @@ register(ObjectHandler())
 register(UnrestoredHandler(), Unrestored)
 register(OpaqueHandler())
 register(BesideHandler())
-register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "numpy:ufunc")
+register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "ctypes:CDLL", "numpy:ufunc")
 # Have threads of their own, which draw on the terminal and read nothing.
 register_name(KeptHandler(), "rich.progress:_TrackThread", "rich.live:Live")
 register(NamespaceHandler(), types.SimpleNamespace)

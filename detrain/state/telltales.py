@@ -24,13 +24,13 @@ class TelltaleHandler(Handler):
         told = self._told(obj)
         if not walk.is_as_first_told(told):
             raise CaptureError("the loop has changed it, and it cannot be set")
-        node["v"] = walk.child(told, "")
+        node["told"] = walk.child(told, "")
 
     def build(self, node: Node, restore: Restore) -> Any:
         raise CannotBuild("it can only be compared")
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        told, saved = self._told(obj), restore.value(node["v"])
+        told, saved = self._told(obj), restore.value(node["told"])
         if told != saved:
             raise RestoreError(
                 f"{restore.path_of(node)} ({node['t']}) cannot be set: it was {saved} at the checkpoint and is {told} now"
@@ -52,5 +52,4 @@ def _register(name: str, told: Callable[[Any], tuple[Any, ...]]) -> None:
 
 for _made in {type(hashlib.new(name)) for name in ("md5", "sha256")} | {hashlib.blake2b, hashlib.blake2s}:
     _register(type_name(_made), lambda v: (v.name, v.digest() if v.digest_size else b""))
-_register("_multiprocessing:SemLock", lambda v: (v.kind, v.maxvalue, v._count(), v._get_value()))
 _register("sqlite3:Connection", lambda v: (v.total_changes, v.in_transaction))

@@ -278,10 +278,10 @@ class Census:
         self._numbers = walk.numbers
         self._types = [node["t"] for node in walk.tree.nodes]
         self._paths = [path.removeprefix(".") for path in walk.paths]
-        #: What objects said that can only be compared.
+        #: What objects said that can only be compared, or only as long as nobody else changes them.
         self.told = {
-            self._paths[number]: decode_value(node["v"])
-            for number, node in enumerate(walk.tree.nodes) if node["k"] == "telltale" and "v" in node
+            self._paths[number]: decode_value(node["told"])
+            for number, node in enumerate(walk.tree.nodes) if "told" in node
         }  # fmt: skip
         self._by_path: dict[str, int] = {}
         for number, path in enumerate(self._paths):

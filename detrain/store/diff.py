@@ -100,6 +100,10 @@ def format_result(result: dict[str, Any]) -> str:
 
 
 def _format_parting(found: dict[str, Any]) -> str:
+    if found["last_same"] < 0 and found["num_compared"] <= 1:
+        return (
+            f"  the runs differ from the beginning: {found['leaf']} differs first, in the first record of both ledgers"
+        )
     since = f"the same after batch {found['last_same']}" if found["last_same"] >= 0 else "no record before is the same"
     return (
         f"  the runs part by batch {found['batches']} (epoch {found['epoch']}, batch {found['batch']} of it): {found['leaf']} differs "

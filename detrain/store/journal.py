@@ -250,6 +250,15 @@ class Journal:
         return self.touched | hidden | {path for path in self._of if not hidden.isdisjoint(_parents(path))}
 
 
+def paths_in(directory: Path) -> set[str]:
+    """All paths that a run has changed so far. Only looks, so the run may be going on."""
+    found: set[str] = set()
+    with contextlib.suppress(FileNotFoundError, ValueError):  # what cannot be read any more ends it
+        for line in (directory / "files.log").read_bytes().splitlines():
+            found.add(json.loads(line)[1])
+    return found
+
+
 def _topmost(path: str, folders: set[str]) -> str:
     return next((parent for parent in reversed(list(_parents(path))) if parent in folders), path)
 

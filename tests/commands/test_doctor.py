@@ -16,8 +16,13 @@ LOOP = "for batch in range(3):\n    model(torch.ones(1, 2)).sum().backward()\n"
 
 #: A line, and what is said of it: level and a part of the text.
 LINES = {
-    "import time; torch.manual_seed(int(time.perf_counter() * 1e6))": ("breaks", "a seed from time.perf_counter"),
-    "from time import monotonic as now; import random; random.seed(now())": ("breaks", "a seed from time.monotonic"),
+    "import time; torch.manual_seed(int(time.perf_counter() * 1e6))": ("risk", "a seed from time.perf_counter"),
+    "from time import monotonic as now; import random; random.seed(now())": ("risk", "a seed from time.monotonic"),
+    "import time; torch.manual_seed(time.time_ns())": ("risk", "a seed from time.time_ns"),
+    "from concurrent.futures import as_completed; list(as_completed([]))": ("breaks", "in the order of their timing"),
+    "import concurrent.futures as cf; cf.ThreadPoolExecutor(2)": ("risk", "runs threads in an order that differs"),
+    "import numpy as np; np.empty(3)": ("risk", "what was in that memory before"),
+    "import subprocess; subprocess.run(['true'])": ("note", "whose clock and random numbers are its own"),
     "torch.backends.cudnn.benchmark = True": ("breaks", "cuDNN chooses kernels by timing them"),
     "torch.backends.cudnn.deterministic = False": ("breaks", "cuDNN may use kernels that are not deterministic"),
     "f = torch.compile(model, mode='max-autotune')": ("breaks", "kernels are chosen by timing them"),

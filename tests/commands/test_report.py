@@ -22,6 +22,7 @@ torch.manual_seed(0)
 model = torch.nn.Linear(6, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.05)
 data = torch.randn(10, 4, 6)
+print("step,penalty", file=open("log.csv", "w"))
 for epoch in range(3):
     for batch in range(10):
         optimizer.zero_grad()
@@ -29,6 +30,8 @@ for epoch in range(3):
         loss.backward()
         optimizer.step()
         print(f"epoch {epoch} batch {batch} score: {1 / (1 + loss.item()):.4f} <script>alert(1)</script> rate=0.05", flush=True)
+        with open("log.csv", "a") as log:
+            print(epoch * 10 + batch, loss.item(), sep=",", file=log)
         if epoch == 1 and batch == 7 and os.environ.get("DIE"):
             os.kill(os.getpid(), 9)
 """
@@ -99,10 +102,10 @@ def test_a_browser_draws_every_picture_without_a_network(run: Path, tmp_path: Pa
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     drawn = done.stdout
-    # The loss, the score, the run's life, what checkpoints cost and how large they are.
+    # The loss, the score, the column of the table, the run's life, what checkpoints cost and how large they are.
     titles = re.findall(r'class="[xy]title"[^>]*>([^<]+)<', drawn)
-    assert {"loss", "score", "batches", "time"} <= set(titles)
-    assert drawn.count('class="figure"') == 4
+    assert {"loss", "score", "log.csv: penalty", "step", "batches", "time"} <= set(titles)
+    assert drawn.count('class="figure"') == 5
     assert len(re.findall(r'<path class="js-line"[^>]* d="M[^"]{40}', drawn)) >= 4  # two curves, two attempts
     assert len(re.findall(r'<path class="point"', drawn)) >= 8  # checkpoints, in two pictures
 

@@ -57,6 +57,23 @@ SOURCES = {
         if __name__ == "__main__":
             print([batch.tolist() for batch in torch.utils.data.DataLoader(Noisy(), batch_size=2, num_workers=2)])
         """,
+    "entropy drawn by loader workers": """
+        import os, numpy as np, torch
+        class Noisy(torch.utils.data.Dataset):
+            def __len__(self): return 40
+            def __getitem__(self, index):
+                return torch.zeros(2), int(np.random.default_rng().integers(1000)), int.from_bytes(os.urandom(2), "big")
+        if __name__ == "__main__":
+            for epoch in range(2):
+                print([(a.tolist(), b.tolist()) for _, a, b in torch.utils.data.DataLoader(Noisy(), 2, num_workers=2)])
+        """,
+    "entropy beside a thread that draws too": """
+        import os, threading, time
+        def draw():
+            for _ in range(2000): os.urandom(8)
+        thread = threading.Thread(target=draw); thread.start()
+        print([os.urandom(2).hex() for _ in range(300) if not time.sleep(0.00001)])
+        """,
     "a forked child": """
         import multiprocessing, random
         def draw(queue): random.seed(); queue.put(random.random())

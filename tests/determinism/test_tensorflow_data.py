@@ -30,6 +30,8 @@ CHAINS = {
     "parallel": "rows.shuffle(16, seed=3).map(lambda x: x + 1, num_parallel_calls=2).batch(8).prefetch(2)",
     "two_generators": "tf.data.Dataset.zip((tf.data.Dataset.random(seed=4).take(64), rows.shuffle(64))).batch(8)",
     "the_same_each_time": "rows.shuffle(64, reshuffle_each_iteration=False).batch(8)",
+    "twice_at_once": "tf.data.Dataset.zip((rows.shuffle(64),) * 2).map(lambda x, y: x + y).batch(8)",
+    "returned_by_a_graph": "tf.function(lambda: rows.shuffle(64).batch(8))()",
     "for_ever": "rows.shuffle(64).repeat().batch(8)",
     "of_python": (
         "tf.data.Dataset.from_generator(lambda: iter(range(64)), output_signature=tf.TensorSpec([], tf.int64))"
@@ -92,3 +94,159 @@ def test_passes_that_a_graph_begins_are_counted(script) -> None:
     rest = one.attempt("run", "--every", "1batches")
     assert len(rest.splitlines()) == 3
     assert whole.endswith(rest)
+
+
+#: Gives it to a graph, which goes through it.
+GIVEN = """
+import os
+import tensorflow as tf
+
+rows = tf.data.Dataset.range(64)
+data = rows.shuffle(64).batch(8)
+other = tf.data.Dataset.random(seed=5).take(16).batch(8)
+weight = tf.Variable(0.5)
+optimizer = tf.keras.optimizers.Adam(0.1)
+
+
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((weight - tf.cast(x % 64, tf.float32) / 64) ** 2)
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+
+#FUNCTION
+
+for epoch in range(8):
+    if epoch == int(os.environ.get("DIE", "9")):
+        os.kill(os.getpid(), 9)
+    one_pass(data)
+    print(epoch, float(weight), next(iter(data)).numpy().tolist(), flush=True)
+    if epoch % 2:
+        one_pass(other)
+        print(epoch, float(weight), next(iter(other)).numpy().tolist(), flush=True)
+"""
+
+FUNCTIONS = {
+    "a_loop": """
+@tf.function
+def one_pass(given):
+    for x in given:
+        step(x)
+""",
+    "an_iterator": """
+@tf.function
+def one_pass(given):
+    feed = iter(given)
+    for _ in tf.range(2):
+        step(next(feed))
+""",
+    "made_into_another": """
+@tf.function
+def one_pass(given):
+    for x in given.map(lambda x: x + 1).prefetch(2):
+        step(x)
+""",
+    "several_times": """
+@tf.function
+def one_pass(given):
+    for _ in tf.range(3):
+        for x in given:
+            step(x)
+""",
+    "given_on": """
+@tf.function
+def inner(given, scale):
+    for x in given:
+        step(x * scale)
+
+@tf.function
+def one_pass(given):
+    inner(given, tf.constant(1, tf.int64))
+    inner(tf.data.Dataset.zip((given, data)).map(lambda x, y: x + y), tf.constant(2, tf.int64))
+""",
+    "two_at_once": """
+@tf.function
+def both(given, known, *, last):
+    for x, y in tf.data.Dataset.zip((given["one"], known)):
+        step(x + y)
+    for x in last.take(1):
+        step(x)
+
+def one_pass(given):
+    both({"one": given}, data, last=other)
+    both({"one": other}, given, last=data)
+""",
+    "within_one_for_each_element": """
+@tf.function
+def inner(given):
+    for x in given:
+        step(x)
+
+@tf.function
+def one_pass(given):
+    for _ in tf.data.Dataset.range(2):
+        inner(given)
+""",
+    "of_pieces": """
+@tf.function
+def one_pass(given):
+    for window in given.unbatch().window(8):
+        for x in window.batch(4):
+            step(x)
+""",
+    "gradients": """
+@tf.function
+def total(given):
+    feed = iter(given)
+    return tf.reduce_mean(weight * tf.cast(next(feed) % 64, tf.float32) / 64)
+
+def one_pass(given):
+    with tf.GradientTape() as tape:
+        loss = total(given)
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+""",
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_passes_over_what_a_graph_is_given_are_counted(script, name: str) -> None:
+    one = script(GIVEN.replace("#FUNCTION", FUNCTIONS[name]))
+    whole = one.attempt("whole")
+    one.attempt("run", "--every", "1batches", status=-9, DIE="5")
+    rest = one.attempt("run", "--every", "1batches")
+    assert rest.startswith("5 ")
+    assert whole.endswith(rest)
+
+
+NOT_TOLD = {
+    "repeated_in_the_graph": """
+@tf.function
+def one_pass(given):
+    for x in given.repeat(2):
+        step(x)
+""",
+    "repeated_before": """
+@tf.function
+def inner(given):
+    for x in given:
+        step(x)
+
+def one_pass(given):
+    inner(given.repeat(2))
+""",
+    "of_one_of_two": """
+@tf.function
+def one_pass(given):
+    chosen = tf.cond(weight > 0, lambda: given, lambda: data)
+    for x in chosen:
+        step(x)
+""",
+}
+
+
+@pytest.mark.parametrize("name", NOT_TOLD)
+def test_where_a_graph_does_not_tell_the_resume_is_refused(script, name: str) -> None:
+    one = script(GIVEN.replace("#FUNCTION", NOT_TOLD[name]))
+    one.attempt("run", "--every", "1batches", status=-9, DIE="5")
+    one.attempt("run", "--every", "1batches", status=2)
+    assert "how often its shuffling has begun" in one.said or "which one cannot be told" in one.said

@@ -38,7 +38,7 @@ def test_what_was_printed_lies_at_the_batch_that_ran_then() -> None:
         [Line(at, 1, f"loss {value}") for at, value in ((20.05, 2.1), (25.0, 2.2), (29.9, 2.3))], ledger
     )
     assert (found.name, found.x, found.values) == ("loss", [11, 15, 20], [2.1, 2.2, 2.3])
-    assert not found.is_counted
+    assert found.over == "batches"
 
 
 def test_what_a_resumed_attempt_prints_again_takes_the_place_of_the_first() -> None:
@@ -51,7 +51,7 @@ def test_what_a_resumed_attempt_prints_again_takes_the_place_of_the_first() -> N
 def test_where_pieces_came_late_values_are_counted() -> None:
     ledger = ledger_of([10.0], [(20.0, 10), (30.0, 20)])
     (found,) = series_of([Line(29.0, 1, f"loss={n}") for n in range(9)], ledger)
-    assert found.is_counted
+    assert found.over == "times printed"
     assert found.x == list(range(9))
 
 

@@ -26,10 +26,14 @@ def test_program_killed_twice_gives_the_same_bits(program, killed, reference):
     assert len(life.resumes) == 2
 
 
-@pytest.mark.parametrize("program", REFUSED, indirect=True)
-def test_what_cannot_be_resumed_is_named_and_refused(program, killed, reference):
+@pytest.mark.parametrize(
+    ("program", "moment"),
+    [*((name, Moment(batches=20)) for name in REFUSED), ("persistent_workers_of_old", Moment(text="behind 1"))],
+    indirect=["program"],
+)
+def test_what_cannot_be_resumed_is_named_and_refused(program, moment, killed, reference):
     place = killed.new_place(program)
-    first = place.attempt("1batches", Moment(batches=20))
+    first = place.attempt("1batches", moment)
     assert first.is_killed
     assert f"warning: {REFUSED[program.name]}" in first.stderr
     second = place.attempt("1batches")

@@ -260,20 +260,47 @@ def test_seek_sets_the_count_of_children_too(python) -> None:
     assert python(IMPORT + FORKS + "preload.set_entropy_state((0, 1)); print(child())") == second
 
 
+def test_the_kernel_s_uuid_is_one_and_another_each_time(python) -> None:
+    code = (
+        "import uuid\n"
+        "def read(): return open('/proc/sys/kernel/random/uuid').read()\n"
+        "one, other = read(), read(); parsed = uuid.UUID(one.strip())\n"
+        "print(one == f'{parsed}\\n', parsed.version, parsed.variant == uuid.RFC_4122, one != other, parsed)"
+    )
+    told = python(code, "7")
+    assert told.startswith("True 4 True True ")
+    assert python(code, "7") == told != python(code, "8")
+
+
 def test_tell_takes_nothing(python) -> None:
     code = IMPORT + "print(preload.is_loaded(), preload.entropy_state() == preload.entropy_state())"
     assert python(code) == "True True\n"
 
 
-def test_threads_share_the_stream_without_losing_a_byte(python) -> None:
+def test_threads_share_a_stream_without_losing_a_byte_of_it_or_taking_one_of_the_main_thread_s(python) -> None:
     code = IMPORT + (
-        "import threading; start = preload.entropy_state()[0]\n"
+        "import threading; before = preload.entropy_state(); start = preload.entropy_of_threads()[0]\n"
         "out = []; draw = lambda: out.extend(os.urandom(24) for _ in range(2000))\n"
         "threads = [threading.Thread(target=draw) for _ in range(4)]\n"
         "[t.start() for t in threads]; [t.join() for t in threads]\n"
-        "print(preload.entropy_state()[0] - start, len(set(out)))"
+        "print(preload.entropy_of_threads()[0] - start, len(set(out)), preload.entropy_state() == before, os.urandom(24) in out)"
     )
-    assert python(code) == f"{4 * 2000 * 24} 8000\n"
+    assert python(code) == f"{4 * 2000 * 24} 8000 True False\n"
+
+
+def test_keyed_streams_are_a_function_of_the_key_alone(python) -> None:
+    code = IMPORT + (
+        "import threading\n"
+        "def draws():\n"
+        "    out = [os.urandom(8)]; thread = threading.Thread(target=lambda: out.append(os.urandom(8)))\n"
+        "    thread.start(); thread.join(); return out\n"
+        "plain = draws(); preload.key_entropy(5, 2**64 - 1); one = draws(); preload.key_entropy(6, 2**64 - 1); other = draws()\n"
+        "preload.key_entropy(5, 1); third = draws(); print(len({*plain, *one, *other, *third}))\n"
+        "preload.key_entropy(5, 2**64 - 1); print(draws() == one, one[0].hex())"
+    )
+    told = python(code, "7")
+    assert told.startswith("8\nTrue ")
+    assert python(code, "8") == told
 
 
 LIBRARYS_THREAD = """
@@ -299,7 +326,7 @@ def test_threads_that_python_does_not_know_draw_from_a_stream_of_their_own(pytho
         "preload.set_entropy_of_threads(there); print(draw() == second, first.hex())"
     )
     told = python(code, "7", str(tmp_path / "draw.so"))
-    assert told.startswith("True 8 True True\nTrue ")
+    assert told.startswith("True (0, 8) True True\nTrue ")
     assert python(code, "7", str(tmp_path / "draw.so")) == told
 
 

@@ -19,6 +19,7 @@ from detrain.adapters.tensorflow import (
     files,
     functions,
     kernels,
+    passes,
     scopes,
     skipping,
     stateless,
@@ -34,7 +35,7 @@ from detrain.state.registry import register
 register(tensors.TensorHandler(), tensors.EagerTensor)
 register(tensors.VariableHandler(), tensors.Variable)
 register(trackables.WrapperHandler(), *trackables.WRAPPERS)
-register(data.DatasetHandler(), data.Dataset)
+register(data.DatasetHandler(), passes.Dataset)
 register(data.IteratorHandler(), data.OwnedIterator)
 register(writers.SummaryWriterHandler(), writers.SummaryWriter)
 register(writers.RecordWriterHandler(), tf.io.TFRecordWriter)
@@ -65,6 +66,7 @@ def prepare(settings: Settings) -> None:
     stateless.replace()
     skipping.replace()
     kernels.replace()
+    passes.watch()
     data.patch()
     writers.watch()
     tf.random.set_seed(settings.seed)

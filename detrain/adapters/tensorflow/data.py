@@ -2,60 +2,36 @@
 
 An iterator whose data set keeps no state of Python's or of a random operation's is written down by TensorFlow itself, buffers and
 all, and set in place. Any other counts, as its last step, what it hands out, to Python or to a graph, and is taken to its place by
-asking a new one for as many elements. A data set that shuffles draws the seed of each pass from a generator of its own: how many
-passes have begun is written down, and as many are begun again.
+asking a new one for as many elements. Of a data set that shuffles, as many passes are begun as had begun then.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import (
-    cache_op,
-    concatenate_op,
-    dataset_ops,
-    iterator_ops,
-    random_op,
-    repeat_op,
-    shuffle_op,
-    snapshot_op,
-)
+from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
-from tensorflow.python.ops import resource_variable_ops
 
+from detrain.adapters.tensorflow.passes import Dataset, is_seeded, parts_of, passes, variable
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.registry import Handler
 from detrain.state.restore import Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
 
-Dataset = dataset_ops.DatasetV2
 OwnedIterator = iterator_ops.OwnedIterator
 
-#: Data sets that hold a generator of seeds.
-_SEEDED = (shuffle_op._ShuffleDataset, random_op._RandomDataset)
-#: Those that begin with what they are made of later than they begin themselves, or several times, or never again: how often a
-#: generator of seeds below one has been asked, passes do not tell.
-_LATE = (
-    repeat_op._RepeatDataset, concatenate_op._ConcatenateDataset, cache_op.CacheDataset, snapshot_op._SnapshotDataset, *_SEEDED,
-)  # fmt: skip
 _FAIL_IF_STATEFUL = 2
 #: In an iterator's state, once for each seeded data set in it that has not come to its end: how far its generator of seeds was.
 _GENERATOR = b"epoch_num_random_samples"
 #: Operations that count as stateful but keep nothing.
 _HARMLESS = frozenset({"Assert", "Print", "PrintV2", "ReadFile", "MatchingFiles", "LookupTableFindV2", "NoOp"})
-
-
-#: Passes over each seeded data set that have begun; those that graphs begin are counted by a variable.
-_passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-_passes_in_graphs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 @dataclass
@@ -67,69 +43,25 @@ class _Counted:
 
 
 _counted: weakref.WeakKeyDictionary[Any, _Counted] = weakref.WeakKeyDictionary()
-#: Iterators in use over data sets with a generator of seeds that passes do not tell of.
-_over_late: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
 
 
 def patch() -> None:
-    """Count passes, and elements where TensorFlow cannot save a position."""
+    """Tell of passes that begin, and count elements where TensorFlow cannot save a position."""
     plain = OwnedIterator._create_iterator
 
     @wraps(plain)
     def create(iterator: Any, dataset: Any) -> None:
-        parts = list(_parts(dataset))
-        if context.executing_eagerly() and any(map(_is_stateful, parts)):
-            taken = _variable("taken")
+        if context.executing_eagerly() and any(map(_is_stateful, parts_of(dataset))):
+            taken = variable("taken")
             _counted[iterator] = _Counted(dataset, taken)
             plain(iterator, _counting(dataset, taken))
         else:
             plain(iterator, dataset)
-        _begin_pass(dataset)
-        if dataset in _over_late:
-            _over_late[dataset].add(iterator)
+        passes.begin(dataset)
+        if dataset in passes.late:
+            passes.late[dataset].add(iterator)
 
     OwnedIterator._create_iterator = create
-    for name in ("reduce", "get_single_element"):  # by `reduce` a graph goes through a `for` loop over a data set
-        _count_passes(name)
-
-
-def _count_passes(name: str) -> None:
-    plain = getattr(Dataset, name)
-
-    @wraps(plain)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _begin_pass(self)
-        return plain(self, *args, **kwargs)
-
-    setattr(Dataset, name, method)
-
-
-def _begin_pass(dataset: Any) -> None:
-    """Note that it begins, now or whenever the graph that is being made is run; what a graph makes itself begins anew each time."""
-    parts = [one for one in _parts(dataset) if isinstance(one._variant_tensor, ops.EagerTensor)]
-    within = {id(inner) for one in parts for inner in one._inputs()}
-    for one in parts:
-        if id(one) not in within and _is_late(one):
-            _over_late.setdefault(one, weakref.WeakSet())
-    for one in parts:
-        if not isinstance(one, _SEEDED):
-            continue
-        if context.executing_eagerly():
-            _passes[one] = _passes.get(one, 0) + 1
-        else:
-            if one not in _passes_in_graphs:
-                _passes_in_graphs[one] = _variable("passes")
-            _passes_in_graphs[one].assign_add(1)
-
-
-def _num_passes(dataset: Any) -> int:
-    in_graphs = _passes_in_graphs.get(dataset)
-    return _passes.get(dataset, 0) + (int(in_graphs.numpy()) if in_graphs is not None else 0)
-
-
-def _variable(name: str) -> Any:
-    with ops.init_scope():
-        return resource_variable_ops.ResourceVariable(0, dtype=tf.int64, trainable=False, name=name)
 
 
 def _counting(dataset: Any, taken: Any) -> Any:
@@ -141,23 +73,6 @@ def _counting(dataset: Any, taken: Any) -> Any:
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False  # it would count ahead of what is asked for
     return dataset.map(count).with_options(options)
-
-
-def _parts(dataset: Any) -> Iterator[Any]:
-    """A data set, and all that it is made of."""
-    pending, seen = [dataset], set()
-    while pending:
-        one = pending.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            pending.extend(one._inputs())
-
-
-def _is_late(dataset: Any) -> bool:
-    """True if a seeded data set is made of something, or makes something, of which passes do not tell when it begins."""
-    late = [one for one in _parts(dataset) if isinstance(one, _LATE)]
-    return any(isinstance(part, _SEEDED) for one in late for inner in one._inputs() for part in _parts(inner))
 
 
 def _is_stateful(dataset: Any) -> bool:
@@ -188,9 +103,9 @@ class DatasetHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["parts"] = walk.children(obj._inputs())
-        if isinstance(obj, _SEEDED):
-            node["passes"] = _num_passes(obj)
-        if obj in _over_late and not _over_late[obj]:
+        if is_seeded(obj):
+            node["passes"] = passes.number(obj)
+        if obj in passes.late and not passes.late[obj]:
             raise CaptureError(
                 "how often its shuffling has begun, only an iterator over it can tell, and none is in use"
             )
@@ -201,7 +116,7 @@ class DatasetHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         for ref, one in zip(node["parts"], obj._inputs(), strict=True):
             restore.value(ref, one)
-        missing = node.get("passes", 0) - _num_passes(obj)
+        missing = node.get("passes", 0) - passes.number(obj)
         if missing < 0:
             raise RestoreError(f"{restore.path_of(node)}: more passes over it have begun than before")
         for _ in range(missing):
@@ -226,7 +141,7 @@ class IteratorHandler(Handler):
             raise CaptureError(f"TensorFlow cannot save its position: {error.message.rpartition(' [Op:')[0]}") from None
         content = tf.io.serialize_tensor(state).numpy()
         dataset = _dataset_of(obj)
-        if dataset in _over_late and not _tells_generators(content, dataset):
+        if dataset in passes.late and not _tells_generators(content, dataset):
             raise CaptureError("it has come to its end, and does not tell any more how often its shuffling has begun")
         walk.array(node, np.frombuffer(content, dtype=np.uint8))
 
@@ -289,9 +204,9 @@ class IteratorHandler(Handler):
                 f"seeds cannot be put back. {restore.set_aside()}"
             )
         _set(iterator, tf.io.parse_tensor(content, tf.variant))
-        passes = {one: _passes[one] for one in _parts(dataset) if one in _passes}
+        put_back = passes.put_back(dataset)
         _set(iter(dataset), before)
-        _passes.update(passes)
+        put_back()
 
 
 def _state_of(iterator: Any) -> Any:
@@ -307,5 +222,5 @@ def _set(iterator: Any, state: Any) -> None:
 
 def _tells_generators(content: bytes, dataset: Any) -> bool:
     """True if a state holds all generators of seeds: what has come to its end holds nothing of what it was made of."""
-    parts = _parts(dataset) if dataset is not None else ()
-    return content.count(_GENERATOR) >= sum(isinstance(one, _SEEDED) for one in parts)
+    parts = parts_of(dataset) if dataset is not None else ()
+    return content.count(_GENERATOR) >= sum(map(is_seeded, parts))

@@ -44,6 +44,7 @@ class Trace:
     function_name: str = ""
     is_widened: bool = False  # TensorFlow may trace for wider shapes than those given, by what it has traced before
     makes_variables: bool = False
+    is_of_data: bool = False  # what a data set calls for each element
     num_at: dict[str, int] = field(default_factory=dict)
 
 
@@ -84,6 +85,7 @@ class Functions:
         """A trace begins."""
         function = self._by_cache.get(id(options.function_cache)) if options.function_cache is not None else None
         trace = self._traces[graph] = Trace(options.name, f"({_signature(function_type)})")
+        trace.is_of_data = "_tf_data_function" in (options.attributes or {})
         if function is not None:
             trace.function = weakref.ref(function)
             trace.is_widened = options.reduce_retracing
@@ -136,6 +138,10 @@ class Functions:
         self._set_aside = set_aside
 
     # --- what is asked ---------------------------------------------------------------------------------------------------------
+
+    def is_of_data(self, graph: Any) -> bool:
+        """True if a data set calls it for each element."""
+        return graph in self._traces and self._traces[graph].is_of_data
 
     def place(self, kind: str) -> Place:
         """Where an operation is being made: the default graph. The same again is another of that trace."""

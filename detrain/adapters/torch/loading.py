@@ -20,9 +20,11 @@ import time
 import types
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
+from torch.utils.data._utils import worker as torch_worker
 
 from detrain.adapters import names
 from detrain.adapters.torch.workers import arrive, changed_numbers, news, numbers_of
@@ -57,11 +59,12 @@ _tokens = itertools.count(1)
 class _Extra:
     """What is added to torch's iterator."""
 
-    __slots__ = ("began_with", "held", "in_flight", "loader", "passes", "token")
+    __slots__ = ("began_with", "entropy", "held", "in_flight", "loader", "passes", "token")
 
     def __init__(self) -> None:
         self.token = next(_tokens)
-        self.loader: Any = None  # weak reference to the DataLoader
+        self.loader: Any = None  # gives the DataLoader, or None if it is gone
+        self.entropy = 0  # from the script's stream; what workers draw follows from it
         self.passes = -1  # how often the workers have begun a pass over the data set, from 0
         self.began_with: dict[str, Any] = {}  # the data set's numbers when the workers got their copies of it
         self.held: deque[Any] = deque()
@@ -78,16 +81,16 @@ def _extra(iterator: Any) -> _Extra:
 class KeyedTask:
     """The indices of one batch on their way to a worker. It arrives as the plain indices, having seeded the worker."""
 
-    def __init__(self, index: Any, key: tuple[int, int, int], token: int) -> None:
-        self.index, self.key, self.token = index, key, token
+    def __init__(self, index: Any, key: tuple[int, int, int], extra: _Extra, key_entropy: Any) -> None:
+        self.args = index, key, extra.token, extra.entropy, key_entropy
 
     def __reduce__(self) -> Any:
-        return arrive, (self.index, self.key, self.token)
+        return arrive, self.args
 
 
-def patch() -> None:
+def patch(key_entropy: Callable[[int, int], None]) -> None:
     """Install everything; a second call changes nothing."""
-    _patch_next_index()
+    _patch_next_index(key_entropy)
     _patch_try_put_index()
     _patch_next_data()
     _patch_reset()
@@ -98,7 +101,7 @@ def patch() -> None:
         silent_types.update(type_name(one) for one in (WorkerIterator, torch_dataloader._SingleProcessDataLoaderIter))
 
 
-def _patch_next_index() -> None:
+def _patch_next_index(key_entropy: Callable[[int, int], None]) -> None:
     def _next_index_keyed(self: Any) -> Any:
         extra = _extra(self)
         index = extra.held.popleft() if extra.held and not holding.is_on else _next_index(self)
@@ -106,7 +109,7 @@ def _patch_next_index() -> None:
             return index
         extra.in_flight.pop(self._rcvd_idx - 1, None)
         extra.in_flight[self._send_idx] = index
-        return KeyedTask(index, (self._base_seed, extra.passes, self._send_idx), extra.token)
+        return KeyedTask(index, (self._base_seed, extra.passes, self._send_idx), extra, key_entropy)
 
     WorkerIterator._next_index = _next_index_keyed
 
@@ -142,15 +145,42 @@ def _patch_next_data() -> None:
 def _patch_reset() -> None:
     def _reset_counted(self: Any, loader: Any, first_iter: bool = False) -> None:
         extra = _extra(self)
-        extra.loader = weakref.ref(loader)
+        # A loader with persistent workers holds the iterator; any other may be gone before the iterator is.
+        extra.loader = weakref.ref(loader) if self._persistent_workers else lambda: loader
         extra.passes += 1
         if first_iter:
             extra.began_with = numbers_of(self._dataset)
+            extra.entropy = int.from_bytes(os.urandom(8))
         extra.held.clear()
         extra.in_flight.clear()
         _reset(self, loader, first_iter)
 
     WorkerIterator._reset = _reset_counted
+
+
+def _take_answers(iterator: Any) -> None:
+    """Take what workers still have to send. A worker whose data set has come to its end answers no task any more."""
+    is_at_work = iterator._workers_status
+    waiting = {
+        number: info[0] for number, info in iterator._task_info.items() if len(info) == 1 and is_at_work[info[0]]
+    }
+    while waiting:
+        number, data = iterator._get_data()
+        worker = waiting.pop(number)
+        if isinstance(data, torch_worker._IterableDatasetStopIteration):
+            waiting = {one: its for one, its in waiting.items() if its != worker}
+    iterator._tasks_outstanding = 0
+
+
+def _begin_anew(iterator: Any) -> None:
+    """With other workers: what these have taken from a data set that is itself an iterator cannot be taken again."""
+    loader = _extra(iterator).loader()
+    iterator._shutdown_workers()
+    was_on, holding.is_on = holding.is_on, True
+    try:
+        iterator.__init__(loader)
+    finally:
+        holding.is_on = was_on
 
 
 def _patch_challenge() -> None:
@@ -216,12 +246,12 @@ class WorkerIteratorHandler(Handler):
         flying = [extra.in_flight[n] for n in sorted(extra.in_flight) if n >= first] + list(extra.held)
         node["flying"] = [walk.child(index, f".<batch {first + n}>") for n, index in enumerate(flying)]
         node["received"], node["yielded"] = first, obj._num_yielded
-        node["base_seed"], node["passes"] = obj._base_seed, extra.passes
+        node["base_seed"], node["passes"], node["entropy"] = obj._base_seed, extra.passes, extra.entropy
         node["iterable"] = obj._dataset_kind == torch_dataloader._DatasetKind.Iterable
         node["finished"] = obj._shutdown or (not flying and obj._num_yielded > 0 and obj._tasks_outstanding == 0)
         node["len_called"] = obj._IterableDataset_len_called
         changed = changed_numbers(extra.began_with, numbers_of(obj._dataset))
-        if changed and not node["finished"]:
+        if changed and not obj._shutdown and (obj._persistent_workers or not node["finished"]):
             # Beside the iterator, because taking its elements again would not help.
             why = f"{', '.join(changed)} of the data set has changed since worker processes got it, who have the old value"
             walk.note(f"{walk.path}.workers", "torch.utils.data:DataLoader", why)
@@ -242,11 +272,12 @@ class WorkerIteratorHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         extra = _extra(obj)
         restore.value(node["dataset"], obj._dataset)
-        while obj._tasks_outstanding > 0 and not obj._shutdown:
-            obj._get_data()
-            obj._tasks_outstanding -= 1
+        if node["iterable"] and not node["finished"] and obj._send_idx > 0:
+            _begin_anew(obj)
+        elif not obj._shutdown:
+            _take_answers(obj)
         obj._base_seed = node["base_seed"]
-        extra.passes = node["passes"]
+        extra.passes, extra.entropy = node["passes"], node["entropy"]
         extra.held.clear()
         extra.in_flight.clear()
         sampler = restore.value(node["sampler"], obj._sampler_iter)

@@ -57,9 +57,13 @@ def _receive(batch: Any, token: int, what: str) -> Any:
     return batch
 
 
-def arrive(index: Any, key: tuple[int, int, int], token: int) -> Any:
-    """Seed this worker's generators for one batch; `key` is (base seed, pass, batch). Returns the indices."""
+def arrive(index: Any, key: tuple[int, int, int], token: int, entropy: int, key_entropy: Any) -> Any:
+    """Seed this worker's generators for one batch, and what it draws of entropy. Returns the indices.
+
+    `key` is (base seed, pass, batch); `entropy` a number of the iterator's own, as base seeds may be the same again.
+    """
     words = np.random.SeedSequence(key).generate_state(6, dtype=np.uint32)
+    key_entropy(entropy, int(np.random.SeedSequence(key[1:]).generate_state(1, dtype=np.uint64)[0]))
     random.seed(int(words[0]) | int(words[1]) << 32)
     np.random.seed(words[2:4])
     torch.default_generator.manual_seed(int(words[4]) | int(words[5]) << 32)

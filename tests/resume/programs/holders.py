@@ -31,6 +31,28 @@ for epoch in range(3):
         log(epoch, batch, (loss, warm.is_set(), own.total, rate.get(), permits._value))
 """
     + _END,
+    "semaphores": _BEGIN
+    + """\
+import ctypes, multiprocessing
+
+permits, system = multiprocessing.Semaphore(20), ctypes.CDLL(None)
+for epoch in range(3):
+    lock, again, warm = multiprocessing.Lock(), multiprocessing.RLock(), multiprocessing.Event()
+    for batch, (x, y) in enumerate(loader):
+        if batch % 2:
+            again.acquire()
+        if batch % 3 == 1:
+            permits.acquire()
+        if batch == 4:
+            warm.set()
+        with lock:
+            loss = step(model, optimizer, x * system.abs(-batch % 3 - 1), y)
+        told = permits.get_value(), again._semlock._count(), warm.is_set()
+        log(epoch, batch, (loss, *told))
+        if batch % 2 and batch > 4:
+            again.release()
+"""
+    + _END,
     "caches_of_random_numbers": _BEGIN
     + """\
 @functools.lru_cache(maxsize=None)

@@ -271,6 +271,32 @@ for epoch in range(3):
     print("validation", epoch, evaluate(model, held_out))
 save(model=model, optimizer=optimizer)
 """,
+    "entropy_drawn_by_workers": """\
+import uuid
+
+
+class Entropic(Dataset):
+    def __init__(self):
+        self.points = Points()
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, index):
+        x, y = self.points[index]
+        noise = torch.from_numpy(np.random.default_rng().normal(size=6).astype(np.float32))
+        return x + 0.1 * noise + uuid.uuid4().int % 100 / 1000, y
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Entropic(), batch_size=4, shuffle=True, num_workers=2)
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        x = x + int.from_bytes(os.urandom(1), "big") / 1000
+        log(epoch, batch, step(model, optimizer, x, y))
+save(model=model, optimizer=optimizer)
+""",
     "generators_in_many_places_of_workers": """\
 of_the_module = np.random.default_rng(42)
 
@@ -329,6 +355,32 @@ loader = DataLoader(data, batch_size=4, shuffle=True, num_workers=2, persistent_
 for epoch in range(3):
     data.strength = epoch / 10  # which the workers never see
     for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+    print("behind", epoch, flush=True)
+    time.sleep(0.5)
+save(model=model, optimizer=optimizer)
+""",
+    "stream_of_workers_kept_over_epochs": """\
+class Stream(IterableDataset):
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        points = Points()
+        for index in range(worker.id, 48, worker.num_workers):
+            x, y = points[index]
+            yield x + random.random() / 10, y
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Stream(), batch_size=4, num_workers=2)
+feed = iter(loader)
+for epoch in range(4):
+    for batch in range(8):
+        try:
+            x, y = next(feed)
+        except StopIteration:
+            feed = iter(loader)
+            x, y = next(feed)
         log(epoch, batch, step(model, optimizer, x, y))
 save(model=model, optimizer=optimizer)
 """,

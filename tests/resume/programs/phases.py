@@ -1,6 +1,44 @@
 """More than one training loop: phases, folds, two loops per epoch, loops within a batch."""
 
 PHASES = {
+    "trainer_generator_used_twice": """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+
+
+def train(first, last):
+    for epoch in range(first, last):
+        for batch, (x, y) in enumerate(loader):
+            yield epoch, batch, step(model, optimizer, x, y)
+
+
+for told in train(0, 2):
+    log(*told)
+print("second stage", sum(p.sum().item() for p in model.parameters()))
+again = train(2, 4)
+while (told := next(again, None)) is not None:
+    log(*told)
+save(model=model, optimizer=optimizer)
+""",
+    "warm_up_before_the_epochs": """\
+model = Net()
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+
+
+def run(epoch, optimizer):
+    for batch, (x, y) in enumerate(loader):
+        log(epoch, batch, step(model, optimizer, x, y))
+
+
+run(0, torch.optim.SGD(model.parameters(), lr=0.001))
+for rate in (0.01, 0.001):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    for epoch in range(1, 3):
+        run(epoch, optimizer)
+        print("epoch", epoch, "of", rate)
+save(model=model, optimizer=optimizer)
+""",
     "phases": """\
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -151,6 +151,21 @@ def main():
 
 main()
 """,
+    "generators_that_share_and_spawn": """\
+bits = np.random.MT19937(2)
+new, old = np.random.Generator(bits), np.random.RandomState(bits)
+parent, unseeded = np.random.default_rng(5), np.random.default_rng()
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader(Points(), batch_size=4, shuffle=True)
+for epoch in range(3):
+    made = np.random.RandomState(epoch)
+    for batch, (x, y) in enumerate(loader):
+        child = parent.spawn(1)[0]
+        x = x + float(new.normal() + old.normal() + child.normal() + made.normal()) / 100
+        log(epoch, batch, (step(model, optimizer, x, y), unseeded.random(), np.random.normal()))
+save(model=model, optimizer=optimizer, parent=parent)
+""",
     "module_with_odd_state": """\
 class Odd(nn.Module):
     def __init__(self):

@@ -1,0 +1,237 @@
+"""How often each data set that shuffles has been gone through.
+
+It draws the seed of each pass from a generator of its own, which can be taken to its place only by beginning as many passes. Those that
+Python begins are counted as they begin. Those that a graph begins are counted by a variable, which the graph moves on; a graph that is
+given the data set is given, with each call, the variable of that one as well.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import (
+    cache_op,
+    concatenate_op,
+    dataset_ops,
+    random_op,
+    repeat_op,
+    shuffle_op,
+    snapshot_op,
+)
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
+
+from detrain.adapters.tensorflow.functions import functions
+from detrain.errors import CaptureError
+
+Dataset = dataset_ops.DatasetV2
+
+#: Data sets that hold a generator of seeds, and those of which only TensorFlow knows what they are made of: what a graph is given, and
+#: what one has returned.
+_SEEDED = (shuffle_op._ShuffleDataset, random_op._RandomDataset, dataset_ops._VariantDataset)
+#: Those that begin with what they are made of later than they begin themselves, or several times, or never again: how often a
+#: generator of seeds below one has been asked, passes do not tell.
+_LATE = (
+    repeat_op._RepeatDataset, concatenate_op._ConcatenateDataset, cache_op.CacheDataset, snapshot_op._SnapshotDataset,
+    shuffle_op._ShuffleDataset, random_op._RandomDataset,
+)  # fmt: skip
+#: Operations that take an element, of a data set of data sets.
+_TAKEN = frozenset({"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"})
+
+
+class Count:
+    """The passes that graphs have begun over some data sets at once."""
+
+    def __init__(self, seeded: Counter[Any], given: Counter[Any] | None = None, *, is_late: bool = False) -> None:
+        """Make one that counts from 0.
+
+        `seeded`: how often each of them is begun with each pass; `given`: the same, by references to tensors in a graph, of those
+        that it is still to be given; `is_late`: that does not tell everything.
+        """
+        self.seeded = weakref.WeakKeyDictionary(seeded)
+        self.given = given
+        self.is_late = is_late
+        self.variable = variable("passes")
+
+    @property
+    def number(self) -> int:
+        """So far."""
+        return int(self.variable.numpy())
+
+
+class Passes:
+    """Those over every data set of the process."""
+
+    def __init__(self) -> None:
+        self._by_python: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._by_graphs: list[Count] = []
+        #: Of graphs that are given a data set, by the handles of their variables, which are never given up.
+        self._to_be_told: dict[int, Count] = {}
+        self._by_variant: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        #: Iterators in use over data sets with a generator of seeds that passes do not tell of.
+        self.late: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
+
+    # --- what is told ----------------------------------------------------------------------------------------------------------
+
+    def know(self, dataset: Any) -> None:
+        """A data set has been made. A graph is given only its tensor."""
+        self._by_variant[id(dataset._variant_tensor)] = dataset
+
+    def begin(self, dataset: Any) -> None:
+        """One begins, now or whenever the graph that is being made is run; what a graph makes itself begins anew each time."""
+        seeded, given = _seeded_in(dataset), _given_in(dataset)
+        if context.executing_eagerly():
+            for one, times in seeded.items():
+                self._by_python[one] = self._by_python.get(one, 0) + times
+            if _is_late(dataset):
+                self.late.setdefault(dataset, weakref.WeakSet())
+        elif seeded or given:
+            self._count(seeded, given, is_late=_is_late(dataset)).variable.assign_add(1)
+
+    @property
+    def are_to_be_told(self) -> bool:
+        """True if there are graphs that are given a data set."""
+        return bool(self._to_be_told)
+
+    def put_back(self, dataset: Any) -> Callable[[], None]:
+        """For who is about to begin one that does not count: what is to be called after it."""
+        before = {one: self._by_python[one] for one in parts_of(dataset) if one in self._by_python}
+        return lambda: self._by_python.update(before)
+
+    # --- calls of graphs that are given a data set -----------------------------------------------------------------------------
+
+    def tell(self, function: Any, args: tuple[Any, ...]) -> list[Any]:
+        """What a function is to be called with, so that it counts with the variables of the data sets that it is given."""
+        told = list(args)
+        for index, one in enumerate(args):
+            count = self._to_be_told.get(id(one))
+            if count is not None:
+                told[index] = self._told(count, function.graph.inputs, args).variable.handle
+        return told
+
+    def _told(self, count: Count, inputs: list[Any], args: tuple[Any, ...]) -> Count:
+        seeded, is_late = Counter(count.seeded), count.is_late
+        given: Counter[Any] = Counter()
+        arg_of = {id(one): arg for one, arg in zip(inputs, args, strict=True)}
+        for reference, times in (count.given or {}).items():
+            arg: Any = arg_of.get(id(reference.deref()))
+            dataset = self._by_variant.get(id(arg))
+            if dataset is not None:
+                for one, per_pass in _seeded_in(dataset).items():
+                    seeded[one] += times * per_pass
+                for one, per_pass in _given_in(dataset).items():
+                    given[one] += times * per_pass
+                is_late |= _is_late(dataset)
+            elif _is_placeholder(arg):
+                given[arg.ref()] += times
+            else:
+                return count  # of a data set that nobody knows: said with the next checkpoint
+        return self._count(seeded, given, is_late=is_late)
+
+    def _count(self, seeded: Counter[Any], given: Counter[Any], *, is_late: bool) -> Count:
+        if given:
+            count = Count(seeded, given, is_late=is_late)
+            self._to_be_told[id(count.variable.handle)] = count
+            return count
+        if is_late:
+            for one in seeded:
+                self.late.setdefault(one, weakref.WeakSet())
+        for count in self._by_graphs:
+            if dict(count.seeded) == seeded:
+                return count
+        self._by_graphs.append(Count(seeded))
+        return self._by_graphs[-1]
+
+    # --- what is asked ---------------------------------------------------------------------------------------------------------
+
+    def number(self, dataset: Any) -> int:
+        """How many have begun over it. Raises `CaptureError` where a graph has begun some over nobody knows what."""
+        if any(one.number for one in self._to_be_told.values()):
+            raise CaptureError("a graph has gone through a data set, and which one cannot be told")
+        in_graphs = sum(one.number * one.seeded[dataset] for one in self._by_graphs if dataset in one.seeded)
+        return self._by_python.get(dataset, 0) + in_graphs
+
+
+passes = Passes()
+
+
+def watch() -> None:
+    """See from now on what is gone through. Iterators tell themselves."""
+    for name in ("reduce", "get_single_element"):  # by `reduce` a graph goes through a `for` loop over a data set
+        _wrap_pass(name)
+    init, call_flat = Dataset.__init__, atomic_function.AtomicFunction.call_flat
+
+    @wraps(init)
+    def know(dataset: Any, variant: Any) -> None:
+        init(dataset, variant)
+        passes.know(dataset)
+
+    @wraps(call_flat)
+    def tell(function: Any, *args: Any) -> Any:
+        return call_flat(function, *(passes.tell(function, args) if passes.are_to_be_told else args))
+
+    Dataset.__init__ = know
+    atomic_function.AtomicFunction.call_flat = tell
+
+
+def _wrap_pass(name: str) -> None:
+    plain = getattr(Dataset, name)
+
+    @wraps(plain)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        passes.begin(self)
+        return plain(self, *args, **kwargs)
+
+    setattr(Dataset, name, method)
+
+
+def variable(name: str) -> Any:
+    """One that counts, outside of any graph."""
+    with ops.init_scope():
+        return resource_variable_ops.ResourceVariable(0, dtype=tf.int64, trainable=False, name=name)
+
+
+def parts_of(dataset: Any) -> Iterator[Any]:
+    """A data set, and all that it is made of, as often as it is used."""
+    pending = [dataset]
+    while pending:
+        one = pending.pop()
+        yield one
+        pending.extend(one._inputs())
+
+
+def is_seeded(dataset: Any) -> bool:
+    """True if it holds a generator of seeds that outlives a graph."""
+    return isinstance(dataset, _SEEDED) and isinstance(dataset._variant_tensor, ops.EagerTensor)
+
+
+def _seeded_in(dataset: Any) -> Counter[Any]:
+    return Counter(filter(is_seeded, parts_of(dataset)))
+
+
+def _given_in(dataset: Any) -> Counter[Any]:
+    """References to the tensors of those parts that a graph is given."""
+    tensors = [one._variant_tensor for one in parts_of(dataset) if isinstance(one, dataset_ops._VariantDataset)]
+    return Counter(one.ref() for one in tensors if not isinstance(one, ops.EagerTensor) and not _is_element(one))
+
+
+def _is_element(tensor: Any) -> bool:
+    """True if it comes out of an iterator: such a data set is new each time."""
+    return functions.is_of_data(tensor.graph) if _is_placeholder(tensor) else tensor.op.type in _TAKEN
+
+
+def _is_placeholder(tensor: Any) -> bool:
+    return isinstance(tensor, tf.Tensor) and not isinstance(tensor, ops.EagerTensor) and tensor.op.type == "Placeholder"
+
+
+def _is_late(dataset: Any) -> bool:
+    """True if a seeded data set is made of something, or makes something, of which passes do not tell when it begins."""
+    late = [one for one in parts_of(dataset) if isinstance(one, _LATE)]
+    return any(isinstance(part, _SEEDED) for one in late for inner in one._inputs() for part in parts_of(inner))
