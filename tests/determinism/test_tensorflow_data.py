@@ -32,6 +32,8 @@ CHAINS = {
     "the_same_each_time": "rows.shuffle(64, reshuffle_each_iteration=False).batch(8)",
     "twice_at_once": "tf.data.Dataset.zip((rows.shuffle(64),) * 2).map(lambda x, y: x + y).batch(8)",
     "returned_by_a_graph": "tf.function(lambda: rows.shuffle(64).batch(8))()",
+    "counted": "rows.shuffle(64).batch(8).prefetch(2).enumerate()",
+    "counted_for_ever": "rows.shuffle(64).batch(8).enumerate().repeat()",
     "for_ever": "rows.shuffle(64).repeat().batch(8)",
     "of_python": (
         "tf.data.Dataset.from_generator(lambda: iter(range(64)), output_signature=tf.TensorSpec([], tf.int64))"

@@ -18,7 +18,7 @@ from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
-from detrain.adapters.tensorflow.passes import Dataset, is_seeded, parts_of, passes, variable
+from detrain.adapters.tensorflow.passes import Dataset, is_seeded, num_generators, parts_of, passes, variable
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.registry import Handler
 from detrain.state.restore import Restore
@@ -223,4 +223,4 @@ def _set(iterator: Any, state: Any) -> None:
 def _tells_generators(content: bytes, dataset: Any) -> bool:
     """True if a state holds all generators of seeds: what has come to its end holds nothing of what it was made of."""
     parts = parts_of(dataset) if dataset is not None else ()
-    return content.count(_GENERATOR) >= sum(map(is_seeded, parts))
+    return content.count(_GENERATOR) >= sum(map(num_generators, parts))

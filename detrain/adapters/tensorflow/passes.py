@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 from tensorflow.python.data.ops import (
     cache_op,
     concatenate_op,
@@ -36,6 +37,11 @@ Dataset = dataset_ops.DatasetV2
 #: Data sets that hold a generator of seeds, and those of which only TensorFlow knows what they are made of: what a graph is given, and
 #: what one has returned.
 _SEEDED = (shuffle_op._ShuffleDataset, random_op._RandomDataset, dataset_ops._VariantDataset)
+#: What the operations are called that make those of the first two kinds.
+_SEEDED_OPS = ("ShuffleDataset", "ShuffleAndRepeatDataset", "RandomDataset")
+_IGNORE_STATE = 1
+#: `enumerate` makes one of a range, which holds none.
+_generators_of_variants: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 #: Those that begin with what they are made of later than they begin themselves, or several times, or never again: how often a
 #: generator of seeds below one has been asked, passes do not tell.
 _LATE = (
@@ -207,9 +213,34 @@ def parts_of(dataset: Any) -> Iterator[Any]:
         pending.extend(one._inputs())
 
 
+def num_generators(dataset: Any) -> int:
+    """How many generators of seeds it holds, those of what it is made of aside."""
+    if not isinstance(dataset, _SEEDED):
+        return 0
+    if type(dataset) is not dataset_ops._VariantDataset or not isinstance(dataset._variant_tensor, ops.EagerTensor):
+        return 1
+    if dataset not in _generators_of_variants:
+        _generators_of_variants[dataset] = _num_in_graph(dataset._variant_tensor)
+    return _generators_of_variants[dataset]
+
+
+def _num_in_graph(variant: Any) -> int:
+    """The same of one that TensorFlow alone knows; 1 where it does not tell."""
+    try:
+        content = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=_IGNORE_STATE)
+    except tf.errors.OpError:
+        return 1
+    graph = graph_pb2.GraphDef.FromString(content.numpy())
+    return sum(node.op.startswith(_SEEDED_OPS) for node in graph.node)
+
+
 def is_seeded(dataset: Any) -> bool:
     """True if it holds a generator of seeds that outlives a graph."""
-    return isinstance(dataset, _SEEDED) and isinstance(dataset._variant_tensor, ops.EagerTensor)
+    return (
+        isinstance(dataset, _SEEDED)
+        and isinstance(dataset._variant_tensor, ops.EagerTensor)
+        and num_generators(dataset) > 0
+    )
 
 
 def _seeded_in(dataset: Any) -> Counter[Any]:
@@ -234,4 +265,4 @@ def _is_placeholder(tensor: Any) -> bool:
 def _is_late(dataset: Any) -> bool:
     """True if a seeded data set is made of something, or makes something, of which passes do not tell when it begins."""
     late = [one for one in parts_of(dataset) if isinstance(one, _LATE)]
-    return any(isinstance(part, _SEEDED) for one in late for inner in one._inputs() for part in parts_of(inner))
+    return any(num_generators(part) for one in late for inner in one._inputs() for part in parts_of(inner))
