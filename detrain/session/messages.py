@@ -13,8 +13,12 @@ def say(text: str) -> None:
     try:
         stream.write(f"detrain: {text}\n")
         stream.flush()
-    except (OSError, ValueError):
-        return
+    except (OSError, ValueError) as error:
+        here = error.__traceback__
+        if (
+            here is not None and here.tb_next is not None
+        ):  # not the stream's: a signal handler of the script's has raised it
+            raise
 
 
 def warn(slug: str, text: str) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from detrain import instfile
 from detrain.errors import RestoreError
 from detrain.nest import NestFinder, is_settled
+from detrain.session.deferral import handlers_deferred
 from detrain.session.files import OutputFiles
 from detrain.session.loading import Loading, digest_of
 from detrain.session.loops import Loop, Site, address, innermost_active
@@ -53,15 +54,16 @@ class Frameworks:
         """While detrain works for itself: what that takes from the stream of entropy is put back. Gives the stream's position.
 
         Libraries that are loaded for the first time draw from it, and are loaded in one attempt and not in the next. Nor are what they read
-        from the clocks the script's readings.
+        from the clocks the script's readings. Its signal handlers are called behind it.
         """
-        state: tuple[int, int] | None = self.entropy.entropy_state() if self.entropy is not None else None
-        try:
-            with self.clocks_aside():
-                yield state
-        finally:
-            if state is not None:
-                self.entropy.set_entropy_state(state)
+        with handlers_deferred():
+            state: tuple[int, int] | None = self.entropy.entropy_state() if self.entropy is not None else None
+            try:
+                with self.clocks_aside():
+                    yield state
+            finally:
+                if state is not None:
+                    self.entropy.set_entropy_state(state)
 
     def clocks_aside(self) -> contextlib.AbstractContextManager[None]:
         """While what is read from the clocks is not read by the script."""
@@ -400,7 +402,8 @@ class Session:
         self.recorder.look(walk, self.batches, loop)
 
     def _record(self, loop: Loop, now_s: float, *, must: bool) -> None:
-        self.recorder.at_header(self.batches, self.epochs, self.batch_in_epoch, loop, now_s, must=must)
+        with handlers_deferred():
+            self.recorder.at_header(self.batches, self.epochs, self.batch_in_epoch, loop, now_s, must=must)
         if self.rerun is not None:
             self.rerun.at_header(self, loop)
 
@@ -470,11 +473,13 @@ class Session:
         if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
             self.recorder.add_losses(adapter.losses(outputs))
         if self._is_seeing() and (nest := self._finder.on_gradient(self._running(sys._getframe(1)))) is not None:
-            self._nest_found(nest)
+            with handlers_deferred():
+                self._nest_found(nest)
 
     def _on_update(self) -> None:
         if self._is_seeing() and (nest := self._finder.on_update(self._running(sys._getframe(1)))) is not None:
-            self._nest_found(nest)
+            with handlers_deferred():
+                self._nest_found(nest)
 
     def _running(self, frame: types.FrameType) -> list[Loop]:
         """The loops that are running, seen from `frame`, outermost first."""

@@ -66,3 +66,47 @@ def test_sigusr2_takes_a_checkpoint_and_the_script_goes_on(tmp_path: Path) -> No
     assert running.process.wait(timeout=60) == 0
     assert len(running.asked_checkpoints()) == 1
     assert (tmp_path / "result.txt").exists()
+
+
+#: Time is up in the middle of a save, or of what is said about one.
+TIME_IS_UP = """
+import os, signal, sys
+import torch
+
+def stop(*_):
+    raise TimeoutError("time is up")
+
+signal.signal(signal.SIGALRM, stop)
+batch = -1
+
+class Alarming:
+    def __init__(self, plain):
+        self.plain, self.has_been = plain, False
+    def __call__(self, *args):
+        if batch == 20 and not self.has_been:
+            self.has_been = True
+            os.kill(os.getpid(), signal.SIGALRM)
+        return self.plain(*args)
+
+PATCH
+weight = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+try:
+    for batch in range(40):
+        weight(torch.ones(4)).sum().backward()
+        optimizer.step()
+except TimeoutError as error:
+    print("stopped in batch", batch, error)
+"""
+
+
+@pytest.mark.parametrize("where", ["os.fsync", "os.replace"])
+def test_what_a_signal_handler_raises_in_the_middle_of_a_save_is_the_scripts(tmp_path: Path, where: str) -> None:
+    (tmp_path / "train.py").write_text(TIME_IS_UP.replace("PATCH", f"{where} = Alarming({where})"), encoding="utf-8")
+    words = [sys.executable, "-m", "detrain", "run", "--every", "1batches", "train.py"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "stopped in batch 20 time is up\n", done.stderr
+    assert "warning" not in done.stderr
+    assert (tmp_path / ".detrain" / "train" / "checkpoint_0_21.h5").exists()

@@ -1,0 +1,45 @@
+"""The script's signal handlers while detrain works for itself: they are called behind it.
+
+What a handler raises is for the script. In the middle of a save a `TimeoutError` would be taken for a disk that fails, and whatever it
+is for an object that cannot be looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+_signal, _getsignal = signal.signal, signal.getsignal  # as they are before anybody patches them
+_NUMBERS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+
+@contextlib.contextmanager
+def handlers_deferred() -> Iterator[None]:
+    """Call no handler of Python's meanwhile, but for Ctrl-C's own, which nothing of detrain's holds up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def defer(number: int, _frame: types.FrameType | None) -> None:
+        arrived.append(number)
+
+    handlers: dict[int, Any] = {number: _getsignal(number) for number in _NUMBERS}
+    deferred = {
+        number: handler for number, handler in handlers.items()
+        if callable(handler) and handler is not signal.default_int_handler
+    }  # fmt: skip
+    for number in deferred:
+        _signal(number, defer)
+    try:
+        yield
+    finally:
+        for number, handler in deferred.items():
+            _signal(number, handler)
+        for number in arrived:
+            deferred[number](number, sys._getframe())
