@@ -236,11 +236,7 @@ def _num_in_graph(variant: Any) -> int:
 
 def is_seeded(dataset: Any) -> bool:
     """True if it holds a generator of seeds that outlives a graph."""
-    return (
-        isinstance(dataset, _SEEDED)
-        and isinstance(dataset._variant_tensor, ops.EagerTensor)
-        and num_generators(dataset) > 0
-    )
+    return isinstance(dataset._variant_tensor, ops.EagerTensor) and num_generators(dataset) > 0
 
 
 def _seeded_in(dataset: Any) -> Counter[Any]:
