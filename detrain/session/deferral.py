@@ -6,6 +6,7 @@ is for an object that cannot be looked at.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # what `signal` wraps; without enums, of which a look at every handler would make sixty
 import contextlib
 import signal
 import sys
@@ -14,8 +15,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-_signal, _getsignal = signal.signal, signal.getsignal  # as they are before anybody patches them
-_NUMBERS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+_NUMBERS = sorted(map(int, signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 
 
 @contextlib.contextmanager
@@ -29,17 +29,17 @@ def handlers_deferred() -> Iterator[None]:
     def defer(number: int, _frame: types.FrameType | None) -> None:
         arrived.append(number)
 
-    handlers: dict[int, Any] = {number: _getsignal(number) for number in _NUMBERS}
+    handlers: dict[int, Any] = {number: _signal.getsignal(number) for number in _NUMBERS}
     deferred = {
         number: handler for number, handler in handlers.items()
         if callable(handler) and handler is not signal.default_int_handler
     }  # fmt: skip
     for number in deferred:
-        _signal(number, defer)
+        _signal.signal(number, defer)
     try:
         yield
     finally:
         for number, handler in deferred.items():
-            _signal(number, handler)
+            _signal.signal(number, handler)
         for number in arrived:
             deferred[number](number, sys._getframe())
