@@ -279,15 +279,19 @@ class Attempt:
 
     def _begin_training(self) -> None:
         self.session.files.is_in_loop = True
-        if self.record["found_after"] is None:
-            self.record["found_after"] = self.session.batches
-            try:
-                self.directory.write_record(self.record)
-            except OSError as error:
-                warn("clock-not-noted", f"when the training loop was found cannot be noted: {error}")
         with self.frameworks.aside():
+            self._note_beginning()
             self.clocks.begin_loop(self.record["found_after"], is_resuming=self.resume.is_pending)
         Signals(self.session).listen()
+
+    def _note_beginning(self) -> None:
+        if self.record["found_after"] is not None:
+            return
+        self.record["found_after"] = self.session.batches
+        try:
+            self.directory.write_record(self.record)
+        except OSError as error:
+            warn("clock-not-noted", f"when the training loop was found cannot be noted: {error}")
 
     def _stop(self) -> None:
         """Take part in nothing any more: in a forked child, or once the script has ended."""

@@ -20,6 +20,7 @@ from typing import Any
 import xxhash
 
 from detrain.errors import RestoreError
+from detrain.session.deferral import handlers_deferred
 from detrain.session.messages import warn
 from detrain.store.directory import write_atomically
 from detrain.store.journal import ABSENT, FILE, FOLDER, GROWN, LARGE, LINK, Journal, Record, copy_bytes, look
@@ -85,6 +86,12 @@ class OutputFiles:
     def _on_event(self, event: str, args: tuple[Any, ...]) -> None:
         if self._is_stopped or self._blind_thread == threading.get_ident():
             return
+        if event == "open" and len(args) > 2 and isinstance(args[2], int) and not args[2] & _WRITING:
+            return  # soon told, of the many files that are read
+        with handlers_deferred():  # else what they raise would be taken for a disk's or an argument's error
+            self._follow(event, args)
+
+    def _follow(self, event: str, args: tuple[Any, ...]) -> None:
         try:
             with self._lock:
                 self._on[event](*args)
@@ -96,7 +103,7 @@ class OutputFiles:
             return  # such arguments are refused by the function itself
 
     def _opens(self, path: Any, mode: Any, flags: Any, *_: Any) -> None:
-        if not isinstance(flags, int) or not flags & _WRITING or not isinstance(path, (str, bytes, os.PathLike)):
+        if not isinstance(flags, int) or not isinstance(path, (str, bytes, os.PathLike)):
             return
         name = os.fsdecode(path)
         place = os.path.realpath(name)

@@ -100,13 +100,23 @@ except TimeoutError as error:
 """
 
 
-@pytest.mark.parametrize("where", ["os.fsync", "os.replace"])
-def test_what_a_signal_handler_raises_in_the_middle_of_a_save_is_the_scripts(tmp_path: Path, where: str) -> None:
-    (tmp_path / "train.py").write_text(TIME_IS_UP.replace("PATCH", f"{where} = Alarming({where})"), encoding="utf-8")
-    words = [sys.executable, "-m", "detrain", "run", "--every", "1batches", "train.py"]
-    done = subprocess.run(
-        words, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60
-    )
+def run_till_time_is_up(folder: Path, script: str, every: str) -> None:
+    (folder / "train.py").write_text(script, encoding="utf-8")
+    words = [sys.executable, "-m", "detrain", "run", "--every", every, "train.py"]
+    done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "stopped in batch 20 time is up\n", done.stderr
     assert "warning" not in done.stderr
+
+
+@pytest.mark.parametrize("where", ["os.fsync", "os.replace"])
+def test_what_a_signal_handler_raises_in_the_middle_of_a_save_is_the_scripts(tmp_path: Path, where: str) -> None:
+    run_till_time_is_up(tmp_path, TIME_IS_UP.replace("PATCH", f"{where} = Alarming({where})"), "1batches")
     assert (tmp_path / ".detrain" / "train" / "checkpoint_0_21.h5").exists()
+
+
+def test_what_a_signal_handler_raises_while_a_file_is_followed_is_the_scripts(tmp_path: Path) -> None:
+    script = TIME_IS_UP.replace("PATCH", "os.path.realpath = Alarming(os.path.realpath)")
+    script = script.replace(
+        "        optimizer.step()\n", '        optimizer.step()\n        open("step", "w").close()\n'
+    )
+    run_till_time_is_up(tmp_path, script, "never")
