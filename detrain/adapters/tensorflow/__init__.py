@@ -35,6 +35,7 @@ from detrain.state.registry import register
 register(tensors.TensorHandler(), tensors.EagerTensor)
 register(tensors.VariableHandler(), tensors.Variable)
 register(trackables.WrapperHandler(), *trackables.WRAPPERS)
+register(trackables.ResultHandler(), trackables.RESULT)
 register(data.DatasetHandler(), passes.Dataset)
 register(data.IteratorHandler(), data.OwnedIterator)
 register(writers.SummaryWriterHandler(), writers.SummaryWriter)

@@ -23,7 +23,7 @@ class TableHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        keys, values = obj.export()
+        keys, values = _entries(obj)
         rows = keys.numpy()
         order = np.lexsort(rows.T) if rows.ndim > 1 else np.argsort(rows, kind="stable")
         node["parts"] = [
@@ -35,5 +35,16 @@ class TableHandler(Handler):
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         keys, values = restore.values(node["parts"])
-        obj.remove(obj.export()[0])
+        obj.remove(_entries(obj)[0])
         obj.insert(keys, values)
+
+
+def _entries(table: Any) -> tuple[Any, Any]:
+    """Keys and values. Those that mark what is free or removed, which some tables hand out with the others, are none."""
+    keys, values = table.export()
+    marks = [mark for name in ("_empty_key", "_deleted_key") if (mark := getattr(table, name, None)) is not None]
+    for mark in marks:
+        differs = tf.reshape(keys != mark, [tf.shape(keys)[0], -1])
+        is_one = tf.reduce_any(differs, axis=1)
+        keys, values = tf.boolean_mask(keys, is_one), tf.boolean_mask(values, is_one)
+    return keys, values

@@ -112,10 +112,10 @@ class VariableHandler(Handler):
                 _read(node, restore), trainable=node["trainable"], name=node["name"].partition(":")[0],
                 dtype=tf.as_dtype(node["dtype"]), shape=node["shape"],
             )  # fmt: skip
-        made._unique_id = node["unique"]  # optimizers know a variable by it
         return made
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        _call(obj, node["unique"])
         if is_new:
             return
         wanted = _read(node, restore)
@@ -133,6 +133,14 @@ class VariableHandler(Handler):
 
     def fetch(self, obj: Any, start: int, end: int) -> Any:
         return np.ascontiguousarray(_value_of(_reading(obj))).reshape(-1).view(np.uint8)[start:end].data
+
+
+def _call(variable: Any, unique: str) -> None:
+    """Give a variable the name that optimizers know it by, and see to it that no later one is given the same."""
+    variable._unique_id = unique
+    _, _, number = unique.rpartition("_")
+    while number.isdigit() and ops.uid() < int(number):
+        pass
 
 
 def _made_as(name: str) -> str:

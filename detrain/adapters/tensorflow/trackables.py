@@ -1,16 +1,21 @@
-"""Containers that TensorFlow puts around those that a module's attributes are given."""
+"""What TensorFlow puts around objects: around containers that a module's attributes are given, and around results that are to be used."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 import wrapt
-from tensorflow.python.trackable import data_structures
+from tensorflow.python.trackable import base, data_structures
+from tensorflow.python.util import tf_should_use
 
 from detrain.state.registry import Handler
 from detrain.state.restore import MISSING, Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
+
+#: The proxies' own: a property of the same name gives what they stand for.
+_DICT = vars(base.Trackable)["__dict__"]
 
 WRAPPERS = (data_structures._DictWrapper, data_structures._TupleWrapper)
 
@@ -41,6 +46,40 @@ class WrapperHandler(Handler):
         live.update(restored)
 
 
+def _used(wrapped: Any) -> Any:
+    """A wrapper of a result, for which nothing is to be said any more when nobody uses it."""
+    helper = tf_should_use._TFShouldUseHelper(None, None, None, error_in_function=False, warn_in_eager=False)
+    helper.sate()
+    return tf_should_use._get_wrapper(wrapped, helper)
+
+
+#: Of an array that has been written to: the only result that eager code gets wrapped. Making a real one would start TensorFlow's devices.
+RESULT = type(_used(tf.TensorArray.__new__(tf.TensorArray)))
+
+
+class ResultHandler(Handler):
+    """A wrapper that warns if what it stands for is never used."""
+
+    kind = "tensorflow.result"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["wrapped"] = walk.child(_wrapped(obj), "")
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return _used(restore.value(node["wrapped"]))
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        object.__setattr__(obj, _WRAPPED, restore.value(node["wrapped"], _wrapped(obj)))
+
+
+_WRAPPED = "_tf_should_use_wrapped_value"
+
+
+def _wrapped(result: Any) -> Any:
+    return object.__getattribute__(result, _WRAPPED)
+
+
 def _own(wrapper: Any) -> dict[str, Any]:
-    found: dict[str, Any] = object.__getattribute__(wrapper, "__dict__")
+    found: dict[str, Any] = _DICT.__get__(wrapper)
     return found

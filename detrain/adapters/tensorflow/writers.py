@@ -51,7 +51,7 @@ def watch() -> None:
         if not context.executing_eagerly() or not all(name in given for name in _MADE_OF):
             plain(writer, create_fn, init_op_fn, *args, **kwargs)
             return
-        arguments = {name: given[name].numpy() for name in _MADE_OF}
+        arguments = {name: tf.convert_to_tensor(given[name]).numpy() for name in _MADE_OF}
         folder = Path(os.fsdecode(arguments["logdir"]))
         before = set(folder.glob("*.tfevents.*"))
         plain(writer, create_fn, init_op_fn, *args, **kwargs)
