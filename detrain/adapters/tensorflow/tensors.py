@@ -108,11 +108,10 @@ class VariableHandler(Handler):
 
     def build(self, node: Node, restore: Restore) -> Any:
         with ops.init_scope():
-            made = tf.Variable(
+            return tf.Variable(
                 _read(node, restore), trainable=node["trainable"], name=node["name"].partition(":")[0],
                 dtype=tf.as_dtype(node["dtype"]), shape=node["shape"],
             )  # fmt: skip
-        return made
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         _call(obj, node["unique"])
