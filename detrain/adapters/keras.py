@@ -76,6 +76,22 @@ class ModelHandler(_DerivingHandler):
             found["_eval_epoch_iterator"] = validation  # it goes on from one validation to the next
         return found
 
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        super().capture(obj, node, walk)
+        attributes = instance_dict(obj) or {}
+        made = {name: attributes[name] for name in self.made_again if attributes.get(name) is not None}
+        if made:
+            node["made"] = walk.attributes(made.items())
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        super().fill(obj, node, restore, is_new)
+        attributes = instance_dict(obj) or {}
+        for name, ref in node.get("made", ()):
+            if attributes.get(name) is None and not is_new:
+                getattr(obj, f"make_{name}")()  # not traced yet: it must be traced to what it had been
+            if attributes.get(name) is not None:
+                restore.value(ref, attributes[name])
+
     def derive(self, obj: Any) -> dict[str, Any]:
         if not isinstance(obj, function.Function) or "_nodes_by_depth" not in vars(obj):
             return {}

@@ -20,6 +20,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function, t
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.util import tf_decorator
 
+from detrain.adapters.tensorflow.traces import traces
 from detrain.errors import RestoreError
 from detrain.state.registry import Handler
 from detrain.state.restore import CannotBuild, Restore
@@ -90,6 +91,13 @@ class Functions:
             trace.function = weakref.ref(function)
             trace.is_widened = options.reduce_retracing
             trace.makes_variables = options.scope_type is tracing_compilation.ScopeType.VARIABLE_CREATION
+
+    def end(self, graph: Any) -> None:
+        """A trace has ended. One that only made the variables is followed by another."""
+        trace = self._traces[graph]
+        function = trace.function() if trace.function is not None else None
+        if function is not None and not (trace.makes_variables and function._created_variables):
+            traces.end(function, graph, trace.signature)
 
     def name_of(self, function: Any) -> str:
         """Where its code is, and a number; for as long as the process lives."""
@@ -207,7 +215,10 @@ functions = Functions()
 
 
 class FunctionHandler(Handler):
-    """A `tf.function`: compiled code, which the set-up makes again; its name is its twin's, and those of its objects' methods."""
+    """A `tf.function`: compiled code, which the set-up makes again; its name is its twin's, and those of its objects' methods.
+
+    What it had been traced to, it must be traced to again.
+    """
 
     kind = "tensorflow.Function"
     has_attributes = False
@@ -216,7 +227,10 @@ class FunctionHandler(Handler):
         name = functions.known_name(obj)
         if name is not None:
             node["name"] = name
-        bound = [pair for pair in obj._descriptor_cache.items() if functions.known_name(pair[1]) is not None]
+        graphs = traces.of(obj)
+        if graphs:
+            node["graphs"] = graphs
+        bound = [pair for pair in obj._descriptor_cache.items() if functions.known_name(pair[1]) or traces.of(pair[1])]
         if bound:
             node["bound"] = [walk.children(pair) for pair in bound]
 
@@ -228,6 +242,7 @@ class FunctionHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if "name" in node:
             functions.call(obj, node["name"])
+        traces.expect(obj, node.get("graphs", {}), restore.set_aside)
         for owner, method in node.get("bound", ()):
             instance = restore.value(owner)
             restore.value(method, obj.__get__(instance, type(instance)))
@@ -246,7 +261,9 @@ def watch() -> None:
     @wraps(create)
     def create_concrete_function(function_type: Any, context: Any, graph: Any, options: Any) -> Any:
         functions.begin(graph, function_type, options)
-        return create(function_type, context, graph, options)
+        concrete = create(function_type, context, graph, options)
+        functions.end(graph)
+        return concrete
 
     Function._generate_tracing_options = generate
     tracing_compilation._create_concrete_function = create_concrete_function
