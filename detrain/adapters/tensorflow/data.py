@@ -8,7 +8,6 @@ asking a new one for as many elements. Of a data set that shuffles, as many pass
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -18,10 +17,11 @@ from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
-from detrain.adapters.tensorflow.passes import Dataset, is_seeded, num_generators, parts_of, passes, variable
+from detrain.adapters.tensorflow.passes import Dataset, is_late, is_seeded, num_generators, parts_of, passes
+from detrain.adapters.tensorflow.replay import Counted, is_stateful, remembers
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.registry import Handler
-from detrain.state.restore import Restore
+from detrain.state.restore import CannotBuild, Restore
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
 
@@ -30,19 +30,8 @@ OwnedIterator = iterator_ops.OwnedIterator
 _FAIL_IF_STATEFUL = 2
 #: In an iterator's state, once for each seeded data set in it that has not come to its end: how far its generator of seeds was.
 _GENERATOR = b"epoch_num_random_samples"
-#: Operations that count as stateful but keep nothing.
-_HARMLESS = frozenset({"Assert", "Print", "PrintV2", "ReadFile", "MatchingFiles", "LookupTableFindV2", "NoOp"})
 
-
-@dataclass
-class _Counted:
-    """An iterator that counts."""
-
-    dataset: Any  # the script's
-    taken: Any  # variable
-
-
-_counted: weakref.WeakKeyDictionary[Any, _Counted] = weakref.WeakKeyDictionary()
+_counted: weakref.WeakKeyDictionary[Any, Counted] = weakref.WeakKeyDictionary()
 
 
 def patch() -> None:
@@ -51,10 +40,9 @@ def patch() -> None:
 
     @wraps(plain)
     def create(iterator: Any, dataset: Any) -> None:
-        if context.executing_eagerly() and any(map(_is_stateful, parts_of(dataset))):
-            taken = variable("taken")
-            _counted[iterator] = _Counted(dataset, taken)
-            plain(iterator, _counting(dataset, taken))
+        if context.executing_eagerly() and any(map(is_stateful, parts_of(dataset))):
+            _counted[iterator] = Counted(dataset, passes.before(dataset))
+            plain(iterator, _counted[iterator].counting())
         else:
             plain(iterator, dataset)
         passes.begin(dataset)
@@ -62,32 +50,6 @@ def patch() -> None:
             passes.late[dataset].add(iterator)
 
     OwnedIterator._create_iterator = create
-
-
-def _counting(dataset: Any, taken: Any) -> Any:
-    def count(*element: Any) -> Any:
-        with tf.control_dependencies([taken.assign_add(1)]):
-            same = tf.nest.map_structure(tf.identity, element, expand_composites=True)
-        return same if len(same) > 1 else same[0]
-
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False  # it would count ahead of what is asked for
-    return dataset.map(count).with_options(options)
-
-
-def _is_stateful(dataset: Any) -> bool:
-    """True if a function of a data set keeps state, or runs Python."""
-    graphs = [one.function.graph for one in dataset._functions()]
-    seen: set[str] = set()
-    while graphs:
-        graph = graphs.pop()
-        if any(one.op_def.is_stateful and one.type not in _HARMLESS for one in graph.get_operations()):
-            return True
-        for name, function in graph._functions.items():
-            if name not in seen:
-                seen.add(name)
-                graphs.append(function.graph)
-    return False
 
 
 def _dataset_of(iterator: Any) -> Any:
@@ -111,16 +73,13 @@ class DatasetHandler(Handler):
             )
 
     def build(self, node: Node, restore: Restore) -> Any:
-        raise RestoreError(f"{restore.path_of(node)}: a data set that the loop has made cannot be made again")
+        raise CannotBuild("a data set")
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         for ref, one in zip(node["parts"], obj._inputs(), strict=True):
             restore.value(ref, one)
-        missing = node.get("passes", 0) - passes.number(obj)
-        if missing < 0:
-            raise RestoreError(f"{restore.path_of(node)}: more passes over it have begun than before")
-        for _ in range(missing):
-            iter(obj)
+        if "passes" in node:
+            passes.begin_missing_of(obj, node["passes"], restore.path_of(node))
 
 
 class IteratorHandler(Handler):
@@ -133,7 +92,7 @@ class IteratorHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:
         node["dataset"] = walk.child(_dataset_of(obj), ".<data set>")
         if obj in _counted:
-            node["taken"] = int(_counted[obj].taken.numpy())
+            self._capture_counted(_counted[obj], node)
             return
         try:
             state = _state_of(obj)
@@ -145,39 +104,60 @@ class IteratorHandler(Handler):
             raise CaptureError("it has come to its end, and does not tell any more how often its shuffling has begun")
         walk.array(node, np.frombuffer(content, dtype=np.uint8))
 
+    def _capture_counted(self, counted: Counted, node: Node) -> None:
+        if any(counted.begun) and is_late(counted.dataset):
+            raise CaptureError("how often its shuffling had begun before this pass, nothing tells")
+        node["taken"], node["begun"], node["digest"] = counted.num_taken, counted.begun, counted.digest
+
     def prepare(self, number: int, node: Node, restore: Restore) -> None:
         """Elements that have to be asked for are asked for now, so that what that changes is restored after it."""
         if "taken" not in node:
             return
+        nodes = restore.tree.nodes
+        counted = [(one["begun"], index) for index, one in enumerate(nodes) if one["k"] == self.kind and "taken" in one]
+        if number == min(index for _, index in counted):
+            for _, index in sorted(counted):  # in the order in which their passes began
+                self._prepare(index, nodes[index], restore)
+
+    def _prepare(self, number: int, node: Node, restore: Restore) -> None:
         live = restore.twins.by_number.get(number)
         if not self.is_twin(live, node, restore):
             dataset = restore.twins.by_number.get(node["dataset"][1])
             if dataset is None:
                 return
+            passes.begin_missing(dataset, node["begun"], restore.path_of(node))
             live = iter(dataset)
             restore.twins.replace(number, live)
         self._advance(live, node, restore)
 
     def _advance(self, iterator: Any, node: Node, restore: Restore) -> None:
         counted = _counted[iterator]
-        for done in range(int(counted.taken.numpy()), node["taken"]):
+        for done in range(counted.num_taken, node["taken"]):
             try:
                 next(iterator)
             except StopIteration:
                 raise RestoreError(
                     f"{restore.path_of(node)} ended after {done} elements, and {node['taken']} had been taken from it"
                 ) from None
+        if counted.digest != node["digest"] and remembers(counted.dataset):
+            raise RestoreError(
+                f"{restore.path_of(node)}: asked again for its elements, its data set has given others. What its functions read (a "
+                f"variable, numpy's generator) the loop had changed, so this resume cannot be exact. {restore.set_aside()}"
+            )
 
     def build(self, node: Node, restore: Restore) -> Any:
         dataset = restore.value(node["dataset"])
         if not isinstance(dataset, Dataset):
-            raise RestoreError(f"{restore.path_of(node)}: the data set that it iterates over is not there")
+            raise CannotBuild("an iterator over a data set")
         return iter(dataset)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if not isinstance(live, OwnedIterator) or (live in _counted) != ("taken" in node):
             return False
-        return "taken" not in node or int(_counted[live].taken.numpy()) <= node["taken"]
+        if "taken" not in node:
+            return True
+        counted = _counted[live]
+        return bool(counted.begun == node["begun"] and counted.num_taken <= node["taken"])
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         restore.value(node["dataset"], _dataset_of(obj))

@@ -30,7 +30,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from detrain.adapters.tensorflow.functions import functions
-from detrain.errors import CaptureError
+from detrain.errors import CaptureError, RestoreError
 
 Dataset = dataset_ops.DatasetV2
 
@@ -96,10 +96,10 @@ class Passes:
         if context.executing_eagerly():
             for one, times in seeded.items():
                 self._by_python[one] = self._by_python.get(one, 0) + times
-            if _is_late(dataset):
+            if is_late(dataset):
                 self.late.setdefault(dataset, weakref.WeakSet())
         elif seeded or given:
-            self._count(seeded, given, is_late=_is_late(dataset)).variable.assign_add(1)
+            self._count(seeded, given, is_late=is_late(dataset)).variable.assign_add(1)
 
     @property
     def are_to_be_told(self) -> bool:
@@ -123,7 +123,7 @@ class Passes:
         return told
 
     def _told(self, count: Count, inputs: list[Any], args: tuple[Any, ...]) -> Count:
-        seeded, is_late = Counter(count.seeded), count.is_late
+        seeded, late = Counter(count.seeded), count.is_late
         given: Counter[Any] = Counter()
         arg_of = {id(one): arg for one, arg in zip(inputs, args, strict=True)}
         for reference, times in (count.given or {}).items():
@@ -134,12 +134,12 @@ class Passes:
                     seeded[one] += times * per_pass
                 for one, per_pass in _given_in(dataset).items():
                     given[one] += times * per_pass
-                is_late |= _is_late(dataset)
+                late |= is_late(dataset)
             elif _is_placeholder(arg):
                 given[arg.ref()] += times
             else:
                 return count  # of a data set that nobody knows: said with the next checkpoint
-        return self._count(seeded, given, is_late=is_late)
+        return self._count(seeded, given, is_late=late)
 
     def _count(self, seeded: Counter[Any], given: Counter[Any], *, is_late: bool) -> Count:
         if given:
@@ -161,8 +161,27 @@ class Passes:
         """How many have begun over it. Raises `CaptureError` where a graph has begun some over nobody knows what."""
         if any(one.number for one in self._to_be_told.values()):
             raise CaptureError("a graph has gone through a data set, and which one cannot be told")
+        return self._so_far(dataset)
+
+    def before(self, dataset: Any) -> list[int]:
+        """How many have begun so far over each part that holds a generator of seeds, the outermost first."""
+        return [self._so_far(one) for one in seeded_parts_of(dataset)]
+
+    def _so_far(self, dataset: Any) -> int:
         in_graphs = sum(one.number * one.seeded[dataset] for one in self._by_graphs if dataset in one.seeded)
         return self._by_python.get(dataset, 0) + in_graphs
+
+    def begin_missing(self, dataset: Any, wanted: list[int], path: str) -> None:
+        """Begin passes until as many as wanted have begun over each such part. Raises `RestoreError` if there are more."""
+        for one, number in zip(seeded_parts_of(dataset), wanted, strict=True):
+            self.begin_missing_of(one, number, path)
+
+    def begin_missing_of(self, dataset: Any, wanted: int, path: str) -> None:
+        """The same for one part."""
+        if self._so_far(dataset) > wanted:
+            raise RestoreError(f"{path}: more passes over its data set have begun than before")
+        while self._so_far(dataset) < wanted:
+            iter(dataset)
 
 
 passes = Passes()
@@ -234,6 +253,11 @@ def _num_in_graph(variant: Any) -> int:
     return sum(node.op.startswith(_SEEDED_OPS) for node in graph.node)
 
 
+def seeded_parts_of(dataset: Any) -> list[Any]:
+    """Those that hold a generator of seeds, each once, the outermost first."""
+    return list(dict.fromkeys(filter(is_seeded, parts_of(dataset))))
+
+
 def is_seeded(dataset: Any) -> bool:
     """True if it holds a generator of seeds that outlives a graph."""
     return isinstance(dataset._variant_tensor, ops.EagerTensor) and num_generators(dataset) > 0
@@ -258,7 +282,7 @@ def _is_placeholder(tensor: Any) -> bool:
     return isinstance(tensor, tf.Tensor) and not isinstance(tensor, ops.EagerTensor) and tensor.op.type == "Placeholder"
 
 
-def _is_late(dataset: Any) -> bool:
+def is_late(dataset: Any) -> bool:
     """True if a seeded data set is made of something, or makes something, of which passes do not tell when it begins."""
     late = [one for one in parts_of(dataset) if isinstance(one, _LATE)]
     return any(num_generators(part) for one in late for inner in one._inputs() for part in parts_of(inner))

@@ -1,0 +1,116 @@
+"""Iterators that are taken to their place by asking a new one for as many elements, and whether those are the same again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import (
+    batch_op,
+    dataset_ops,
+    filter_op,
+    map_op,
+    padded_batch_op,
+    range_op,
+    repeat_op,
+    skip_op,
+    take_op,
+    zip_op,
+)
+
+from detrain.adapters.tensorflow.passes import parts_of, variable
+
+#: Operations that count as stateful but keep nothing.
+_HARMLESS = frozenset({"Assert", "Print", "PrintV2", "ReadFile", "MatchingFiles", "LookupTableFindV2", "NoOp"})
+#: Those that run Python.
+_PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
+#: Data sets that make each element when it is asked for, and keep nothing for the next.
+_MEMORYLESS = (
+    batch_op._BatchDataset, filter_op._FilterDataset, map_op._MapDataset, dataset_ops._OptionsDataset,
+    padded_batch_op._PaddedBatchDataset, range_op._RangeDataset, repeat_op._RepeatDataset, skip_op._SkipDataset,
+    take_op._TakeDataset, zip_op._ZipDataset,
+)  # fmt: skip
+#: Elements of a tensor that its digest covers.
+_NUM_TOLD = 16384
+_FACTOR = 6364136223846793005  # odd: no digest before is lost
+
+
+class Counted:
+    """An iterator that counts what it hands out, to Python or to a graph."""
+
+    def __init__(self, dataset: Any, begun: list[int]) -> None:
+        """`dataset`: the script's; `begun`: passes over its parts that hold generators of seeds, before this one."""
+        self.dataset, self.begun = dataset, begun
+        self._taken, self._digest = variable("taken"), variable("digest")
+
+    @property
+    def num_taken(self) -> int:
+        """So far."""
+        return int(self._taken.numpy())
+
+    @property
+    def digest(self) -> int:
+        """Of what was handed out, in its order."""
+        return int(self._digest.numpy())
+
+    def counting(self) -> Any:
+        """The data set that counts."""
+
+        def count(*element: Any) -> Any:
+            digest = self._digest * _FACTOR + _digest_of(element)
+            with tf.control_dependencies([self._taken.assign_add(1), self._digest.assign(digest)]):
+                same = tf.nest.map_structure(tf.identity, element, expand_composites=True)
+            return same if len(same) > 1 else same[0]
+
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False  # it would count ahead of what is asked for
+        return self.dataset.map(count).with_options(options)
+
+
+def _digest_of(element: Any) -> Any:
+    """() int64."""
+    digest = tf.constant(0, tf.int64)
+    for one in tf.nest.flatten(element, expand_composites=True):
+        if one.dtype not in (tf.variant, tf.resource):
+            digest = digest * _FACTOR + _digest_of_tensor(one)
+    return digest
+
+
+def _digest_of_tensor(tensor: Any) -> Any:
+    told = tf.reshape(tensor, [-1])[:_NUM_TOLD]
+    if told.dtype == tf.string:
+        told = tf.strings.to_hash_bucket_fast(told, tf.int64.max)
+    elif told.dtype == tf.bool:
+        told = tf.cast(told, tf.uint8)
+    elif told.dtype.size < 4 and told.dtype.is_floating:
+        told = tf.cast(told, tf.float32)
+    octets = tf.reshape(tf.bitcast(told, tf.uint8), [1, -1])
+    return tf.bitcast(tf.fingerprint(octets), tf.int64)[0] + tf.size(tensor, tf.int64)
+
+
+def is_stateful(dataset: Any) -> bool:
+    """True if a function of a data set keeps state, or runs Python."""
+    return bool(_stateful_operations(dataset))
+
+
+def remembers(dataset: Any) -> bool:
+    """True if what it gives next may depend on what its functions read for what it has given already."""
+    if any(is_stateful(one) for one in parts_of(dataset)):
+        if not isinstance(dataset, _MEMORYLESS) or _stateful_operations(dataset) & _PYTHON:
+            return True
+        return any(remembers(one) for one in dataset._inputs())
+    return False
+
+
+def _stateful_operations(dataset: Any) -> set[str]:
+    graphs = [one.function.graph for one in dataset._functions()]
+    seen: set[str] = set()
+    found: set[str] = set()
+    while graphs:
+        graph = graphs.pop()
+        found |= {one.type for one in graph.get_operations() if one.op_def.is_stateful} - _HARMLESS
+        for name, function in graph._functions.items():
+            if name not in seen:
+                seen.add(name)
+                graphs.append(function.graph)
+    return found
