@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
-from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import lookup_ops
 
@@ -51,7 +52,7 @@ objects.register_value(tf.TensorShape, lambda v: (None if v.rank is None else tu
 register(
     objects.KeptHandler(),
     concrete_function.ConcreteFunction, atomic_function.AtomicFunction, func_graph.FuncGraph, tf.Graph,
-    tf.TypeSpec,
+    tf.TypeSpec, ops.SymbolicTensor,
 )  # fmt: skip
 
 __all__ = ["facts", "flags", "generators", "losses", "prepare", "set_flags", "watch_updates"]
@@ -75,6 +76,20 @@ def prepare(settings: Settings) -> None:
         tf.config.experimental.enable_op_determinism()
 
 
+#: How each is asked for and set.
+_SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "eager functions": (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly),
+    "XLA": (tf.config.optimizer.get_jit, lambda value: tf.config.optimizer.set_jit(value or False)),
+    "graph optimizations": (
+        tf.config.optimizer.get_experimental_options, tf.config.optimizer.set_experimental_options
+    ),
+    "TensorFloat-32": (
+        tf.config.experimental.tensor_float_32_execution_enabled, tf.config.experimental.enable_tensor_float_32_execution
+    ),
+    "soft placement": (tf.config.get_soft_device_placement, tf.config.set_soft_device_placement),
+}  # fmt: skip
+
+
 def generators() -> dict[str, Any]:
     """What seeds the operations that are run one by one, and how far those with a generator of their own have come."""
     return {
@@ -87,7 +102,11 @@ def generators() -> dict[str, Any]:
 def flags() -> dict[str, Any]:
     """Switches that decide what comes out."""
     step = tf.summary.experimental.get_step()
-    return {"seed": context.context()._seed, "summary step": step if isinstance(step, int) else None}
+    return {
+        "seed": context.context()._seed,
+        "summary step": step if isinstance(step, int) else None,
+        **{name: get() for name, (get, _) in _SWITCHES.items()},
+    }
 
 
 def set_flags(flags: dict[str, Any]) -> None:
@@ -96,6 +115,9 @@ def set_flags(flags: dict[str, Any]) -> None:
         context.context()._seed = flags["seed"]
     if flags.get("summary step") is not None:
         tf.summary.experimental.set_step(flags["summary step"])
+    for name, (get, set_) in _SWITCHES.items():
+        if name in flags and get() != flags[name]:
+            set_(flags[name])
 
 
 def facts() -> dict[str, Any]:
