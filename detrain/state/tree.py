@@ -84,7 +84,7 @@ def decode_value(ref: Ref) -> Any:
 
 def is_node(ref: Ref) -> bool:
     """True if the ref names a node."""
-    return type(ref) is list and ref[0] == "@"
+    return type(ref) is list and bool(ref) and ref[0] == "@"
 
 
 @dataclass(slots=True)

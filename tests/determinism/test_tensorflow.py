@@ -227,3 +227,86 @@ def test_a_fit_whose_model_is_built_by_its_first_batch_and_that_keeps_times_is_p
     found = json.loads(one.command("verify", "run", "--json"))
     assert [row["result"] for row in found["segments"]] == ["same"] * len(found["segments"])
     assert len(found["segments"]) > 2
+
+
+#: Functions that keep what they found in Python when they were traced.
+KEEPING = {
+    "graph_step": """
+import os
+import tensorflow as tf
+
+class Layer(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.scale = tf.Variable(0.5), 1.0
+
+layer = Layer()
+
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = (layer.weight * layer.scale - x) ** 2
+    layer.weight.assign_sub(0.1 * tape.gradient(loss, layer.weight))
+    return loss
+
+#WARM
+for batch in range(12):
+    if batch == int(os.environ.get("DIE", "99")):
+        os.kill(os.getpid(), 9)
+    print(batch, float(step(tf.constant(float(batch)))), flush=True)
+    #CHANGE layer.scale += 1.0
+""",
+    "fit": """
+import os
+import keras
+import numpy as np
+
+class Layer(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.scale = 1.0
+
+    def call(self, x):
+        return x * self.scale
+
+class Told(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print(batch, logs["loss"], flush=True)
+        #CHANGE self.model.layers[1].scale += 1.0
+        if batch == int(os.environ.get("DIE", "99")):
+            os.kill(os.getpid(), 9)
+
+keras.utils.set_random_seed(1)
+x = np.random.rand(96, 4).astype("float32")
+model = keras.Sequential([keras.layers.Dense(1), Layer()])
+model.compile("sgd", "mse")
+model.fit(x, x.sum(1), batch_size=8, shuffle=False, verbose=0, callbacks=[Told()])
+""",
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_what_a_function_was_traced_to_it_must_be_traced_to_again(script, name: str) -> None:
+    one = script(KEEPING[name].replace("#CHANGE ", ""))
+    one.attempt("run", "--every", "1batches", status=-9, DIE="5")
+    one.attempt("run", "--every", "1batches", status=1)
+    assert "has been traced to another graph than before the kill" in one.errors
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_what_stays_as_it_was_is_traced_to_the_same(script, name: str) -> None:
+    one = script(KEEPING[name])
+    whole = one.attempt("whole")
+    one.attempt("run", "--every", "1batches", status=-9, DIE="5")
+    rest = one.attempt("run", "--every", "1batches")
+    assert rest
+    assert whole.endswith(rest)
+
+
+def test_what_is_traced_before_the_loop_may_change_in_it(script) -> None:
+    one = script(KEEPING["graph_step"].replace("#CHANGE ", "").replace("#WARM", "step(tf.constant(0.0))"))
+    whole = one.attempt("whole")
+    one.attempt("run", "--every", "1batches", status=-9, DIE="5")
+    rest = one.attempt("run", "--every", "1batches")
+    assert rest
+    assert whole.endswith(rest)

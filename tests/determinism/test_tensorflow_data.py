@@ -252,3 +252,52 @@ def test_where_a_graph_does_not_tell_the_resume_is_refused(script, name: str) ->
     one.attempt("run", "--every", "1batches", status=-9, DIE="5")
     one.attempt("run", "--every", "1batches", status=2)
     assert "how often its shuffling has begun" in one.said or "which one cannot be told" in one.said
+
+
+#: Elements that depend on what the loop has changed when they are made. The second word says whether a buffer holds some back.
+CHANGING = """
+import os
+import numpy as np
+import tensorflow as tf
+
+level, weight = tf.Variable(1.0), tf.Variable(0.5)
+
+
+def drawn():
+    while True:
+        yield np.random.randn()
+
+
+rows = tf.data.Dataset.range(64)
+feed = iter(#CHAIN)
+for batch in range(24):
+    if batch == int(os.environ.get("DIE", "99")):
+        os.kill(os.getpid(), 9)
+    x = next(feed)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((weight - x) ** 2) * np.random.rand()
+    weight.assign_sub(0.01 * tape.gradient(loss, weight))
+    level.assign(1.0 + batch)
+    print(batch, x.numpy().tolist(), float(weight), flush=True)
+"""
+OF_A_VARIABLE = "rows.map(lambda x: tf.cast(x, tf.float32) * level)"
+OF_NUMPY = "tf.data.Dataset.from_generator(drawn, output_signature=tf.TensorSpec([], tf.float32))"
+
+
+@pytest.mark.parametrize(
+    "chain", [f"{OF_A_VARIABLE}.shuffle(16).batch(8).repeat()", f"{OF_NUMPY}.shuffle(64).batch(8)"]
+)
+def test_where_elements_asked_for_again_come_out_otherwise_the_resume_is_refused(script, chain: str) -> None:
+    one = script(CHANGING.replace("#CHAIN", chain))
+    one.attempt("run", "--every", "1batches", status=-9, DIE="5")
+    one.attempt("run", "--every", "1batches", status=1)
+    assert "script.feed: asked again for its elements, its data set has given others" in one.said
+
+
+def test_where_no_element_is_held_back_it_does_not_matter_what_earlier_ones_were(script) -> None:
+    one = script(CHANGING.replace("#CHAIN", f"{OF_A_VARIABLE}.batch(8).repeat()"))
+    whole = one.attempt("whole")
+    one.attempt("run", "--every", "1batches", status=-9, DIE="11")
+    rest = one.attempt("run", "--every", "1batches")
+    assert rest.startswith("11 ")
+    assert whole.endswith(rest)

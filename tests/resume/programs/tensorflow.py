@@ -1,6 +1,7 @@
 """TensorFlow and Keras: their own loops, data sets, graphs, and `fit`. Each ends by writing fingerprints of what it has trained."""
 
 from . import Program
+from .tensorflow_holders import HOLDERS
 
 PRELUDE = """\
 import hashlib, os, random, time
@@ -579,12 +580,12 @@ with open("result.txt", "w") as file:
     file.write(repr([value.tolist() for value in model.parameters()]))
 """
 
-PROGRAMS = {name: Program(name, PRELUDE + body) for name, body in _BODIES.items()}
+PROGRAMS = {name: Program(name, PRELUDE + body) for name, body in {**_BODIES, **HOLDERS}.items()}
 PROGRAMS["tensorboard_of_torch"] = Program("tensorboard_of_torch", _TENSORBOARD_OF_TORCH)
 PROGRAMS["fit_on_torch"] = Program("fit_on_torch", _ON_TORCH)
 #: What `make test` runs.
 QUICK = [
     "graph_step_that_gives_nothing", "draws_from_kernels", "methods_that_make_variables",
     "graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays", "summaries_and_tables",
-    "fit_on_torch",
+    "fit_on_torch", "models_made_in_folds", "containers_and_arrays", "data_set_begun_anew_in_the_loop", "fit_told_to_tensorboard",
 ]  # fmt: skip
