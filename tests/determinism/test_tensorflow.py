@@ -250,7 +250,7 @@ def step(x):
     return loss
 
 #WARM
-for batch in range(12):
+for batch in range(40):
     if batch == int(os.environ.get("DIE", "99")):
         os.kill(os.getpid(), 9)
     print(batch, float(step(tf.constant(float(batch)))), flush=True)
@@ -277,7 +277,7 @@ class Told(keras.callbacks.Callback):
             os.kill(os.getpid(), 9)
 
 keras.utils.set_random_seed(1)
-x = np.random.rand(96, 4).astype("float32")
+x = np.random.rand(320, 4).astype("float32")
 model = keras.Sequential([keras.layers.Dense(1), Layer()])
 model.compile("sgd", "mse")
 model.fit(x, x.sum(1), batch_size=8, shuffle=False, verbose=0, callbacks=[Told()])
@@ -288,7 +288,7 @@ model.fit(x, x.sum(1), batch_size=8, shuffle=False, verbose=0, callbacks=[Told()
 @pytest.mark.parametrize("name", KEEPING)
 def test_what_a_function_was_traced_to_it_must_be_traced_to_again(script, name: str) -> None:
     one = script(KEEPING[name].replace("#CHANGE ", ""))
-    one.attempt("run", "--every", "1batches", status=-9, DIE="5")
+    one.attempt("run", "--every", "1batches", status=-9, DIE="25")
     one.attempt("run", "--every", "1batches", status=1)
     assert "has been traced to another graph than before the kill" in one.errors
 
@@ -297,7 +297,7 @@ def test_what_a_function_was_traced_to_it_must_be_traced_to_again(script, name: 
 def test_what_stays_as_it_was_is_traced_to_the_same(script, name: str) -> None:
     one = script(KEEPING[name])
     whole = one.attempt("whole")
-    one.attempt("run", "--every", "1batches", status=-9, DIE="5")
+    one.attempt("run", "--every", "1batches", status=-9, DIE="25")
     rest = one.attempt("run", "--every", "1batches")
     assert rest
     assert whole.endswith(rest)
@@ -306,7 +306,7 @@ def test_what_stays_as_it_was_is_traced_to_the_same(script, name: str) -> None:
 def test_what_is_traced_before_the_loop_may_change_in_it(script) -> None:
     one = script(KEEPING["graph_step"].replace("#CHANGE ", "").replace("#WARM", "step(tf.constant(0.0))"))
     whole = one.attempt("whole")
-    one.attempt("run", "--every", "1batches", status=-9, DIE="5")
+    one.attempt("run", "--every", "1batches", status=-9, DIE="25")
     rest = one.attempt("run", "--every", "1batches")
     assert rest
     assert whole.endswith(rest)
