@@ -17,6 +17,7 @@ from detrain.adapters import Settings, names
 from detrain.adapters.tensorflow import (
     counters,
     data,
+    entropy,
     files,
     functions,
     kernels,
@@ -47,6 +48,7 @@ register(objects.KeptHandler(), lookup_ops.InitializableLookupTableBase)
 register(counters.UnreadableHandler(), counters.Unreadable)
 register(counters.CountersHandler(), counters.Counters)
 register(functions.FunctionHandler(), functions.Function)
+register(entropy.GlobalGeneratorHandler(), entropy.GlobalGenerator)
 objects.register_value(tf.DType, lambda v: (v.name,), tf.as_dtype)
 objects.register_value(tf.TensorShape, lambda v: (None if v.rank is None else tuple(v.as_list()),), tf.TensorShape)
 register(
@@ -68,6 +70,7 @@ def prepare(settings: Settings) -> None:
     stateless.replace()
     skipping.replace()
     kernels.replace()
+    entropy.replace()
     passes.watch()
     data.patch()
     writers.watch()
@@ -96,6 +99,7 @@ def generators() -> dict[str, Any]:
         "tensorflow": context.context()._rng,
         "tensorflow.counters": counters.counters,
         "tensorflow.kernels": counters.unreadable,
+        "tensorflow.global generator": entropy.global_generator,
     }
 
 
