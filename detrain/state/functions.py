@@ -12,10 +12,10 @@ from typing import Any
 from detrain.errors import RestoreError
 from detrain.state import frames
 from detrain.state.known_source import is_user_module, user_code
-from detrain.state.registry import Handler, register, resolve
+from detrain.state.registry import Handler, handler_for, register, resolve
 from detrain.state.restore import MISSING, CannotBuild, Restore
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
+from detrain.state.walk import Walk, instance_dict
 
 
 class FunctionHandler(Handler):
@@ -42,7 +42,12 @@ class FunctionHandler(Handler):
             node["defaults"] = walk.child(obj.__defaults__, ".<defaults>")
             node["kwdefaults"] = walk.child(obj.__kwdefaults__, ".<kwdefaults>")
         if obj.__dict__ and (is_user_module(obj.__module__) or "<locals>" in code.co_qualname):
-            node["dict"] = walk.child(obj.__dict__, "")
+            copied = _copied(obj)
+            if copied:
+                own = [pair for pair in obj.__dict__.items() if pair[0] not in copied]
+                node["attrs"] = walk.attributes(own)
+            else:
+                node["dict"] = walk.child(obj.__dict__, "")
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         if type(live) is not types.FunctionType:
@@ -84,8 +89,21 @@ class FunctionHandler(Handler):
         if "dict" in node:
             restore.value(node["dict"], obj.__dict__)
             obj.__dict__.update(restore.value(node["dict"]))
+        elif "attrs" in node:
+            restored = {name: restore.value(ref, obj.__dict__.get(name, MISSING)) for name, ref in node["attrs"]}
+            for name in obj.__dict__.keys() - restored.keys() - _copied(obj):
+                del obj.__dict__[name]
+            obj.__dict__.update(restored)
         elif "defaults" in node:
             obj.__dict__.clear()
+
+
+def _copied(function: types.FunctionType) -> set[str]:
+    """Attributes that `functools.wraps` has taken over from an object whose attributes are its handler's own affair."""
+    wrapped = function.__dict__.get("__wrapped__")
+    if isinstance(wrapped, types.FunctionType) or handler_for(type(wrapped)).has_attributes:
+        return set()
+    return set(instance_dict(wrapped) or ())
 
 
 def resolve_module(name: str, node: Node, restore: Restore) -> types.ModuleType:
