@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
 
 import keras
@@ -140,8 +141,17 @@ register(ModelHandler(), function.Function, keras.Model)
 register(GlobalsHandler(), Globals)
 
 
-def prepare(settings: Settings) -> None:
-    """Keras draws its seeds from Python's generator, which has been seeded."""
+#: Backends whose weight updates an adapter sees.
+_WATCHED = frozenset({"tensorflow", "torch"})
+
+
+def prepare(_: Settings) -> None:
+    """Keras draws its seeds from Python's generator, which has been seeded. Says at once if nobody sees its backend train."""
+    if keras.config.backend() not in _WATCHED:
+        sys.stderr.write(
+            f"detrain: warning: Keras runs on {keras.config.backend()}, whose training detrain does not see: unless the script trains in "
+            "torch or TensorFlow as well, nothing is checkpointed [backend-not-watched]\n"
+        )
 
 
 def generators() -> dict[str, Any]:

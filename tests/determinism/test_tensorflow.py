@@ -310,3 +310,15 @@ def test_what_is_traced_before_the_loop_may_change_in_it(script) -> None:
     rest = one.attempt("run", "--every", "1batches")
     assert rest
     assert whole.endswith(rest)
+
+
+def test_keras_on_a_backend_that_nobody_watches_is_said_at_once(monkeypatch, capfd) -> None:
+    import keras
+
+    from detrain.adapters import keras as adapter
+
+    adapter.prepare(None)
+    assert "backend-not-watched" not in capfd.readouterr().err
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    adapter.prepare(None)
+    assert "Keras runs on jax" in capfd.readouterr().err

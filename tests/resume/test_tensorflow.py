@@ -54,6 +54,17 @@ for batch in range(4):
     weight.assign_sub(0.1 * tape.gradient(loss, weight))
 print(*sorted({"torch", "tensorflow", "keras"} & set(sys.modules)))
 """,
+    "keras on torch": """
+import os, sys
+os.environ["KERAS_BACKEND"] = "torch"
+import keras
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+for batch in range(4):
+    model.train_on_batch(keras.ops.ones((3, 2)), keras.ops.ones((3, 1)))
+print(*sorted({"torch", "tensorflow", "keras"} & set(sys.modules)))
+""",
 }
 
 

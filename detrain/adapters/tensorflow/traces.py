@@ -23,17 +23,23 @@ class Traces:
     """The graphs of each function, and what they have to be like."""
 
     def __init__(self) -> None:
-        self._graphs: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
-        self._digests: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        #: By function and graph: what it was traced for, and the digest.
+        self._graphs: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, tuple[str, str]]] = (
+            weakref.WeakKeyDictionary()
+        )
         #: Of a checkpoint, by what each was traced for.
         self._expected: weakref.WeakKeyDictionary[Any, dict[str, list[str]]] = weakref.WeakKeyDictionary()
         self._set_aside: Callable[[], str] = str
 
     def end(self, function: Any, graph: Any, signature: str) -> None:
-        """A trace has ended. Raises `RestoreError` if it is not what the killed attempt went on with."""
-        self._graphs.setdefault(function, weakref.WeakKeyDictionary())[graph] = signature
+        """A trace has ended. Raises `RestoreError` if it is not what the killed attempt went on with.
+
+        The digest is taken now: where a gradient flows through a loop of the graph, TensorFlow later adds to that loop what it needs.
+        """
+        digest = digest_of(graph.as_graph_def())
+        self._graphs.setdefault(function, weakref.WeakKeyDictionary())[graph] = signature, digest
         expected = self._expected.get(function, {}).get(signature)
-        if expected is None or self._digest(graph) in expected:
+        if expected is None or digest in expected:
             return
         raise RestoreError(
             f"{function.name}: this `tf.function` has been traced to another graph than before the kill, so what it once read from Python "
@@ -45,19 +51,14 @@ class Traces:
     def of(self, function: Any) -> dict[str, list[str]]:
         """Digests of its traces, by what each was traced for."""
         found = {signature: set(digests) for signature, digests in self._expected.get(function, {}).items()}
-        for graph, signature in list(self._graphs.get(function, {}).items()):
-            found.setdefault(signature, set()).add(self._digest(graph))
+        for signature, digest in self._graphs.get(function, {}).values():
+            found.setdefault(signature, set()).add(digest)
         return {signature: sorted(digests) for signature, digests in sorted(found.items())}
 
     def expect(self, function: Any, digests: dict[str, list[str]], set_aside: Callable[[], str]) -> None:
         """Its twin had these at a checkpoint."""
         self._expected[function] = digests
         self._set_aside = set_aside
-
-    def _digest(self, graph: Any) -> str:
-        if graph not in self._digests:
-            self._digests[graph] = digest_of(graph.as_graph_def())
-        return self._digests[graph]
 
 
 traces = Traces()

@@ -588,5 +588,5 @@ QUICK = [
     "graph_step_that_gives_nothing", "draws_from_kernels", "methods_that_make_variables",
     "graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays", "summaries_and_tables",
     "fit_on_torch", "models_made_in_folds", "containers_and_arrays", "data_set_begun_anew_in_the_loop", "fit_told_to_tensorboard",
-    "generators_seeded_by_chance",
+    "generators_seeded_by_chance", "gradients_through_a_loop_of_a_graph",
 ]  # fmt: skip

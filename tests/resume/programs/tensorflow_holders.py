@@ -107,4 +107,23 @@ for batch in range(40):
     log(0, batch, float(loss))
 save(model=model, optimizer=optimizer)
 """,
+    "gradients_through_a_loop_of_a_graph": """\
+weight = tf.Variable(0.5)
+
+
+@tf.function
+def powers(x):
+    found = tf.TensorArray(tf.float32, 3)
+    for power in tf.range(3):
+        found = found.write(power, x ** tf.cast(power, tf.float32))
+    return found.stack()
+
+
+for batch in range(32):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((tf.reduce_sum(powers(weight)) - X[batch]) ** 2)
+    weight.assign_sub(0.01 * tape.gradient(loss, weight))
+    log(0, batch, float(loss))
+save(weight=weight)
+""",
 }
