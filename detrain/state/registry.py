@@ -40,7 +40,8 @@ class Handler:
 
     kind: ClassVar[str]
     has_attributes: ClassVar[bool] = True
-    #: True: filled after everything else. Generators of random numbers, because restoring must not disturb them.
+    #: True: prepared and filled after everything else. Generators of random numbers, because restoring must not disturb them, and what
+    #: may stand already where running something else has taken it.
     is_last: ClassVar[bool] = False
 
     def capture(self, obj: Any, node: Node, walk: Walk) -> None:

@@ -108,10 +108,11 @@ class Restore:
 
         `live_roots` are the live values of the same names; a root that is missing there is built anew.
         """
-        for number, node in enumerate(self.tree.nodes):
-            handler = registry.handler_of_kind(node["k"])
-            if handler is not None:
-                handler.prepare(number, node, self)
+        prepared = [(registry.handler_of_kind(node["k"]), number, node) for number, node in enumerate(self.tree.nodes)]
+        for is_last in (False, True):
+            for handler, number, node in prepared:
+                if handler is not None and handler.is_last is is_last:
+                    handler.prepare(number, node, self)
         restored = {name: self.value(ref, live_roots.get(name, MISSING)) for name, ref in self.tree.roots.items()}
         self._drain()
         while self._afterwards:

@@ -21,6 +21,7 @@ from detrain.adapters.tensorflow import (
     files,
     functions,
     kernels,
+    lifting,
     passes,
     scopes,
     skipping,
@@ -67,6 +68,7 @@ def prepare(settings: Settings) -> None:
     names.settle()  # tracing writes temporary files
     functions.watch()
     counters.watch()
+    lifting.watch()
     stateless.replace()
     skipping.replace()
     kernels.replace()
@@ -77,6 +79,7 @@ def prepare(settings: Settings) -> None:
     tf.random.set_seed(settings.seed)
     if settings.is_deterministic:
         tf.config.experimental.enable_op_determinism()
+        kernels.keep_order_of_sums()
 
 
 #: How each is asked for and set.

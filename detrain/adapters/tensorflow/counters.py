@@ -140,6 +140,10 @@ class Counters:
             self._recorded[key] = self._in_graph(name, traced.place, is_kernels=traced.is_kernels).handle
         return self._recorded[key]
 
+    def has(self, handle: Any) -> bool:
+        """True if it is that of a counter in a graph."""
+        return id(handle) in self._by_handle
+
     def state(self) -> dict[str, Any]:
         """How far each has come, and of what traces they are."""
         self.made = {name: counter for name, counter in self.made.items() if not counter.is_gone}

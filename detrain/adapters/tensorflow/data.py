@@ -125,8 +125,14 @@ class IteratorHandler(Handler):
             dataset = restore.twins.by_number.get(node["dataset"][1])
             if dataset is None:
                 return
-            passes.begin_missing(dataset, node["begun"], restore.path_of(node))
-            live = iter(dataset)
+            # What a generator has begun on its way is there, but another iterator may have stood in its place in the script.
+            begun = (
+                one for one in list(_counted) if _dataset_of(one) is dataset and id(one) not in restore.twins.claimed
+            )
+            live = next((one for one in begun if self.is_twin(one, node, restore)), None)
+            if live is None:
+                passes.begin_missing(dataset, node["begun"], restore.path_of(node))
+                live = iter(dataset)
             restore.twins.replace(number, live)
         self._advance(live, node, restore)
 
@@ -139,7 +145,7 @@ class IteratorHandler(Handler):
                 raise RestoreError(
                     f"{restore.path_of(node)} ended after {done} elements, and {node['taken']} had been taken from it"
                 ) from None
-        if counted.digest != node["digest"] and remembers(counted.dataset):
+        if counted.digest != node["digest"] and not counted.has_ended and remembers(counted.dataset):
             raise RestoreError(
                 f"{restore.path_of(node)}: asked again for its elements, its data set has given others. What its functions read (a "
                 f"variable, numpy's generator) the loop had changed, so this resume cannot be exact. {restore.set_aside()}"

@@ -3,6 +3,9 @@
 `enable_op_determinism` makes them raise on a GPU (and `tf.timestamp` everywhere). With these the script runs, and gives the same bits
 every time. Four are made of operations that are deterministic; the others are put on the CPU, as TensorFlow itself does with
 `scatter_nd`. docs/kernels.md has the table.
+
+One does not raise, and is on no list: `AddN` of more than two tensors in a graph. Its kernel begins with whichever input nobody else
+reads any more, so that the order of the sum depends on which of two threads is first.
 """
 
 from __future__ import annotations
@@ -42,6 +45,9 @@ ON_CPU: tuple[tuple[ModuleType, str], ...] = (
     (array_ops, "fake_quant_with_min_max_vars_gradient"),
     (array_ops, "fake_quant_with_min_max_vars_per_channel_gradient"),
 )
+
+
+_FEWEST_WITH_AN_ORDER = 3
 
 
 def contrast(images: Any, contrast_factor: Any) -> Any:
@@ -133,6 +139,7 @@ def replace() -> None:
         _replace(module, name, _on_cpu(getattr(module, name)))
     _replace(gen_linalg_ops, "svd", _on_cpu(gen_linalg_ops.svd), _may_have_one_column)
     _replace_timestamp()
+    _replace_sum()
 
 
 def _replace(
@@ -160,6 +167,26 @@ def _replace_timestamp() -> None:
         return now() if config.is_op_determinism_enabled() else plain(name)
 
     tf.timestamp = gen_logging_ops.timestamp = timestamp
+
+
+def _replace_sum() -> None:
+    plain = gen_math_ops.add_n
+
+    @wraps(plain)
+    def add_n(inputs: Any, name: str | None = None) -> Any:
+        if context.executing_eagerly() or not config.is_op_determinism_enabled() or len(inputs) < _FEWEST_WITH_AN_ORDER:
+            return plain(inputs, name)
+        total = plain(inputs[:2])
+        for index, one in enumerate(inputs[2:], 2):
+            total = plain([total, one], name if index == len(inputs) - 1 else None)
+        return total
+
+    gen_math_ops.add_n = add_n
+
+
+def keep_order_of_sums() -> None:
+    """Have TensorFlow's graph optimizer leave additions as they are: it makes an `AddN` of those that follow each other."""
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
 
 
 def _is_for_gpu() -> bool:

@@ -53,6 +53,11 @@ class Counted:
         """Of what was handed out, in its order."""
         return int(self._digest.numpy())
 
+    @property
+    def has_ended(self) -> bool:
+        """True if it has handed out all that its data set says that there is."""
+        return self.num_taken == int(self.dataset.cardinality().numpy())
+
     def counting(self) -> Any:
         """The data set that counts."""
 
