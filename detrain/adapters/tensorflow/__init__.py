@@ -18,6 +18,7 @@ from detrain.adapters.tensorflow import (
     counters,
     data,
     entropy,
+    exporting,
     files,
     functions,
     kernels,
@@ -69,6 +70,7 @@ def prepare(settings: Settings) -> None:
     functions.watch()
     counters.watch()
     lifting.watch()
+    exporting.watch()
     stateless.replace()
     skipping.replace()
     kernels.replace()

@@ -110,7 +110,8 @@ class Counters:
 
     def _new(self, name: str, place: Place | None, *, is_kernels: bool) -> Counter:
         """At what a checkpoint says or at 0. It takes the place of one in a trace that was for making variables."""
-        counter = self.made[name] = Counter(name, self._saved.get(name, 0), place, is_kernels=is_kernels)
+        begin = 0 if place is not None and place.trace.is_exported else self._saved.get(name, 0)
+        counter = self.made[name] = Counter(name, begin, place, is_kernels=is_kernels)
         return counter
 
     def _numbered(self, name: str) -> str:
@@ -144,6 +145,17 @@ class Counters:
         """True if it is that of a counter in a graph."""
         return id(handle) in self._by_handle
 
+    def variable(self, handle: Any) -> Any:
+        """Whose handle it is."""
+        return self._by_handle[id(handle)].values
+
+    def exported_and_used(self) -> list[str]:
+        """Traces that were made for a SavedModel and drew numbers later: a resumed attempt makes others in their place."""
+        exported = (one for one in self.made.values() if one.place is not None and one.place.trace.is_exported)
+        return sorted(
+            {one.place.trace.name for one in exported if one.place is not None and one.drawn and not one.is_gone}
+        )
+
     def state(self) -> dict[str, Any]:
         """How far each has come, and of what traces they are."""
         self.made = {name: counter for name, counter in self.made.items() if not counter.is_gone}
@@ -175,6 +187,8 @@ class CountersHandler(Handler):
                 f"{', '.join(sorted(functions.ambiguous))}: traced several times with arguments that look alike, and the generators of "
                 "random numbers of each cannot be told apart"
             )
+        if used := obj.exported_and_used():
+            raise CaptureError(f"{', '.join(used)}: traced for a SavedModel, and called since by the script")
         node["counters"] = obj.state()
 
     def build(self, node: Node, restore: Restore) -> Any:

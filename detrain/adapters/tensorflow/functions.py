@@ -31,6 +31,7 @@ Function = polymorphic_function.Function
 
 #: What a trace's name says of its arguments, at most; longer ones by their digest. Characters.
 _LONGEST = 200
+_EXPORTED = "exported "
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Trace:
     is_widened: bool = False  # TensorFlow may trace for wider shapes than those given, by what it has traced before
     makes_variables: bool = False
     is_of_data: bool = False  # what a data set calls for each element
+    is_exported: bool = False  # made for a SavedModel
     num_at: dict[str, int] = field(default_factory=dict)
 
 
@@ -75,6 +77,7 @@ class Functions:
         self._lost: set[str] = set()  # made by the loop, and not to be had any more
         #: Traces that cannot be told apart.
         self.ambiguous: set[str] = set()
+        self.is_exporting = False  # what is traced now is for a SavedModel
 
     # --- what is told ----------------------------------------------------------------------------------------------------------
 
@@ -87,6 +90,7 @@ class Functions:
         function = self._by_cache.get(id(options.function_cache)) if options.function_cache is not None else None
         trace = self._traces[graph] = Trace(options.name, f"({_signature(function_type)})")
         trace.is_of_data = "_tf_data_function" in (options.attributes or {})
+        trace.is_exported = self.is_exporting
         if function is not None:
             trace.function = weakref.ref(function)
             trace.is_widened = options.reduce_retracing
@@ -169,7 +173,7 @@ class Functions:
     def _give_name(self, trace: Trace) -> None:
         function = trace.function() if trace.function is not None else None
         trace.function_name = self.name_of(function) if function is not None else ""
-        trace.name = (trace.function_name or trace.label) + trace.signature
+        trace.name = (_EXPORTED if trace.is_exported else "") + (trace.function_name or trace.label) + trace.signature
 
     def _use(self, graph: Any, trace: Trace) -> None:
         """Something of the trace has to be found again."""
@@ -177,7 +181,7 @@ class Functions:
         before = holder() if holder is not None else None
         if before is graph:
             return
-        if before is not None and not _is_superseded(self._traces[before], trace):
+        if before is not None and not trace.is_exported and not _is_superseded(self._traces[before], trace):
             self.ambiguous.add(trace.name)
         if trace.name not in self._awaited and trace.is_widened and trace.function_name in self._awaited.values():
             raise RestoreError(
