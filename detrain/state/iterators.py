@@ -309,7 +309,9 @@ class GeneratorHandler(Handler):
         if obj is None or obj.gi_frame is None or obj.gi_running:
             return
         if obj.gi_frame.f_lasti != node["at"]:
-            self._advance(obj, node, restore)
+            if not self._comes_to_place(obj, node, restore):
+                restore.given_up.add(number)  # an abandoned one, if nobody asks it for more
+                return
             restore.twins.add(number, obj)  # now that its variables and iterators are there
         restore.twins.hold(number, obj)
 
@@ -329,7 +331,7 @@ class GeneratorHandler(Handler):
         return made if isinstance(made, types.GeneratorType) else None
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+        if not super().is_twin(live, node, restore) or restore.has_given_up(node):
             return False
         return bool(frames.place_of(live.gi_code) == node["code"])
 
@@ -338,7 +340,8 @@ class GeneratorHandler(Handler):
             made = (nothing for nothing in list[Any]())
             made.close()
             return made
-        raise CannotBuild(f"a suspended generator, {node['code'][2]} of {node['code'][0]}:{node['code'][1]}")
+        what = f"a suspended generator, {node['code'][2]} of {node['code'][0]}:{node['code'][1]}"
+        raise CannotBuild(what + (", which never comes to the saved place" if restore.has_given_up(node) else ""))
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if "running" in node:
@@ -369,26 +372,33 @@ class GeneratorHandler(Handler):
         restore.afterwards(lambda: frames.write_locals(frame, values, gone))
 
     def _advance(self, obj: Any, node: Node, restore: Restore) -> None:
+        if not self._comes_to_place(obj, node, restore):
+            raise RestoreError(
+                f"{restore.path_of(node)}: the generator {node['code'][2]} never comes to the saved place"
+            )
+
+    def _comes_to_place(self, obj: Any, node: Node, restore: Restore) -> bool:
+        """Step it there. False if it ends before."""
         if shape_of(obj.gi_code) != node.get("shape"):
             raise RestoreError(
                 f"{restore.path_of(node)}: the code of the generator {node['code'][2]} is not what it was, so its place in it "
                 "means nothing; has inst.info been changed?"
             )
         has_inner = self._has_inner(node, restore)
-        for _ in range(self.max_steps):
-            is_there = obj.gi_frame is not None and obj.gi_frame.f_lasti == node["at"]
-            if is_there and (not has_inner or self._is_in_turn(obj, node, restore)):
-                return
-            try:
-                with stepping(not has_inner and hands_on(node, restore)):
+        with stepping(not has_inner and hands_on(node, restore)):
+            for _ in range(self.max_steps):
+                is_there = obj.gi_frame is not None and obj.gi_frame.f_lasti == node["at"]
+                if is_there and (not has_inner or self._is_in_turn(obj, node, restore)):
+                    return True
+                try:
                     next(obj)
-            except StopIteration:
-                break
-            except Exception as error:
-                raise RestoreError(
-                    f"{restore.path_of(node)}: the generator {node['code'][2]} failed on the way to its saved place: {error!r}"
-                ) from error
-        raise RestoreError(f"{restore.path_of(node)}: the generator {node['code'][2]} never comes to the saved place")
+                except StopIteration:
+                    break
+                except Exception as error:
+                    raise RestoreError(
+                        f"{restore.path_of(node)}: the generator {node['code'][2]} failed on the way to its saved place: {error!r}"
+                    ) from error
+        return False
 
     @staticmethod
     def _has_inner(node: Node, restore: Restore) -> bool:

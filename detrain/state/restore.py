@@ -100,6 +100,8 @@ class Restore:
         self._afterwards: list[Callable[[], None]] = []
         #: Live objects that stand in for saved ones whose state nobody could write down: path, type and reason.
         self.doubtful: list[str] = []
+        #: Nodes whose live objects cannot be taken to where they were: an error if the script uses one.
+        self.given_up: set[int] = set()
         #: What is as it was but for something that seldom matters.
         self.remarks: list[str] = []
 
@@ -187,6 +189,10 @@ class Restore:
     def afterwards(self, action: Callable[[], None]) -> None:
         """Run `action` once everything but the generators of random numbers is restored."""
         self._afterwards.append(action)
+
+    def has_given_up(self, node: Node) -> bool:
+        """True if its live object cannot be taken to where it was."""
+        return any(self.tree.nodes[number] is node for number in self.given_up)
 
     def data(self, node: Node) -> np.ndarray[Any, Any]:
         """The bulk data of a node."""

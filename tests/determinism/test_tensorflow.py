@@ -322,3 +322,85 @@ def test_keras_on_a_backend_that_nobody_watches_is_said_at_once(monkeypatch, cap
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
     adapter.prepare(None)
     assert "Keras runs on jax" in capfd.readouterr().err
+
+
+#: A sum of three in a graph, of tensors that something else reads as well: TensorFlow's kernel begins with the one that is free.
+SUMS = """
+import hashlib
+import tensorflow as tf
+
+parts = [tf.Variable(tf.random.stateless_normal([400, 400], [0, number])) for number in range(3)]
+seen = tf.Variable(0.0)
+
+@tf.function
+def step(how):
+    a, b, c = [tf.linalg.matmul(one, one) for one in parts]
+    if how == "tape":
+        with tf.GradientTape() as tape:
+            tape.watch(a)
+            value = tf.reduce_sum(a * a) + tf.reduce_sum(a * b) + tf.reduce_sum(a * c)
+        total = tape.gradient(value, a)
+    else:
+        total = tf.add_n([a, b, c]) if how == "add_n" else a + b + c
+    seen.assign_add(tf.reduce_sum(a) + tf.reduce_max(tf.sort(b)))
+    return total
+
+for how in ("add_n", "plus", "tape"):
+    print(how, len({hashlib.sha1(step(how).numpy().tobytes()).hexdigest() for _ in range(40)}))
+    graph = step.get_concrete_function(how).graph
+    print(max([len(one.inputs) for one in graph.get_operations() if one.type == "AddN"], default=0) <= 2)
+print(tf.config.optimizer.get_experimental_options()["arithmetic_optimization"])
+"""
+
+
+def test_sums_of_three_do_not_depend_on_which_thread_is_first(script) -> None:
+    printed = script(SUMS).anew()
+    assert printed.splitlines() == ["add_n 1", "True", "plus 1", "True", "tape 1", "True", "False"]
+
+
+#: Variables that a function makes, of numbers drawn in it; and a SavedModel of it.
+MADE_INSIDE = """
+import os
+import tensorflow as tf
+
+os.environ["PLAIN"] == "1" and tf.config.experimental.enable_op_determinism()
+tf.random.set_seed(2)
+
+class Layer(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = None
+
+    @tf.function
+    def __call__(self, x):
+        if self.weight is None:
+            self.weight = tf.Variable(tf.random.normal([6, 3]) * 0.1 + tf.random.uniform([3]))
+        return x @ self.weight + tf.random.normal([3])
+
+layer, slots = Layer(), []
+
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(x))
+    gradient = tape.gradient(loss, layer.weight)
+    if not slots:
+        slots.append(tf.Variable(tf.random.normal([6, 3])))
+    slots[0].assign(0.9 * slots[0] + gradient)
+    layer.weight.assign_sub(0.1 * slots[0])
+    return loss
+
+for _ in range(4):
+    print(step(tf.ones([2, 6])).numpy().tobytes().hex())
+tf.saved_model.save(layer, os.environ["SAVED"], signatures=layer.__call__.get_concrete_function(tf.TensorSpec([2, 6])))
+again = tf.saved_model.load(os.environ["SAVED"])
+print(*(again(tf.ones([2, 6])).numpy().tobytes().hex() for _ in range(3)))
+"""
+
+
+def test_variables_made_in_a_function_of_numbers_drawn_there_are_those_of_plain_tensorflow(script, tmp_path) -> None:
+    one = script(MADE_INSIDE)
+    under = one.anew(PLAIN="0", SAVED=str(tmp_path / "under"))
+    assert "not-captured" not in one.said
+    assert under == one.plainly(PLAIN="1", SAVED=str(tmp_path / "plain"))
+    assert len(under.splitlines()) == 5

@@ -2,6 +2,7 @@
 
 from . import Program
 from .tensorflow_holders import HOLDERS
+from .tensorflow_sources import SOURCES
 
 PRELUDE = """\
 import hashlib, os, random, time
@@ -580,7 +581,7 @@ with open("result.txt", "w") as file:
     file.write(repr([value.tolist() for value in model.parameters()]))
 """
 
-PROGRAMS = {name: Program(name, PRELUDE + body) for name, body in {**_BODIES, **HOLDERS}.items()}
+PROGRAMS = {name: Program(name, PRELUDE + body) for name, body in {**_BODIES, **HOLDERS, **SOURCES}.items()}
 PROGRAMS["tensorboard_of_torch"] = Program("tensorboard_of_torch", _TENSORBOARD_OF_TORCH)
 PROGRAMS["fit_on_torch"] = Program("fit_on_torch", _ON_TORCH)
 #: What `make test` runs.
@@ -588,5 +589,6 @@ QUICK = [
     "graph_step_that_gives_nothing", "draws_from_kernels", "methods_that_make_variables",
     "graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays", "summaries_and_tables",
     "fit_on_torch", "models_made_in_folds", "containers_and_arrays", "data_set_begun_anew_in_the_loop", "fit_told_to_tensorboard",
-    "generators_seeded_by_chance", "gradients_through_a_loop_of_a_graph",
+    "generators_seeded_by_chance", "gradients_through_a_loop_of_a_graph", "fit_over_lines_of_files",
+    "fit_over_disturbed_pictures", "saved_models_of_functions_that_draw",
 ]  # fmt: skip

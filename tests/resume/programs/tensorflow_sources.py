@@ -1,0 +1,75 @@
+"""What TensorFlow and Keras programs get their batches from, beside arrays: lines of files, pictures that layers disturb."""
+
+SOURCES = {
+    "fit_over_lines_of_files": """\
+words = [str(number % 7) for number in range(300)]
+for part in range(3):
+    with open(f"part{part}.txt", "w") as file:
+        file.write("\\n".join(" ".join(words[start : start + 10]) for start in range(part * 100, part * 100 + 100, 10)))
+lines = tf.data.TextLineDataset([f"part{part}.txt" for part in range(3)])
+known = keras.layers.StringLookup(vocabulary=sorted(set(words)))
+tokens = lines.map(tf.strings.split).flat_map(tf.data.Dataset.from_tensor_slices).map(known)
+rows = tokens.batch(4, drop_remainder=True).map(lambda row: (row[:-1], row[-1])).shuffle(20).batch(4).prefetch(2)
+model = keras.Sequential([keras.layers.Embedding(8, 4), keras.layers.GRU(5, dropout=0.1), keras.layers.Dense(8)])
+rates = keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
+model.compile(keras.optimizers.Adam(rates), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+told = Log()
+history = model.fit(rows, epochs=3, verbose=0, callbacks=[told])
+save(model=model, optimizer=model.optimizer, seen=told.seen, history=history.history)
+""",
+    "fit_over_disturbed_pictures": """\
+pictures = np.random.RandomState(4).rand(72, 8, 8, 3).astype("float32")
+disturb = keras.Sequential([keras.layers.RandomFlip("horizontal"), keras.layers.RandomContrast(0.2)])
+rows = tf.data.Dataset.from_tensor_slices((pictures, pictures.mean((1, 2, 3)))).shuffle(72).batch(4)
+rows = rows.map(lambda x, y: (disturb(x, training=True), y), num_parallel_calls=2).prefetch(2)
+pooled = [keras.layers.Conv2D(4, 3), keras.layers.GlobalAveragePooling2D()]
+model = keras.Sequential([keras.layers.GaussianNoise(0.1), *pooled, keras.layers.Dense(1)])
+model.compile(keras.optimizers.AdamW(0.01, gradient_accumulation_steps=2), "mse", metrics=["mae"])
+told = Log()
+best = keras.callbacks.EarlyStopping(monitor="loss", patience=2, restore_best_weights=True)
+history = model.fit(rows, epochs=3, verbose=0, callbacks=[told, best])
+save(model=model, optimizer=model.optimizer, seen=told.seen, history=history.history)
+""",
+    "saved_models_of_functions_that_draw": """\
+class Embedding(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = tf.Variable(tf.random.normal([30, 6])), None
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.bool)])
+    def __call__(self, ids, is_training):
+        if self.out is None:
+            self.out = tf.Variable(tf.random.normal([6, 1]))
+        rows = tf.gather(self.table, ids)
+        rows = tf.cond(is_training, lambda: tf.nn.dropout(rows, 0.2), lambda: rows)
+        return (rows @ self.out)[:, 0]
+
+
+model, momentum = Embedding(), []
+
+
+@tf.function
+def step(ids, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(ids, True) - y) ** 2)
+    weights = model.trainable_variables
+    if not momentum:
+        momentum.extend(tf.Variable(tf.zeros(one.shape)) for one in weights)
+    for weight, mean, gradient in zip(weights, momentum, tape.gradient(loss, weights)):
+        mean.assign(0.9 * mean + tf.convert_to_tensor(gradient))
+        weight.assign_sub(0.01 * mean)
+    return loss
+
+
+for epoch in range(3):
+    for start in range(0, 64, 4):
+        loss = step(tf.range(start, start + 4, dtype=tf.int64) % 30, Y[start : start + 4])
+        log(epoch, start, float(loss))
+    tf.saved_model.save(model, "saved")
+again = tf.saved_model.load("saved")
+drawn = [again(tf.range(3, dtype=tf.int64), True) for _ in range(2)]
+for name in ("saved_model.pb", "fingerprint.pb"):
+    os.remove(f"saved/{name}")  # they name functions by numbers that count what the process has made
+save(table=model.table, out=model.out, drawn=[one.numpy() for one in drawn])
+""",
+}
