@@ -1,6 +1,8 @@
-"""A SavedModel of functions that draw at counters: the counters' variables go into it with the variables of the script.
+"""A SavedModel of functions that draw at counters.
 
-TensorFlow traces for it what has not been traced yet as it needs it. Such a trace is not for the training, and begins at 0.
+What is loaded from one begins at 0, as TensorFlow's kernels do: two variables at 0, of the two shapes that there are, stand for the counters.
+So it does not matter what each attempt has traced. TensorFlow traces for a SavedModel what has not been traced yet as it needs it; such a
+trace is not for the training, and begins at 0 as well.
 """
 
 from __future__ import annotations
@@ -8,7 +10,10 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import save
 from tensorflow.python.trackable import autotrackable
 
@@ -17,6 +22,18 @@ from detrain.adapters.tensorflow.functions import functions
 
 #: Of the root of what is saved, beside the names that the script gives.
 _CHILD = "detrain_counters"
+
+
+class _Beginning(resource_variable_ops.ResourceVariable):
+    """Stands for counters in what is saved."""
+
+    stands_for: tuple[Any, ...] = ()
+
+    def _export_to_saved_model_graph(self, object_map: Any = None, tensor_map: Any = None, **kwargs: Any) -> Any:
+        tensors = super()._export_to_saved_model_graph(object_map=object_map, tensor_map=tensor_map, **kwargs)
+        for handle in self.stands_for:
+            tensor_map[handle] = tensor_map[self.handle]
+        return [*tensors, *self.stands_for]
 
 
 def watch() -> None:
@@ -28,23 +45,33 @@ def watch() -> None:
     def traverse(view: Any) -> Any:
         found = plain(view)
         children = view._children_cache
-        captured = {
-            id(handle): handle
-            for of_one in list(children.values())
-            for child in of_one.values()
-            if isinstance(child, concrete_function.ConcreteFunction)
-            for handle in child.captured_inputs
-            if counters.has(handle)
-        }
-        if not captured or _CHILD in children[view.root]:
+        handles = _handles_in(children) if _CHILD not in children[view.root] else []
+        if not handles:
             return found
-        holder = autotrackable.AutoTrackable()
-        holder.variables = [counters.variable(handle) for handle in captured.values()]
-        children[view.root][_CHILD] = holder
+        children[view.root][_CHILD] = _beginnings(handles)
         return plain(view)
 
     view_type._breadth_first_traversal = traverse
     _tell_of_traces()
+
+
+def _handles_in(children: Any) -> list[Any]:
+    """Those of the counters with which functions were traced, by what each object to be saved holds."""
+    held = (child for of_one in children.values() for child in of_one.values())
+    traced = (child for child in held if isinstance(child, concrete_function.ConcreteFunction))
+    return list(
+        {id(handle): handle for one in traced for handle in one.captured_inputs if counters.has(handle)}.values()
+    )
+
+
+def _beginnings(handles: list[Any]) -> Any:
+    holder = autotrackable.AutoTrackable()
+    for name, shape in (("of_counters", []), ("of_kernels", [2])):
+        with ops.init_scope(), tf.device("/cpu:0"):
+            one = _Beginning(tf.zeros(shape, tf.int64), trainable=False, name=name)
+        one.stands_for = tuple(handle for handle in handles if counters.variable(handle).shape == shape)
+        setattr(holder, name, one)
+    return holder
 
 
 def _tell_of_traces() -> None:
