@@ -1,8 +1,8 @@
 """A SavedModel of functions that draw at counters.
 
-What is loaded from one begins at 0, as TensorFlow's kernels do: two variables at 0, of the two shapes that there are, stand for the counters.
-So it does not matter what each attempt has traced. TensorFlow traces for a SavedModel what has not been traced yet as it needs it; such a
-trace is not for the training, and begins at 0 as well.
+What is loaded from one begins at 0, as TensorFlow's kernels do: two variables at 0, of the two shapes that there are, stand for the
+counters. So it does not matter what each attempt has traced. TensorFlow traces for a SavedModel what has not been traced yet as it needs
+it; such a trace is not for the training, and begins at 0 as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detrain.adapters.tensorflow.functions import functions
 _CHILD = "detrain_counters"
 
 
-class _Beginning(resource_variable_ops.ResourceVariable):
+class _Beginning(resource_variable_ops.ResourceVariable):  # type: ignore[misc]
     """Stands for counters in what is saved."""
 
     stands_for: tuple[Any, ...] = ()
