@@ -310,7 +310,8 @@ class GeneratorHandler(Handler):
             return
         if obj.gi_frame.f_lasti != node["at"]:
             if not self._comes_to_place(obj, node, restore):
-                restore.given_up.add(number)  # an abandoned one, if nobody asks it for more
+                # An abandoned one, if nobody asks it for more.
+                restore.given_up[number] = f"the generator {node['code'][2]} never comes to the saved place"
                 return
             restore.twins.add(number, obj)  # now that its variables and iterators are there
         restore.twins.hold(number, obj)
@@ -331,7 +332,7 @@ class GeneratorHandler(Handler):
         return made if isinstance(made, types.GeneratorType) else None
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore) or restore.has_given_up(node):
+        if not super().is_twin(live, node, restore):
             return False
         return bool(frames.place_of(live.gi_code) == node["code"])
 
@@ -340,8 +341,7 @@ class GeneratorHandler(Handler):
             made = (nothing for nothing in list[Any]())
             made.close()
             return made
-        what = f"a suspended generator, {node['code'][2]} of {node['code'][0]}:{node['code'][1]}"
-        raise CannotBuild(what + (", which never comes to the saved place" if restore.has_given_up(node) else ""))
+        raise CannotBuild(f"a suspended generator, {node['code'][2]} of {node['code'][0]}:{node['code'][1]}")
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         if "running" in node:

@@ -64,13 +64,19 @@ class Unrestored:
     script does use it, that use fails and names the leaf.
     """
 
-    def __init__(self, what: str, why: str) -> None:
-        self.__dict__["_text"] = (
-            f"{what} was made inside the loop and is not in the checkpoint ({why}); this resume cannot be exact"
+    def __init__(self, what: str, why: str, set_aside: Callable[[], str] | None = None) -> None:
+        """`set_aside`: what is done about the checkpoint when the script uses it, if it was there before the loop; it says so."""
+        story = (
+            "was made inside the loop and is not in the checkpoint"
+            if set_aside is None
+            else "cannot be brought to where it was"
         )
+        self.__dict__["_text"] = f"{what} {story} ({why}); this resume cannot be exact"
+        self.__dict__["_set_aside"] = set_aside
 
     def _fail(self, *_: Any, **__: Any) -> Any:
-        raise RestoreError(self.__dict__["_text"])
+        set_aside = self.__dict__["_set_aside"]
+        raise RestoreError(self.__dict__["_text"] + (f". {set_aside()}" if set_aside is not None else ""))
 
     __getattr__ = __setattr__ = __delattr__ = __call__ = __iter__ = __next__ = __len__ = __getitem__ = __setitem__ = (
         _fail
@@ -100,8 +106,8 @@ class Restore:
         self._afterwards: list[Callable[[], None]] = []
         #: Live objects that stand in for saved ones whose state nobody could write down: path, type and reason.
         self.doubtful: list[str] = []
-        #: Nodes whose live objects cannot be taken to where they were: an error if the script uses one.
-        self.given_up: set[int] = set()
+        #: Nodes whose live objects cannot be taken to where they were, and why: an error if the script uses one.
+        self.given_up: dict[int, str] = {}
         #: What is as it was but for something that seldom matters.
         self.remarks: list[str] = []
 
@@ -135,6 +141,10 @@ class Restore:
         if number in self._done:
             return self._done[number]
         node = self.tree.nodes[number]
+        if number in self.given_up:
+            what = f"{self.tree.path(number)} ({node['t']})"
+            self._done[number] = Unrestored(what, self.given_up[number], self.set_aside)
+            return self._done[number]
         handler = registry.handler_of_kind(node["k"])
         if handler is None:
             raise RestoreError(f"{self.tree.path(number)}: no handler for state of kind {node['k']!r} is loaded")
@@ -189,10 +199,6 @@ class Restore:
     def afterwards(self, action: Callable[[], None]) -> None:
         """Run `action` once everything but the generators of random numbers is restored."""
         self._afterwards.append(action)
-
-    def has_given_up(self, node: Node) -> bool:
-        """True if its live object cannot be taken to where it was."""
-        return any(self.tree.nodes[number] is node for number in self.given_up)
 
     def data(self, node: Node) -> np.ndarray[Any, Any]:
         """The bulk data of a node."""

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
+from tensorflow.python.framework import _pywrap_python_api_dispatcher as dispatcher
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import lookup_ops
@@ -56,7 +57,7 @@ objects.register_value(tf.TensorShape, lambda v: (None if v.rank is None else tu
 register(
     objects.KeptHandler(),
     concrete_function.ConcreteFunction, atomic_function.AtomicFunction, func_graph.FuncGraph, tf.Graph,
-    tf.TypeSpec, ops.SymbolicTensor,
+    tf.TypeSpec, ops.SymbolicTensor, dispatcher.PythonAPIDispatcher,
 )  # fmt: skip
 
 __all__ = ["facts", "flags", "generators", "losses", "prepare", "set_flags", "watch_updates"]

@@ -134,22 +134,25 @@ class IteratorHandler(Handler):
                 passes.begin_missing(dataset, node["begun"], restore.path_of(node))
                 live = iter(dataset)
             restore.twins.replace(number, live)
-        self._advance(live, node, restore)
+        why_not = self._advance(live, node)
+        if why_not:
+            restore.given_up[number] = why_not  # left over from an earlier pass, if nobody asks it for more
 
-    def _advance(self, iterator: Any, node: Node, restore: Restore) -> None:
+    @staticmethod
+    def _advance(iterator: Any, node: Node) -> str:
+        """Ask it for as many elements. What is wrong with them, if anything is."""
         counted = _counted[iterator]
         for done in range(counted.num_taken, node["taken"]):
             try:
                 next(iterator)
             except StopIteration:
-                raise RestoreError(
-                    f"{restore.path_of(node)} ended after {done} elements, and {node['taken']} had been taken from it"
-                ) from None
-        if counted.digest != node["digest"] and not counted.has_ended and remembers(counted.dataset):
-            raise RestoreError(
-                f"{restore.path_of(node)}: asked again for its elements, its data set has given others. What its functions read (a "
-                f"variable, numpy's generator) the loop had changed, so this resume cannot be exact. {restore.set_aside()}"
-            )
+                return f"it ended after {done} elements, and {node['taken']} had been taken from it"
+        if counted.digest == node["digest"] or counted.has_ended or not remembers(counted.dataset):
+            return ""
+        return (
+            "asked again for its elements, its data set has given others: what its functions read, a variable or numpy's generator, the "
+            "loop had changed"
+        )
 
     def build(self, node: Node, restore: Restore) -> Any:
         dataset = restore.value(node["dataset"])
@@ -168,7 +171,8 @@ class IteratorHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
         restore.value(node["dataset"], _dataset_of(obj))
         if "taken" in node:
-            self._advance(obj, node, restore)
+            if why_not := self._advance(obj, node):
+                raise RestoreError(f"{restore.path_of(node)}: {why_not}. {restore.set_aside()}")
             return
         content = restore.tree.arrays[node["array"]].data.tobytes()
         if _tells_generators(content, _dataset_of(obj)):

@@ -590,5 +590,5 @@ QUICK = [
     "graph_step_by_hand", "data_set_shuffled_and_mapped", "data_set_that_draws", "train_on_batch", "fit_arrays", "summaries_and_tables",
     "fit_on_torch", "models_made_in_folds", "containers_and_arrays", "data_set_begun_anew_in_the_loop", "fit_told_to_tensorboard",
     "generators_seeded_by_chance", "gradients_through_a_loop_of_a_graph", "fit_over_lines_of_files",
-    "fit_over_disturbed_pictures", "saved_models_of_functions_that_draw",
+    "fit_over_disturbed_pictures", "fit_over_rows_that_draw", "environment_inside_a_graph", "saved_models_of_functions_that_draw",
 ]  # fmt: skip

@@ -72,4 +72,80 @@ for name in ("saved_model.pb", "fingerprint.pb"):
     os.remove(f"saved/{name}")  # they name functions by numbers that count what the process has made
 save(table=model.table, out=model.out, drawn=[one.numpy() for one in drawn])
 """,
+    "fit_over_rows_that_draw": """\
+class Pairs(keras.utils.PyDataset):
+    def __init__(self):
+        super().__init__()
+        self.order, self.rng = np.arange(64), np.random.default_rng(5)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        rows = self.order[number * 8 : number * 8 + 8]
+        return (X[rows], X[self.rng.permutation(rows)]), Y[rows]
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
+base = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.LayerNormalization()])
+one, other = keras.Input((6,)), keras.Input((6,))
+apart = keras.layers.Lambda(lambda pair: keras.ops.abs(pair[0] - pair[1]))([base(one), base(other)])
+model = keras.Model([one, other], keras.layers.Dense(1, activation="sigmoid")(keras.layers.Dropout(0.2)(apart)))
+model.compile(keras.optimizers.RMSprop(0.01), "binary_crossentropy", metrics=["accuracy", keras.metrics.Precision()])
+told = Log()
+history = model.fit(Pairs(), epochs=4, verbose=0, callbacks=[told])
+save(model=model, optimizer=model.optimizer, seen=told.seen, history=history.history)
+""",
+    "environment_inside_a_graph": """\
+class World:
+    def __init__(self):
+        self.rng = np.random.RandomState(3)
+
+    def reset(self):
+        self.state, self.steps = self.rng.randn(4).astype("float32"), 0
+        return self.state
+
+    def step(self, action):
+        self.steps += 1
+        self.state = (0.8 * self.state + (0.3 if action else -0.3) + 0.1 * self.rng.randn(4)).astype("float32")
+        return self.state, np.float32(-abs(self.state).sum()), np.int32(self.steps >= 5)
+
+
+world, actor = World(), keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(2)])
+optimizer = keras.optimizers.Adam(0.01)
+
+
+def play(state):
+    chosen, rewards = [tf.TensorArray(tf.float32, 0, dynamic_size=True) for _ in range(2)]
+    for turn in tf.range(9):
+        scores = actor(state[None])
+        action = tf.random.categorical(scores, 1)[0, 0]
+        chosen = chosen.write(turn, tf.nn.log_softmax(scores)[0, action])
+        state, reward, is_over = tf.numpy_function(world.step, [action], [tf.float32, tf.float32, tf.int32])
+        state.set_shape([4])
+        rewards = rewards.write(turn, reward)
+        if tf.cast(is_over, tf.bool):
+            break
+    return chosen.stack(), rewards.stack()
+
+
+@tf.function
+def step(state):
+    with tf.GradientTape() as tape:
+        chosen, rewards = play(state)
+        loss = -tf.reduce_sum(chosen * tf.stop_gradient(tf.cumsum(rewards, reverse=True)))
+    weights = actor.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    return tf.reduce_sum(rewards)
+
+
+batch, recent = 0, [-99.0]
+while np.mean(recent[-5:]) < 99 and batch < 40:
+    recent.append(float(step(tf.constant(world.reset()))))
+    log(0, batch, recent[-1])
+    batch += 1
+save(actor=actor, optimizer=optimizer, recent=recent)
+""",
 }
