@@ -49,6 +49,11 @@ class Counter:
         return self.place is not None and self.place.graph() is None
 
     @property
+    def is_exported(self) -> bool:
+        """True if it was traced for a SavedModel: it stays at 0, and no later attempt needs it."""
+        return self.place is not None and self.place.trace.is_exported
+
+    @property
     def drawn(self) -> int:
         """In all."""
         return int(np.asarray(self.values).flat[0])
@@ -110,8 +115,7 @@ class Counters:
 
     def _new(self, name: str, place: Place | None, *, is_kernels: bool) -> Counter:
         """At what a checkpoint says or at 0. It takes the place of one in a trace that was for making variables."""
-        begin = 0 if place is not None and place.trace.is_exported else self._saved.get(name, 0)
-        counter = self.made[name] = Counter(name, begin, place, is_kernels=is_kernels)
+        counter = self.made[name] = Counter(name, self._saved.get(name, 0), place, is_kernels=is_kernels)
         return counter
 
     def _numbered(self, name: str) -> str:
@@ -151,17 +155,16 @@ class Counters:
 
     def exported_and_used(self) -> list[str]:
         """Traces that were made for a SavedModel and drew numbers later: a resumed attempt makes others in their place."""
-        exported = (one for one in self.made.values() if one.place is not None and one.place.trace.is_exported)
-        return sorted(
-            {one.place.trace.name for one in exported if one.place is not None and one.drawn and not one.is_gone}
-        )
+        used = (one for one in self.made.values() if one.is_exported and one.drawn and not one.is_gone)
+        return sorted({one.place.trace.name for one in used if one.place is not None})
 
     def state(self) -> dict[str, Any]:
         """How far each has come, and of what traces they are."""
         self.made = {name: counter for name, counter in self.made.items() if not counter.is_gone}
-        places = [one.place for one in self.made.values() if one.place is not None]
+        kept = {name: counter for name, counter in self.made.items() if not counter.is_exported}
+        places = [one.place for one in kept.values() if one.place is not None]
         return {
-            "drawn": {**self._saved, **{name: counter.drawn for name, counter in self.made.items()}},
+            "drawn": {**self._saved, **{name: counter.drawn for name, counter in kept.items()}},
             "traces": {**self._saved_traces, **{one.trace.name: one.trace.function_name for one in places}},
             "functions": dict(functions.num_of),
         }
