@@ -46,7 +46,7 @@ ON_CPU: tuple[tuple[ModuleType, str], ...] = (
     (array_ops, "fake_quant_with_min_max_vars_per_channel_gradient"),
 )
 
-
+#: Tensors of a sum whose order shows: two give the same bits either way.
 _FEWEST_WITH_AN_ORDER = 3
 
 
