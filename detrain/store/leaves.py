@@ -25,6 +25,7 @@ Elements = np.ndarray[Any, Any]
 
 #: Sizes of dtypes that numpy lacks, in bytes; every other unknown one is a float8.
 _FOREIGN_BYTES = {"bfloat16": 2, "complex32": 4}
+_ADDED_BY_A_LIBRARY = 2  # `np.dtype.isbuiltin`
 _KEY = re.compile(r"\[#(\d+)\]")
 
 
@@ -130,14 +131,19 @@ def _window(array: Array, dtype: np.dtype[Any], shape: list[int], offset: int, s
 
 
 def plain_dtype(text: str) -> np.dtype[Any]:
-    """The numpy dtype of a name (`float32`, `<U3`, a structured one); whole numbers of its size if numpy lacks it."""
+    """The numpy dtype of a name (`float32`, `<U3`, a structured one); whole numbers of its size if numpy lacks it.
+
+    A dtype that a library has added to numpy (ml_dtypes: bfloat16) is lacking too: what is shown must not depend on
+    what this process has imported.
+    """
     if text.startswith("["):
         structured: np.dtype[Any] = np.dtype(ast.literal_eval(text))
         return structured
     try:
-        return np.dtype(text)
+        dtype = np.dtype(text)
     except TypeError:
         return np.dtype(f"u{_FOREIGN_BYTES.get(text, 1)}")
+    return dtype if dtype.isbuiltin != _ADDED_BY_A_LIBRARY else np.dtype(f"u{dtype.itemsize}")
 
 
 def element_text(element: Any, dtype_name: str) -> str:
