@@ -11,6 +11,7 @@ from detrain.state import (
     memory,
     objects,
     openfiles,
+    pending,
     processes,
     randomness,
     references,
@@ -19,6 +20,6 @@ from detrain.state import (
 )
 
 __all__ = [
-    "addresses", "caches", "containers", "csvfiles", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "processes",
-    "randomness", "references", "telltales", "workers",
+    "addresses", "caches", "containers", "csvfiles", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "pending",
+    "processes", "randomness", "references", "telltales", "workers",
 ]  # fmt: skip

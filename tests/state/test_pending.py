@@ -1,0 +1,54 @@
+"""What a library's thread has yet to write is in the file when the state has been looked at."""
+
+import pytest
+
+import detrain.state.load_handlers  # noqa: F401 - registers the handlers
+from detrain.state.objects import OWNS_THREAD
+from detrain.state.walk import Walk
+
+
+@pytest.fixture
+def writer(tmp_path):
+    module = pytest.importorskip(
+        "tensorboard.summary.writer.event_file_writer", reason="TensorBoard is not installed: pip install tensorboard"
+    )
+    found = module.EventFileWriter(str(tmp_path))
+    yield found
+    found.close()
+
+
+def look_at(obj):
+    walk = Walk()
+    walk.root("writer", obj)
+    walk.run()
+    return [node for node in walk.tree.nodes if node.get("kept") == OWNS_THREAD]
+
+
+def add(writer, steps):
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    for step in steps:
+        writer.add_event(Event(step=step))
+
+
+def steps_in(folder):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    (log,) = folder.iterdir()
+    return [event.step for event in EventFileLoader(str(log)).Load()][1:]  # the first tells the version
+
+
+def test_events_that_wait_are_written_out(writer, tmp_path):
+    # In an attempt that was resumed the library's own file is another one than the thread's.
+    writer._general_file_writer = None
+    for step in (1, 6):
+        add(writer, range(step, step + 5))
+        assert len(look_at(writer)) == 1
+        assert steps_in(tmp_path) == list(range(1, step + 5))
+
+
+def test_writer_that_is_closed_is_left_alone(writer, tmp_path):
+    add(writer, [1])
+    writer.close()
+    assert len(look_at(writer)) == 1
+    assert steps_in(tmp_path) == [1]
