@@ -366,6 +366,7 @@ class OutputFiles:
             with open(source, "rb") as old, open(path, "r+b") as new:
                 copy_bytes(old, new, size)
                 new.truncate()
+            _go_to_end(path, size)
             return
         temporary = _temporary(path)
         temporary.parent.mkdir(parents=True, exist_ok=True)
@@ -420,6 +421,17 @@ def _open_files(*, for_writing: bool = False) -> set[str]:
         with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             found.update(line.split(maxsplit=5)[5].rstrip("\n") for line in maps if line.count("/"))
     return found
+
+
+def _go_to_end(path: str, size: int) -> None:
+    """Whoever has a file open for writing goes on behind what it has been given.
+
+    Where the state knows a file object, it sets its place after this; a library's thread has files that the state knows nothing of.
+    """
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError, StopIteration, ValueError):  # closed meanwhile
+            if os.readlink(f"/proc/self/fd/{number}") == path and _is_for_writing(number):
+                os.lseek(int(number), size, os.SEEK_SET)
 
 
 def _is_for_writing(number: str) -> bool:

@@ -158,6 +158,26 @@ def test_what_is_open_gets_its_content_in_place(place, attempt):
     assert Path("log").read_text() == "one\n2\n"
 
 
+def test_who_has_a_file_open_goes_on_behind_what_it_got_back(place, attempt):
+    first = attempt()
+    with open("log", "wb", buffering=0) as log:
+        log.write(b"header\n")
+        first.is_in_loop = True
+        log.write(b"1\n2\n")
+        offset = first.capture()
+        log.write(b"3\n")
+    second = attempt(is_resuming=True)
+    # Of a library's thread, say, with which nobody but that deals.
+    with open("log", "wb", buffering=0) as log, open("log", "rb") as reader:
+        log.write(b"header\n")
+        assert reader.read(3) == b"hea"
+        second.put_back(offset, is_trusting=False)
+        second.settle()
+        log.write(b"3\n")
+        assert reader.tell() == 3
+    assert world() == {"./log": ("file", b"header\n1\n2\n3\n")}
+
+
 def test_file_that_was_there_before_the_run_is_there_for_set_up_code(place, attempt):
     write("best.pt", "of another run")
     first = attempt()

@@ -1,5 +1,9 @@
 """What a library's thread has yet to write is in the file when the state has been looked at."""
 
+import multiprocessing
+import threading
+import time
+
 import pytest
 
 import detrain.state.load_handlers  # noqa: F401 - registers the handlers
@@ -52,3 +56,38 @@ def test_writer_that_is_closed_is_left_alone(writer, tmp_path):
     writer.close()
     assert len(look_at(writer)) == 1
     assert steps_in(tmp_path) == [1]
+
+
+class SlowQueueWriter:
+    """Made as tensorboardX makes its own: a queue of `multiprocessing`, whose taker says nothing, and a thread."""
+
+    __module__, __qualname__ = "tensorboardX.event_file_writer", "EventFileWriter"  # by which it is known
+
+    def __init__(self):
+        self._event_queue, self._closed, self.written, self.flushed = multiprocessing.Queue(10), False, [], 0
+        self._worker = threading.Thread(target=self._run)
+        self._worker.start()
+
+    def _run(self):
+        while (event := self._event_queue.get(True, 60)) is not None:
+            time.sleep(0.03)
+            self.written.append(event)
+
+    def flush(self):
+        self.flushed = len(self.written)
+
+    def close(self):
+        self._event_queue.put(None)
+        self._worker.join()
+
+
+def test_queue_that_nobody_answers_for_is_empty_and_its_last_event_written():
+    writer = SlowQueueWriter()
+    try:
+        for number in range(8):
+            writer._event_queue.put(number)
+            if number % 3 == 2:
+                assert len(look_at(writer)) == 1
+                assert writer.flushed == number + 1
+    finally:
+        writer.close()
