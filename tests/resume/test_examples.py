@@ -1,5 +1,6 @@
 """The examples, killed and run again: their own saved files have the bits of an uninterrupted run."""
 
+import dataclasses
 import json
 import random
 import runpy
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import seed_of
-from .harness import Moment, Place, differences, live, uninterrupted
+from .harness import Life, Moment, Place, differences, live, uninterrupted
 from .programs import Program
 from .test_kills import SOAK_KILLS
 
@@ -65,6 +66,15 @@ def test_music_transformer_runs_from_the_committed_inst_info(tmp_path, new_place
     assert life.resumes
 
 
+def _moments(rng: random.Random, expected: Life) -> list[Moment]:
+    """Four moments: one while the set-up code runs, mostly, three later and later in the training."""
+    lines = expected.attempts[0].stdout.splitlines()
+    places = sorted(rng.sample(range(len(lines) - 1), 3))
+    moments = [Moment(text=lines[place].split(":")[0], delay_s=rng.uniform(0, 0.7)) for place in places]
+    moments.insert(rng.randrange(4), Moment(delay_s=rng.uniform(0.2, 8.0)))
+    return [dataclasses.replace(one, is_whole_group=rng.random() < 0.5) for one in moments]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(("program", "text", "file"), SHORT)
 def test_example_survives_kills_at_random_moments(tmp_path, new_place, program, text, file, note):
@@ -72,8 +82,9 @@ def test_example_survives_kills_at_random_moments(tmp_path, new_place, program, 
     rng = random.Random(seed_of(program.name))
     lives = []
     while sum(one.num_kills for one in lives) < SOAK_KILLS:
-        moments = [Moment(delay_s=rng.uniform(0.2, 8.0), is_whole_group=rng.random() < 0.5) for _ in range(4)]
+        moments = _moments(rng, expected)
         lives.append(live(new_place(program), rng.choice(["auto", "epoch", "7batches", "1s"]), moments))
     problems = [problem for one in lives for problem in differences(expected, one)]
     note(program.name, lives, problems)
     assert problems == []
+    assert sum(len(one.resumes) for one in lives) >= SOAK_KILLS // 2
