@@ -308,6 +308,7 @@ class Attempt:
         session = self.session
         if session.is_off:
             return  # a forked child that leaves through the script's end
+        session.settle()
         was_pending = self.resume.is_pending
         if session.rerun is not None:
             session.rerun.write(session, is_stopped=False)

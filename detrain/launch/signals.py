@@ -59,6 +59,7 @@ class Signals:
     def _after_save(self) -> None:
         if self._pending is not None:
             number, self._pending = self._pending, None
+            self._session.settle()
             self._deliver(number, None)
 
     def _deliver(self, number: int, frame: types.FrameType | None) -> None:

@@ -100,8 +100,8 @@ class Recorder:
         if not self.is_off:
             self._losses.add(readings)
 
-    def saved(self, file: Path, batches: int, loop: Loop, walk: Walk, stall_s: float) -> None:
-        """A checkpoint has been taken, for which the training waited; what the walk has met can be covered from now on."""
+    def saved(self, file: Path, batches: int, stall_s: float) -> None:
+        """A checkpoint is on the disk, for which the training waited. Called beside the training."""
         if self.is_off or self._file is None:
             return
         seconds = round(time.monotonic() - self._began_s, 6)
@@ -113,7 +113,6 @@ class Recorder:
             "bytes": file.stat().st_size,
         }
         self._write(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
-        self.look(walk, batches, loop)
 
     def next_at_header(self, batches: int) -> tuple[float, float]:
         """The number of batches, and the moment, before which `at_header` does no more than `end_batch`; `batches` have begun."""
@@ -178,7 +177,9 @@ class Recorder:
         return self.has_expectations and (batches, position_of(loop)) in self.looks
 
     def look(self, walk: Walk, batches: int, loop: Loop) -> None:
-        """A walk has just met these leaves, at this header."""
+        """A walk has just met these leaves, at this header: they can be covered from now on."""
+        if self.is_off or self._file is None:
+            return
         self._seen_at = batches, position_of(loop)
         self._candidates = [(leaf, leaf.sketch()) for leaf in leaves(walk)]
         self._changing, self._taken_at, self._settle_at = [], batches, batches + 1

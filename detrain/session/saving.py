@@ -1,26 +1,50 @@
-"""Taking a checkpoint: capture the state around a header, write it, keep what is needed, say what is missing."""
+"""Taking a checkpoint: capture and copy the state around a header, write it beside the training, keep what is needed, say what is missing.
+
+The training waits while the state is looked at and copied. One checkpoint is written at a time: the next that is due waits for it, so
+that which checkpoints there are, and what is in them, does not hang on how fast the disk was.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 import types
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detrain.session import gather
+from detrain.session.background import Background
 from detrain.session.loops import Loop
 from detrain.session.messages import warn
 from detrain.state import known_source
 from detrain.state.walk import Census
-from detrain.store import checkpoint as checkpoint_file
 from detrain.store.checkpoint import Checkpoint
+from detrain.store.commit import commit
+from detrain.store.staging import Staging
 
 if TYPE_CHECKING:
     from detrain.session.session import Session
+    from detrain.state.tree import Tree
 
 
 #: Objects that are named one by one at a checkpoint.
 _MOST_WARNINGS = 10
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A checkpoint that is to be written."""
+
+    path: Path
+    tree: Tree
+    meta: dict[str, Any]
+    #: Names of the files that must stay.
+    needed: set[str]
+    batches: int
+    #: How long the training waited for it.
+    stall_s: float
 
 
 class Saver:
@@ -34,14 +58,18 @@ class Saver:
         self._sequence = self._last.sequence if self._last is not None else 0
         self._checkpoints = self._set_future_aside()
         self._said: set[str] = set()
+        self._staging, self._background = Staging(), Background()
+        #: What leads to a loop's header instead of a checkpoint that could not be written, by its name.
+        self._instead: dict[str, list[str]] = {}
         self.census: Census | None = session.resume.census
 
     def save(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
-        """Checkpoint the present state, at this position of the stream of entropy.
+        """Checkpoint the present state, at this position of the stream of entropy. It is written when `settle` has returned.
 
         A failure to write is said; the training goes on and tries again when next due.
         """
         session, began_s = self._session, time.monotonic()
+        self.settle()
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         session.frameworks.wait()
         with session.frameworks.unseen():
@@ -52,26 +80,64 @@ class Saver:
         self._say_what_is_missing(gather.loud_leaves(walk.tree))
         try:
             meta = self._meta(loop, around, entropy)
-            path = session.directory.checkpoint_path(meta["epoch"], meta["batch"])
-            if path.name in meta["chain"] or any(path.name in found.needs for found in self._checkpoints):
-                return  # a loop outside has been checkpointed at this very place, and others build on it
-            saved = checkpoint_file.save(path, walk.tree, meta, self._last)
         except OSError as error:
-            warn(
-                "checkpoint-failed",
-                f"no checkpoint could be written to {session.directory.path}: {error}. Training goes on without; the last good "
-                f"one is {self._last.name if self._last else 'none'}",
-            )
+            self._say_failed(error)
             return
+        path = session.directory.checkpoint_path(meta["epoch"], meta["batch"])
+        if path.name in meta["chain"] or any(path.name in found.needs for found in self._checkpoints):
+            return  # a loop outside has been checkpointed at this very place, and others build on it
+        copies = self._staging.copy(walk.tree.arrays)
         self._sequence += 1
-        loop.mark(saved.name)
-        self._last = saved
-        session.recorder.saved(saved.path, session.batches, loop, walk, time.monotonic() - began_s)
-        self._checkpoints = [found for found in self._checkpoints if found.name != saved.name] + [saved]
-        self._checkpoints = session.directory.retain(
-            session.settings.keep, self._checkpoints, {*session.way_to(loop), saved.name}
+        self._instead[path.name] = loop.way_here()
+        loop.mark(path.name)
+        taken = _Taken(
+            path, walk.tree if copies is None else replace(walk.tree, arrays=copies), meta,
+            {*meta["chain"], path.name}, session.batches, time.monotonic() - began_s,
+        )  # fmt: skip
+        self._background.begin(lambda: self._write(taken))
+        if copies is None:
+            self.settle()
+        session.recorder.look(walk, session.batches, loop)
+
+    def settle(self) -> None:
+        """Wait until the checkpoint that is being written is on the disk, or has failed."""
+        if self._background.wait():
+            self._session.files.retain([found.meta["files"] for found in self._checkpoints])
+
+    def way_without_failed(self, names: Iterable[str]) -> list[str]:
+        """Checkpoints to pass through, with what leads on instead of those that could not be written."""
+        return list(
+            dict.fromkeys(
+                one
+                for name in names
+                for one in (self.way_without_failed(self._instead[name]) if name in self._instead else [name])
+            )
         )
-        session.files.retain([found.meta["files"] for found in self._checkpoints])
+
+    def _write(self, taken: _Taken) -> bool:
+        """Beside the training. False if that failed, which is said at once."""
+        session = self._session
+        try:
+            saved = commit(taken.path, taken.tree, taken.meta, self._last)
+        except OSError as error:
+            self._say_failed(error)
+            return False
+        self._last = saved
+        del self._instead[saved.name]
+        session.recorder.saved(saved.path, taken.batches, taken.stall_s)
+        self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
+        try:
+            self._checkpoints = session.directory.retain(session.settings.keep, self._checkpoints, taken.needed)
+        except OSError as error:
+            warn("checkpoint-kept", f"an old checkpoint cannot be deleted: {error}. It takes room, and does no harm")
+        return True
+
+    def _say_failed(self, error: OSError) -> None:
+        warn(
+            "checkpoint-failed",
+            f"no checkpoint could be written to {self._session.directory.path}: {error}. Training goes on without; the last good "
+            f"one is {self._last.name if self._last else 'none'}",
+        )
 
     def _set_future_aside(self) -> list[Checkpoint]:
         """Checkpoints of a future that this attempt does not come from are not to be mistaken for its own."""
@@ -90,7 +156,7 @@ class Saver:
             "sequence": self._sequence + 1,
             "position": [[one.site.filename, one.site.line, one.ordinal, one.iteration] for one in around.loops],
             "is_exhausted": loop.is_exhausted,
-            "chain": list(dict.fromkeys(session.way_to(loop))),
+            "chain": self.way_without_failed(session.way_to(loop)),
             "call_path": around.call_path(),
             "modules": sorted(known_source.user_modules - {"__main__"}),
             # Of the batch loop's header, the epoch that runs; of any other, the one that is about to begin.

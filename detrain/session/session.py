@@ -439,8 +439,15 @@ class Session:
         with self.frameworks.aside() as entropy:
             self._save_now(loop, frame, entropy)
         if self.rerun is not None:
+            self.settle()
             self.rerun.saved(self)
         self.on_saved()
+
+    def settle(self) -> None:
+        """Wait until the checkpoint that is being written is on the disk."""
+        if self._saver is not None and not self.is_off:
+            with self.frameworks.aside():
+                self._saver.settle()
 
     def _save_now(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
         if self._saver is None:

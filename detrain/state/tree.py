@@ -101,9 +101,13 @@ class Array:
         if not self.digest:
             state = xxhash.xxh3_128(f"{self.label or self.data.dtype.str} {self.data.shape}".encode())
             if self.data.size:
-                state.update(np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data)
+                state.update(self.octets())
             self.digest = state.hexdigest()
         return self.digest
+
+    def octets(self) -> memoryview:
+        """Its bytes in C order; a copy only of what does not lie so."""
+        return np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data
 
 
 @dataclass(slots=True)

@@ -1,40 +1,64 @@
 """One checkpoint: one HDF5 file, written once, committed by its rename.
 
-Layout (format 1), readable with `h5ls -r`::
+Layout (format 2)::
 
-    /                       attributes: format, detrain (version), tree_digest (xxh3-128 of /tree and /meta)
+    first 4096 bytes        HDF5's user block: `detrain checkpoint`, one line of JSON, the digest of that line, zeros. The line
+                            says the format, the file's size, where the documents stand, and the digests of these and of all else
+                            that is no array
+    /                       attributes: format, detrain (version)
     /meta                   one JSON document, UTF-8, as bytes (below)
     /tree                   the state tree without its bulk data: one JSON document, UTF-8, as bytes
-    /arrays/<number>        one contiguous data set for each array; attributes: path, label (a dtype that numpy lacks). An
-                            array that an earlier file of the run holds has no data set here; its entry in the JSON document's
-                            table `stored` names file and number. The table also holds every array's digest (xxh3-128).
+    /arrays/<number>        one contiguous data set for each array, on a page's boundary from a page's size on; attributes: path,
+                            label (a dtype that numpy lacks). An array that an earlier file of the run holds has no data set here
+
+The table `stored` in /tree names file, offset and digest (xxh3-128) of every array. Reading goes by the user block and the table alone:
+libhdf5, which a damaged file can make loop or crash, is for other readers (`h5ls -r`, h5py). Every byte of the file is under one of the
+digests. Nothing in a file is executed on reading.
 
 `meta` carries the position, the list of checkpoints to pass through on the way there, the fingerprint of the environment, and the
-digests of the sources. Nothing in a file is executed on reading. Texts in attributes have a fixed length: libhdf5 keeps those of
-variable length in a heap without a checksum, and one flipped bit there can make it loop for ever.
+digests of the sources.
 """
 
 from __future__ import annotations
 
-import io
 import json
+import math
+import mmap
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 import xxhash
 
 from detrain.errors import CheckpointError
 from detrain.state.tree import Array, Tree
+from detrain.store.frame import USER_BLOCK, gaps_between
 
-FORMAT = 1
-#: An array below this size is written again rather than looked up in an earlier file. Bytes.
-_INLINE_BYTES = 64 * 1024
-#: The path of a leaf is cut to this in the data set's attribute, which HDF5 bounds; the table has it whole. Characters.
-_LONGEST_PATH = 1000
+FORMAT = 2
+MAGIC = b"detrain checkpoint\n"
+#: What HDF5 files begin with, those of format 1 among them.
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+class Stored(NamedTuple):
+    """Where an array of the tree stands, and what it is."""
+
+    path: str
+    digest: str
+    label: str
+    dtype: str
+    shape: tuple[int, ...]
+    #: Name of the file that holds it; "" for the checkpoint's own.
+    holder: str
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass
@@ -43,8 +67,8 @@ class Checkpoint:
 
     path: Path
     meta: dict[str, Any]
-    #: Per array of the tree: [path, digest, dtype label, nbytes, file that holds it ("" for this one), number there].
-    stored: list[list[Any]] = field(default_factory=list)
+    #: One for each array of the tree.
+    stored: list[Stored] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -54,7 +78,7 @@ class Checkpoint:
     @property
     def needs(self) -> set[str]:
         """Names of the other files without which this one cannot be resumed from."""
-        return {entry[4] for entry in self.stored if entry[4]} | set(self.meta["chain"])
+        return {entry.holder for entry in self.stored if entry.holder} | set(self.meta["chain"])
 
     @property
     def sequence(self) -> int:
@@ -62,149 +86,145 @@ class Checkpoint:
         return int(self.meta["sequence"])
 
 
-def save(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | None = None) -> Checkpoint:
-    """Write a checkpoint: temporary name, sync, rename, sync of the directory. Raises OSError; then no file `path` exists.
+class _Header(NamedTuple):
+    """The user block: of each document and of the rest, (offset, size, digest)."""
 
-    Arrays that `earlier` (or a file that it points to) holds with the same path and bytes are not written again.
-    """
-    known = {(entry[0], entry[1]): (entry[4] or earlier.name, entry[5]) for entry in earlier.stored} if earlier else {}
-    stored: list[list[Any]] = []
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        # Composed in memory and written by us: when a write of its own fails, libhdf5 cannot close the file any more. Not through
-        # its in-memory driver: the file images that HDF5 1.14 gives have a wrong checksum in their superblock.
-        image = io.BytesIO()
-        with h5py.File(image, "w", libver=("v110", "v110")) as file:
-            group = file.create_group("arrays")
-            for number, array in enumerate(tree.arrays):
-                digest = array.compute_digest()
-                size = int(array.data.nbytes)
-                holder, there = known.get((array.path, digest), ("", number))
-                if size < _INLINE_BYTES or not holder or holder == path.name:
-                    holder, there = "", number
-                    _write_array(group, number, array)
-                stored.append([array.path, digest, array.label, size, holder, there])
-            _write_document(file, tree, meta, stored)
-        _write_synced(temporary, image.getbuffer())
-        os.replace(temporary, path)
-        _sync(path.parent)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    return Checkpoint(path, meta, stored)
+    size: int
+    tree: tuple[int, int, str]
+    meta: tuple[int, int, str]
+    gaps: str
 
 
-def _write_array(group: Any, number: int, array: Array) -> None:
-    data = group.create_dataset(str(number), data=array.data, track_times=False)
-    data.attrs["path"] = _fixed(array.path[:_LONGEST_PATH])
-    if array.label:
-        data.attrs["label"] = _fixed(array.label)
-
-
-def _fixed(text: str) -> Any:
-    return np.bytes_(text.encode())
-
-
-def _text(attribute: Any) -> str:
-    return attribute.decode() if isinstance(attribute, bytes) else str(attribute)
-
-
-def _write_document(file: Any, tree: Tree, meta: dict[str, Any], stored: list[list[Any]]) -> None:
-    document = {"nodes": tree.nodes, "roots": tree.roots, "stored": stored}
-    text = json.dumps(document, separators=(",", ":")).encode()
-    meta_text = json.dumps(meta, sort_keys=True)
-    file.create_dataset("tree", data=np.frombuffer(text, dtype=np.uint8), track_times=False)
+def encode_header(size: int, documents: dict[str, tuple[int, int, str]], gaps: str) -> bytes:
+    """The user block. Sizes and offsets in bytes."""
     import detrain
 
-    file.attrs["format"], file.attrs["detrain"] = FORMAT, _fixed(detrain.__version__)
-    # A data set, not an attribute: HDF5 bounds an attribute to 64 KiB.
-    file.create_dataset("meta", data=np.frombuffer(meta_text.encode(), dtype=np.uint8), track_times=False)
-    file.attrs["tree_digest"] = _fixed(_document_digest(text, meta_text.encode()))
-
-
-def _document_digest(text: bytes, meta_text: bytes) -> str:
-    state = xxhash.xxh3_128(text)
-    state.update(b"\0")
-    state.update(meta_text)
-    return state.hexdigest()
-
-
-def _write_synced(path: Path, content: memoryview) -> None:
-    with open(path, "wb", buffering=0) as file:
-        left = content
-        while left:
-            left = left[file.write(left) :]
-        os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    fields = {"format": FORMAT, "detrain": detrain.__version__, "size": size, "gaps": gaps, **documents}
+    line = json.dumps(fields, separators=(",", ":")).encode()
+    block = MAGIC + line + b"\n" + xxhash.xxh3_128_hexdigest(line).encode() + b"\n"
+    return block.ljust(USER_BLOCK, b"\0")
 
 
 def read_header(path: Path) -> Checkpoint:
     """Position, fingerprint and table of arrays of a checkpoint. Raises `CheckpointError` if the file cannot be trusted."""
-    checkpoint, _ = _read_document(path)
+    checkpoint, _ = _read_documents(path)
     return checkpoint
 
 
-def load(path: Path) -> tuple[Checkpoint, Tree]:
-    """A checkpoint with its state, every digest checked. Raises `CheckpointError` naming the leaf that is damaged."""
-    checkpoint, document = _read_document(path)
-    tree = Tree(nodes=document["nodes"], roots=document["roots"])
-    by_file: dict[str, list[int]] = {}
-    for number, entry in enumerate(checkpoint.stored):
-        by_file.setdefault(entry[4], []).append(number)
-    arrays: dict[int, Array] = {}
-    for holder, numbers in by_file.items():
-        source = path.with_name(holder) if holder else path
-        with _opened(source) as file:
-            for number in numbers:
-                arrays[number] = _read_array(file, source, checkpoint.stored[number])
-    tree.arrays = [arrays[number] for number in range(len(checkpoint.stored))]
-    return checkpoint, tree
+def load(path: Path, *, is_verified: bool = False) -> tuple[Checkpoint, Tree]:
+    """A checkpoint with its state: the arrays are private maps of the files, to be copied by who keeps them.
+
+    Every digest is checked but if it `is_verified` that it has been. Raises `CheckpointError` naming the leaf that is damaged.
+    """
+    checkpoint, document = _read_documents(path)
+    maps: dict[str, Any] = {}
+    arrays: list[Array] = []
+    for entry in checkpoint.stored:
+        holder = entry.holder or path.name
+        if holder not in maps:
+            maps[holder] = _map(path.with_name(holder))
+        arrays.append(_array(maps[holder], entry, holder))
+    if not is_verified:
+        _check(arrays, checkpoint)
+    return checkpoint, Tree(nodes=document["nodes"], roots=document["roots"], arrays=arrays)
 
 
-def _read_document(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
-    with _opened(path) as file:
-        try:
-            version = int(file.attrs["format"])
-            if version > FORMAT:
-                raise CheckpointError(
-                    f"{path.name} has format {version}, written by detrain {_text(file.attrs['detrain'])}; this detrain reads up to "
-                    f"{FORMAT}. Install the newer detrain to resume from it"
-                )
-            text, meta_text = file["tree"][()].tobytes(), file["meta"][()].tobytes()
-            digest = _text(file.attrs["tree_digest"])
-        except (KeyError, OSError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path.name} is not a whole checkpoint: {error}") from None
-    if _document_digest(text, meta_text) != digest:
+def _read_documents(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            block = file.read(USER_BLOCK)
+            header = _decode_header(path, block, os.fstat(file.fileno()).st_size)
+            tree, meta = (_read_document(path, file.fileno(), *place) for place in (header.tree, header.meta))
+            stored = [_entry(path, one) for one in tree["stored"]]
+            own = [(one.offset, one.nbytes) for one in stored if not one.holder and one.nbytes]
+            _check_gaps(path, file.fileno(), [*own, header.tree[:2], header.meta[:2]], header)
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error}") from None
+    return Checkpoint(path, meta, stored), tree
+
+
+def _decode_header(path: Path, block: bytes, size: int) -> _Header:
+    if block.startswith(_HDF5):
+        raise CheckpointError(f"{path.name} is no checkpoint of this detrain: it has format 1, or is another HDF5 file")
+    magic, line, digest, rest = (block.split(b"\n", 3) + [b""] * 3)[:4]
+    is_whole = magic + b"\n" == MAGIC and xxhash.xxh3_128_hexdigest(line).encode() == digest and not rest.strip(b"\0")
+    if not is_whole or len(block) < USER_BLOCK:
+        raise CheckpointError(f"{path.name} is not a whole checkpoint: its first {USER_BLOCK} bytes are damaged")
+    fields = json.loads(line)
+    if fields["format"] > FORMAT:
+        raise CheckpointError(
+            f"{path.name} has format {fields['format']}, written by detrain {fields['detrain']}; this detrain reads up to {FORMAT}. "
+            "Install the newer detrain to resume from it"
+        )
+    if size != fields["size"]:
+        raise CheckpointError(
+            f"{path.name} is not a whole checkpoint: it has {size} bytes, and was written with {fields['size']}"
+        )
+    return _Header(size, tuple(fields["tree"]), tuple(fields["meta"]), fields["gaps"])
+
+
+def _read_document(path: Path, file: int, offset: int, size: int, digest: str) -> Any:
+    content = os.pread(file, size, offset)
+    if xxhash.xxh3_128_hexdigest(content) != digest:
         raise CheckpointError(
             f"{path.name} is damaged: its state tree does not have the digest that it was written with"
         )
-    document = json.loads(text)
-    return Checkpoint(path, json.loads(meta_text), document["stored"]), document
-
-
-def _read_array(file: Any, source: Path, entry: list[Any]) -> Array:
-    leaf, digest, label, _, _, number = entry
     try:
-        data = file[f"arrays/{number}"][()]
-    except (KeyError, OSError, RuntimeError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{source.name} is damaged at leaf {leaf}: {error}") from None
-    array = Array(leaf, np.asarray(data), label)
-    if array.compute_digest() != digest:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path.name} does not hold a state tree: {error}") from None
+
+
+def _entry(path: Path, fields: Any) -> Stored:
+    """Raises `CheckpointError` for what no save writes."""
+    try:
+        leaf, digest, label, dtype, shape, holder, offset = fields
+        is_sound = (
+            all(type(one) is str for one in (leaf, digest, label, dtype, holder))
+            and all(type(one) is int and one >= 0 for one in (offset, *shape))
+            and np.dtype(dtype).kind in "biufcSV" and not np.dtype(dtype).hasobject
+            and os.path.basename(holder) == holder
+        )  # fmt: skip
+    except (TypeError, ValueError):
+        is_sound = False
+    if not is_sound:
+        raise CheckpointError(f"{path.name} does not hold a state tree: {str(fields)[:100]} is no array")
+    return Stored(leaf, digest, label, dtype, tuple(shape), holder, offset)
+
+
+def _check_gaps(path: Path, file: int, extents: Iterable[tuple[int, int]], header: _Header) -> None:
+    state = xxhash.xxh3_128()
+    try:
+        for begin, end in gaps_between(list(extents), header.size):
+            state.update(os.pread(file, end - begin, begin))
+    except ValueError as error:
+        raise CheckpointError(f"{path.name} does not hold a state tree: {error}") from None
+    if state.hexdigest() != header.gaps:
         raise CheckpointError(
-            f"{source.name} is damaged at leaf {leaf}: its bytes do not have the digest that they were written with"
+            f"{path.name} is damaged beside its state: its HDF5 structure is not the one that was written"
         )
-    return array
 
 
-def _opened(path: Path) -> Any:
+def _map(path: Path) -> Any:
     try:
-        return h5py.File(path, "r")
-    except OSError as error:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from None
+
+
+def _array(content: Any, entry: Stored, holder: str) -> Array:
+    if entry.offset + entry.nbytes > len(content):
+        raise CheckpointError(f"{holder} is damaged at leaf {entry.path}: it ends before")
+    count = math.prod(entry.shape)
+    data = np.frombuffer(content, entry.dtype, count, entry.offset if count else 0).reshape(entry.shape)
+    return Array(entry.path, data, entry.label)
+
+
+def _check(arrays: list[Array], checkpoint: Checkpoint) -> None:
+    for array, entry in zip(arrays, checkpoint.stored, strict=True):
+        if array.compute_digest() != entry.digest:
+            raise CheckpointError(
+                f"{entry.holder or checkpoint.name} is damaged at leaf {entry.path}: its bytes do not have the digest that they were "
+                "written with"
+            )

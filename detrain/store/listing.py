@@ -111,7 +111,7 @@ def _describe_leaf(leaf: leaves.Leaf, header: Checkpoint) -> dict[str, Any]:
     found: dict[str, Any] = {"path": leaf.path, "kind": leaf.kind, "bytes": leaf.nbytes, "digest": leaf.digest}
     if leaf.shape is None:
         return {**found, "value": leaves.plain_json(leaves.value_of(leaf.ref))}
-    found |= {"shape": leaf.shape, "stored_in": header.stored[leaf.array][4] or header.name}
+    found |= {"shape": leaf.shape, "stored_in": header.stored[leaf.array].holder or header.name}
     if leaf.shares:
         found["shares"] = leaf.shares
     return {**found, "is_pickled": True} if leaf.is_pickled else found

@@ -1,18 +1,18 @@
 """One checkpoint file: what is written is read, what is damaged is refused."""
 
+import json
 import struct
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
+import detrain
 from detrain.errors import CheckpointError
 from detrain.state.tree import Array
 from detrain.store import checkpoint
+from detrain.store.commit import commit
 
 GOLDEN = Path(__file__).with_name("golden") / "checkpoint_2_5.h5"
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", ">f4", ">i8"]
@@ -26,7 +26,7 @@ def numbers(dtype: str, count: int = 24) -> np.ndarray:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_array_of_every_dtype_comes_back_with_its_bits(tmp_path, tree, meta, same_tree, dtype):
     saved = tree({"a": numbers(dtype), "b": numbers(dtype).reshape(2, 3, 4)})
-    checkpoint.save(tmp_path / "c.h5", saved, meta())
+    commit(tmp_path / "c.h5", saved, meta())
     header, loaded = checkpoint.load(tmp_path / "c.h5")
     same_tree(loaded, saved)
     assert header.meta == meta()
@@ -35,28 +35,28 @@ def test_array_of_every_dtype_comes_back_with_its_bits(tmp_path, tree, meta, sam
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (2, 0, 4), (1, 1, 1, 1, 1)])
 def test_array_of_any_shape_comes_back(tmp_path, tree, meta, same_tree, shape):
     saved = tree({"a": np.full(shape, 1.5, np.float32)})
-    checkpoint.save(tmp_path / "c.h5", saved, meta())
+    commit(tmp_path / "c.h5", saved, meta())
     same_tree(checkpoint.load(tmp_path / "c.h5")[1], saved)
 
 
 def test_payload_bits_of_nan_and_the_sign_of_zero_come_back(tmp_path, tree, meta, same_tree):
     bits = np.array([0x7FF8000000000001, 0xFFF8000000000000, 0x8000000000000000, 0x7FF0000000000000], np.uint64)
     saved = tree({"a": bits.view(np.float64)})
-    checkpoint.save(tmp_path / "c.h5", saved, meta())
+    commit(tmp_path / "c.h5", saved, meta())
     same_tree(checkpoint.load(tmp_path / "c.h5")[1], saved)
 
 
 def test_array_that_is_not_contiguous_comes_back_with_its_elements(tmp_path, tree, meta, same_tree):
     whole = np.arange(24.0).reshape(4, 6)
     saved = tree({"a": whole[::2, ::-1], "b": whole.T})
-    checkpoint.save(tmp_path / "c.h5", saved, meta())
+    commit(tmp_path / "c.h5", saved, meta())
     same_tree(checkpoint.load(tmp_path / "c.h5")[1], saved)
 
 
 def test_label_of_a_dtype_that_numpy_lacks_comes_back(tmp_path, tree, meta, same_tree):
     saved = tree({"a": np.arange(4, dtype=np.uint16)})
     saved.arrays[0].label = "bfloat16"
-    checkpoint.save(tmp_path / "c.h5", saved, meta())
+    commit(tmp_path / "c.h5", saved, meta())
     loaded = checkpoint.load(tmp_path / "c.h5")[1]
     same_tree(loaded, saved)
     assert loaded.arrays[0].label == "bfloat16"
@@ -69,7 +69,7 @@ def test_values_of_every_kind_come_back(tmp_path, tree, meta, same_tree):
         "big": 1 << 3999,
     }  # fmt: skip
     saved = tree({}, values)
-    checkpoint.save(tmp_path / "c.h5", saved, meta())
+    commit(tmp_path / "c.h5", saved, meta())
     loaded = checkpoint.load(tmp_path / "c.h5")[1]
     same_tree(loaded, saved)
     assert repr(loaded.roots["minus zero"]) == "-0.0"
@@ -77,55 +77,26 @@ def test_values_of_every_kind_come_back(tmp_path, tree, meta, same_tree):
 
 def test_tree_of_many_arrays_comes_back(tmp_path, tree, meta, same_tree):
     saved = tree({f"a{number}": np.full(number % 7, number, np.int32) for number in range(500)})
-    checkpoint.save(tmp_path / "c.h5", saved, meta())
+    commit(tmp_path / "c.h5", saved, meta())
     same_tree(checkpoint.load(tmp_path / "c.h5")[1], saved)
 
 
 def small_file(tmp_path, tree, meta) -> Path:
     path = tmp_path / "checkpoint_2_5.h5"
     arrays = {"train.weight": numbers("f4", 300), "train.step": np.array(7, np.int64)}
-    checkpoint.save(path, tree(arrays, {"train.epoch": 2}), meta())
+    commit(path, tree(arrays, {"train.epoch": 2}), meta())
     return path
 
 
-FLIPPER = """
-    import random, signal, sys
-    from pathlib import Path
-    from detrain.errors import CheckpointError
-    from detrain.store import checkpoint
-
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a library that never returns is ended, with its offset the last one printed
-    path, chosen = Path(sys.argv[1]), random.Random(0)
-    good, (header, saved) = path.read_bytes(), checkpoint.load(path)
-    for offset in sorted({*range(0, 256), *range(int(sys.argv[2]), int(sys.argv[3])), *chosen.sample(range(len(good)), 900)}):
-        print(offset, end=" ", flush=True)
-        changed = bytearray(good)
-        changed[offset] ^= 1 << chosen.randrange(8)
-        path.write_bytes(changed)
-        signal.alarm(5)
-        try:
-            found, loaded = checkpoint.load(path)
-        except CheckpointError as error:
-            assert path.name in str(error)
-            print("refused")
-            continue
-        assert (loaded.nodes, loaded.roots, found.meta, found.stored) == (saved.nodes, saved.roots, header.meta, header.stored)
-        for one, two in zip(loaded.arrays, saved.arrays, strict=True):
-            assert (one.path, one.label, one.data.dtype, one.data.shape) == (two.path, two.label, two.data.dtype, two.data.shape)
-            assert one.data.tobytes() == two.data.tobytes()
-        print("same")
-"""
-
-
-def test_flipped_byte_anywhere_is_refused_or_changes_nothing(tmp_path, tree, meta):
+def test_flipped_bit_of_any_byte_is_refused(tmp_path, tree, meta):
     path = small_file(tmp_path, tree, meta)
     good = path.read_bytes()
-    heap = max(good.find(b"GCOL"), 0)
-    program = [sys.executable, "-c", textwrap.dedent(FLIPPER), str(path), str(heap), str(min(heap + 500, len(good)))]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout[-40:] + done.stderr
-    verdicts = done.stdout.split()[1::2]
-    assert verdicts.count("refused") > len(verdicts) // 20  # most of so small a file is free space of HDF5's own
+    for offset in range(len(good)):
+        changed = bytearray(good)
+        changed[offset] ^= 1 << offset % 8
+        path.write_bytes(changed)
+        with pytest.raises(CheckpointError, match=r"checkpoint_2_5.h5 (is|does|has)"):
+            checkpoint.load(path)
 
 
 def test_every_flipped_byte_of_an_array_is_refused_naming_the_leaf(tmp_path, tree, meta):
@@ -167,7 +138,9 @@ def test_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "checkpoint_1_0.h5"
     with h5py.File(path, "w") as file:
         file["weights"] = np.zeros(3)
-    with pytest.raises(CheckpointError, match=r"checkpoint_1_0.h5 is not a whole checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint_1_0.h5 is no checkpoint of this detrain: it has format 1, or"
+    ):
         checkpoint.load(path)
 
 
@@ -176,22 +149,23 @@ def test_file_that_is_not_there_is_refused(tmp_path):
         checkpoint.load(tmp_path / "checkpoint_1_0.h5")
 
 
-def test_later_format_is_refused_and_says_which_detrain_wrote_it(tmp_path, tree, meta):
+def test_later_format_is_refused_and_says_which_detrain_wrote_it(tmp_path, tree, meta, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FORMAT", 3)
+    monkeypatch.setattr(detrain, "__version__", "9.1")
     path = small_file(tmp_path, tree, meta)
-    with h5py.File(path, "r+") as file:
-        file.attrs["format"], file.attrs["detrain"] = checkpoint.FORMAT + 1, "9.1"
+    monkeypatch.undo()
     with pytest.raises(
-        CheckpointError, match=r"has format 2, written by detrain 9.1; this detrain reads up to 1. Install the newer"
+        CheckpointError, match=r"has format 3, written by detrain 9.1; this detrain reads up to 2. Install the newer"
     ):
         checkpoint.read_header(path)
 
 
 def test_big_array_that_did_not_change_is_not_written_again(tmp_path, tree, meta, same_tree):
     big, other = np.random.default_rng(0).random(20_000), np.arange(20_000.0)
-    first = checkpoint.save(tmp_path / "checkpoint_0_0.h5", tree({"data": big, "x": other}), meta(1))
-    second = checkpoint.save(tmp_path / "checkpoint_1_0.h5", tree({"data": big.copy(), "x": other + 1}), meta(2), first)
+    first = commit(tmp_path / "checkpoint_0_0.h5", tree({"data": big, "x": other}), meta(1))
+    second = commit(tmp_path / "checkpoint_1_0.h5", tree({"data": big.copy(), "x": other + 1}), meta(2), first)
     saved = tree({"data": big.copy(), "x": other + 2})
-    third = checkpoint.save(tmp_path / "checkpoint_2_0.h5", saved, meta(3), second)
+    third = commit(tmp_path / "checkpoint_2_0.h5", saved, meta(3), second)
     assert (
         second.needs == third.needs == {"checkpoint_0_0.h5"}
     )  # the third points to the file itself, not to the second
@@ -202,15 +176,15 @@ def test_big_array_that_did_not_change_is_not_written_again(tmp_path, tree, meta
 
 
 def test_small_array_is_written_again_so_that_no_file_is_held_for_it(tmp_path, tree, meta):
-    first = checkpoint.save(tmp_path / "checkpoint_0_0.h5", tree({"a": np.arange(10)}), meta(1))
-    second = checkpoint.save(tmp_path / "checkpoint_1_0.h5", tree({"a": np.arange(10)}), meta(2), first)
+    first = commit(tmp_path / "checkpoint_0_0.h5", tree({"a": np.arange(10)}), meta(1))
+    second = commit(tmp_path / "checkpoint_1_0.h5", tree({"a": np.arange(10)}), meta(2), first)
     assert second.needs == set()
 
 
 def test_missing_earlier_file_is_named(tmp_path, tree, meta):
     big = np.arange(20_000.0)
-    first = checkpoint.save(tmp_path / "checkpoint_0_0.h5", tree({"data": big}), meta(1))
-    second = checkpoint.save(tmp_path / "checkpoint_1_0.h5", tree({"data": big}), meta(2), first)
+    first = commit(tmp_path / "checkpoint_0_0.h5", tree({"data": big}), meta(1))
+    second = commit(tmp_path / "checkpoint_1_0.h5", tree({"data": big}), meta(2), first)
     first.path.unlink()
     with pytest.raises(CheckpointError, match=r"checkpoint_0_0.h5 cannot be read"):
         checkpoint.load(second.path)
@@ -218,8 +192,8 @@ def test_missing_earlier_file_is_named(tmp_path, tree, meta):
 
 def test_damage_in_an_earlier_file_names_that_file_and_the_leaf(tmp_path, tree, meta):
     big = np.random.default_rng(0).random(20_000)
-    first = checkpoint.save(tmp_path / "checkpoint_0_0.h5", tree({"data": big}), meta(1))
-    second = checkpoint.save(tmp_path / "checkpoint_1_0.h5", tree({"data": big}), meta(2), first)
+    first = commit(tmp_path / "checkpoint_0_0.h5", tree({"data": big}), meta(1))
+    second = commit(tmp_path / "checkpoint_1_0.h5", tree({"data": big}), meta(2), first)
     raw = bytearray(first.path.read_bytes())
     raw[raw.index(big.tobytes()) + 1000] ^= 1
     first.path.write_bytes(raw)
@@ -229,17 +203,17 @@ def test_damage_in_an_earlier_file_names_that_file_and_the_leaf(tmp_path, tree, 
 
 def test_array_moved_to_another_path_is_written_in_full(tmp_path, tree, meta):
     big = np.arange(20_000.0)
-    first = checkpoint.save(tmp_path / "checkpoint_0_0.h5", tree({"data": big}), meta(1))
-    second = checkpoint.save(tmp_path / "checkpoint_1_0.h5", tree({"elsewhere": big}), meta(2), first)
+    first = commit(tmp_path / "checkpoint_0_0.h5", tree({"data": big}), meta(1))
+    second = commit(tmp_path / "checkpoint_1_0.h5", tree({"elsewhere": big}), meta(2), first)
     assert second.needs == set()
 
 
 def test_checkpoint_saved_over_one_of_the_same_name_can_still_be_loaded(tmp_path, tree, meta, same_tree):
     big = np.arange(20_000.0)
     path = tmp_path / "checkpoint_0_0.h5"
-    first = checkpoint.save(path, tree({"data": big}), meta(1))
+    first = commit(path, tree({"data": big}), meta(1))
     saved = tree({"data": big})
-    checkpoint.save(path, saved, meta(2), first)
+    commit(path, saved, meta(2), first)
     same_tree(checkpoint.load(path)[1], saved)
 
 
@@ -249,21 +223,23 @@ def test_checkpoint_saved_over_one_of_the_same_name_can_still_be_loaded(tmp_path
 def test_keys_and_attributes_of_a_fresh_file_are_the_documented_ones(tmp_path, tree, meta):
     saved = tree({"a": np.arange(3), "b": np.arange(2, dtype=np.uint16)}, {"epoch": 2})
     saved.arrays[1].label = "bfloat16"
-    checkpoint.save(tmp_path / "c.h5", saved, meta())
+    commit(tmp_path / "c.h5", saved, meta())
     with h5py.File(tmp_path / "c.h5", "r") as file:
         assert set(file) == {"arrays", "tree", "meta"}
-        assert set(file.attrs) == {"format", "detrain", "tree_digest"}
-        assert file.attrs["format"] == 1
+        assert set(file.attrs) == {"format", "detrain"}
+        assert file.attrs["format"] == 2
         assert set(file["arrays"]) == {"0", "1"}
         assert set(file["arrays/0"].attrs) == {"path"}
         assert set(file["arrays/1"].attrs) == {"path", "label"}
         assert file["arrays/0"].chunks is None  # contiguous
         assert (file["tree"].dtype, file["meta"].dtype) == (np.uint8, np.uint8)
+        assert json.loads(file["meta"][()].tobytes()) == meta()
+        assert [file[f"arrays/{number}"][()].tolist() for number in "01"] == [[0, 1, 2], [0, 1]]
 
 
 def test_same_state_gives_the_same_bytes(tmp_path, tree, meta):
     for name in ("a.h5", "b.h5"):
-        checkpoint.save(tmp_path / name, tree({"a": np.arange(3000.0)}, {"epoch": 2}), meta())
+        commit(tmp_path / name, tree({"a": np.arange(3000.0)}, {"epoch": 2}), meta())
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
@@ -289,9 +265,9 @@ def golden_tree(make):
     return saved
 
 
-def test_golden_file_of_format_1_still_reads_to_the_same_tree(tree, meta, same_tree):
-    """tests/store/golden/checkpoint_2_5.h5 was written by the first version of format 1 and is never written again."""
+def test_golden_file_of_format_2_still_reads_to_the_same_tree(tree, meta, same_tree):
+    """tests/store/golden/checkpoint_2_5.h5 was written by the first version of format 2 and is never written again."""
     header, loaded = checkpoint.load(GOLDEN)
     same_tree(loaded, golden_tree(tree))
     assert header.meta == meta()
-    assert header.stored[0] == ["train.weight", "2be96ea0cab4e94b56dd374c340642f2", "", 16, "", 0]
+    assert header.stored[0][:6] == ("train.weight", "2be96ea0cab4e94b56dd374c340642f2", "", "<f4", (2, 2), "")

@@ -9,7 +9,8 @@ import pytest
 
 from detrain.errors import CheckpointError
 from detrain.state.tree import Array, Tree
-from detrain.store import checkpoint, diff
+from detrain.store import diff
+from detrain.store.commit import commit
 
 
 def node(kind, name, **fields):
@@ -22,7 +23,7 @@ def compare(tmp_path, meta):
 
     def run(a, b, meta_a=None, meta_b=None):
         for name, tree, one in (("a.h5", a, meta_a), ("b.h5", b, meta_b)):
-            checkpoint.save(tmp_path / name, tree, meta(1, **(one or {})))
+            commit(tmp_path / name, tree, meta(1, **(one or {})))
         return diff.compare(tmp_path / "a.h5", tmp_path / "b.h5")
 
     return run

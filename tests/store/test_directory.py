@@ -18,6 +18,7 @@ import pytest
 
 from detrain.errors import CheckpointError, ResumeRefused
 from detrain.store import checkpoint, directory
+from detrain.store.commit import commit
 from detrain.store.directory import RunDirectory
 
 WRITER = """
@@ -25,7 +26,7 @@ WRITER = """
     from pathlib import Path
     import numpy as np
     from detrain.state.tree import Array, Tree
-    from detrain.store import checkpoint
+    from detrain.store.commit import commit
     from detrain.store.directory import RunDirectory
 
     place, big, last, known = RunDirectory(Path(sys.argv[1])), np.arange(40_000.0), None, []
@@ -35,7 +36,7 @@ WRITER = """
         nodes = [{"k": "buffer", "t": "builtins:bytearray", "p": None, "s": a.path, "array": n} for n, a in enumerate(arrays)]
         tree = Tree(nodes, arrays, {a.path: ["@", n] for n, a in enumerate(arrays)} | {"number": number})
         meta = {"sequence": number + 1, "chain": []}
-        last = checkpoint.save(place.checkpoint_path(number, 0), tree, meta, last)
+        last = commit(place.checkpoint_path(number, 0), tree, meta, last)
         known = place.retain(3, [*known, last], set())
         print(number, flush=True)
 """
@@ -113,15 +114,15 @@ def test_write_beyond_the_space_there_is_raises_and_leaves_no_file(tmp_path, tre
         from pathlib import Path
         import numpy as np
         from conftest import make_meta, make_tree
-        from detrain.store import checkpoint
+        from detrain.store.commit import commit
         path = Path(sys.argv[1])
-        checkpoint.save(path / "checkpoint_0_0.h5", make_tree({"a": np.zeros(10)}), make_meta(1))
+        commit(path / "checkpoint_0_0.h5", make_tree({"a": np.zeros(10)}), make_meta(1))
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         try:
-            checkpoint.save(path / "checkpoint_1_0.h5", make_tree({"a": np.zeros(100_000)}), make_meta(2))
+            commit(path / "checkpoint_1_0.h5", make_tree({"a": np.zeros(100_000)}), make_meta(2))
         except OSError as error:
             print("refused:", error)
-        checkpoint.save(path / "checkpoint_2_0.h5", make_tree({"a": np.zeros(10)}), make_meta(3))
+        commit(path / "checkpoint_2_0.h5", make_tree({"a": np.zeros(10)}), make_meta(3))
     """
     with start(program, str(tmp_path), str(Path(__file__).parent)) as process:
         said = process.communicate(timeout=30)[0]
@@ -138,13 +139,13 @@ def test_failing_sync_raises_and_leaves_no_file(tmp_path, tree, meta, monkeypatc
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match=os.strerror(number)):
-        checkpoint.save(tmp_path / "checkpoint_0_0.h5", tree({"a": np.zeros(3)}), meta())
+        commit(tmp_path / "checkpoint_0_0.h5", tree({"a": np.zeros(3)}), meta())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_failing_rename_leaves_the_earlier_file_of_that_name(tmp_path, tree, meta, monkeypatch):
     path = tmp_path / "checkpoint_0_0.h5"
-    checkpoint.save(path, tree({"a": np.zeros(3)}), meta())
+    commit(path, tree({"a": np.zeros(3)}), meta())
     before = path.read_bytes()
 
     def fail(*_):
@@ -153,21 +154,21 @@ def test_failing_rename_leaves_the_earlier_file_of_that_name(tmp_path, tree, met
     monkeypatch.setattr(os, "replace", fail)
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="Input/output error"):
-        checkpoint.save(path, tree({"a": np.ones(3)}), meta())
+        commit(path, tree({"a": np.ones(3)}), meta())
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_folder_that_is_gone_raises(tmp_path, tree, meta):
     with pytest.raises(OSError, match="No such file"):
-        checkpoint.save(tmp_path / "gone" / "checkpoint_0_0.h5", tree({"a": np.zeros(3)}), meta())
+        commit(tmp_path / "gone" / "checkpoint_0_0.h5", tree({"a": np.zeros(3)}), meta())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind root")
 def test_read_only_folder_raises(tmp_path, tree, meta):
     tmp_path.chmod(0o500)
     with pytest.raises(OSError, match="Permission denied"):
-        checkpoint.save(tmp_path / "checkpoint_0_0.h5", tree({"a": np.zeros(3)}), meta())
+        commit(tmp_path / "checkpoint_0_0.h5", tree({"a": np.zeros(3)}), meta())
 
 
 def test_half_written_files_are_no_checkpoints_and_are_cleaned_up(tmp_path):
@@ -189,14 +190,14 @@ def save_many(place, tree, meta, count, changes):
         value += number in changes
         earlier = found[-1] if found else None
         arrays = {"data": np.full(10_000, value), "step": np.array(number)}
-        found.append(checkpoint.save(place.checkpoint_path(number, 0), tree(arrays), meta(number + 1), earlier))
+        found.append(commit(place.checkpoint_path(number, 0), tree(arrays), meta(number + 1), earlier))
     return found
 
 
 def test_latest_checkpoint_is_the_one_saved_last_whatever_its_name(tmp_path, tree, meta):
     place = RunDirectory(tmp_path)
     for sequence, (epoch, batch) in enumerate([(9, 0), (10, 0), (10, 100), (2, 0)], 1):
-        checkpoint.save(place.checkpoint_path(epoch, batch), tree({}), meta(sequence))
+        commit(place.checkpoint_path(epoch, batch), tree({}), meta(sequence))
     good, bad = place.read_checkpoints()
     assert [found.name for found in good] == [
         "checkpoint_2_0.h5", "checkpoint_10_100.h5", "checkpoint_10_0.h5", "checkpoint_9_0.h5",
@@ -226,10 +227,10 @@ def test_retention_never_deletes_a_file_that_another_needs(tmp_path, tree, meta,
 
 def test_retention_keeps_the_chain_and_what_is_asked_for(tmp_path, tree, meta):
     place = RunDirectory(tmp_path)
-    first = checkpoint.save(place.checkpoint_path(0, 0), tree({}), meta(1))
-    second = checkpoint.save(place.checkpoint_path(1, 0), tree({}), meta(2, chain=[first.name]))
-    third = checkpoint.save(place.checkpoint_path(2, 0), tree({}), meta(3))
-    fourth = checkpoint.save(place.checkpoint_path(3, 0), tree({}), meta(4, chain=[second.name]))
+    first = commit(place.checkpoint_path(0, 0), tree({}), meta(1))
+    second = commit(place.checkpoint_path(1, 0), tree({}), meta(2, chain=[first.name]))
+    third = commit(place.checkpoint_path(2, 0), tree({}), meta(3))
+    fourth = commit(place.checkpoint_path(3, 0), tree({}), meta(4, chain=[second.name]))
     left = place.retain(1, [first, second, third, fourth], set())
     assert [one.name for one in left] == [fourth.name, second.name, first.name]
     assert (
@@ -365,7 +366,7 @@ def test_failing_write_of_a_small_file_leaves_no_temporary(tmp_path, monkeypatch
 
 def test_damaged_checkpoints_are_told_beside_the_good(tmp_path, tree, meta):
     place = RunDirectory(tmp_path)
-    checkpoint.save(place.checkpoint_path(0, 0), tree({"a": np.zeros(3)}), meta(1))
+    commit(place.checkpoint_path(0, 0), tree({"a": np.zeros(3)}), meta(1))
     place.checkpoint_path(1, 0).write_bytes(b"no HDF5")
     with h5py.File(place.checkpoint_path(2, 0), "w"):
         pass

@@ -1,0 +1,91 @@
+"""Where a state is copied to, so that the training can go on while it is written."""
+
+from __future__ import annotations
+
+import _thread
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import psutil
+
+from detrain.state.tree import Array
+
+_ALIGNMENT = 64
+#: What one thread copies at a time; below this much in all, the one that asks copies alone. Bytes.
+_PIECE_BYTES, _ALONE_BYTES = 8 << 20, 32 << 20
+_MOST_THREADS = 4
+#: A state that would take more of the memory that is free is written from where it lies.
+_MOST_OF_FREE = 0.5
+
+
+class Staging:
+    """Holds one state."""
+
+    def __init__(self) -> None:
+        self._memory: np.ndarray[Any, Any] = np.empty(0, np.uint8)
+
+    def copy(self, arrays: Sequence[Array]) -> list[Array] | None:
+        """Copies that stay as they are until the next call; None if there is not the memory for them."""
+        places, end = [], 0
+        for array in arrays:
+            places.append(end)
+            end += -(-array.data.nbytes // _ALIGNMENT) * _ALIGNMENT
+        if not self._make_room(end):
+            return None
+        copies, pieces = [], []
+        for array, begin in zip(arrays, places, strict=True):
+            data = array.data
+            copy = self._memory[begin : begin + data.nbytes].view(data.dtype).reshape(data.shape)
+            copies.append(replace(array, data=copy))
+            if data.nbytes <= _PIECE_BYTES or not data.flags.c_contiguous:
+                pieces.append((copy, data))
+            else:
+                pieces += _cut(copy.reshape(-1).view(np.uint8), data.reshape(-1).view(np.uint8))
+        _copy(pieces, 1 if end < _ALONE_BYTES else min(_MOST_THREADS, len(os.sched_getaffinity(0))))
+        return copies
+
+    def _make_room(self, size: int) -> bool:
+        if size <= len(self._memory):
+            return True
+        self._memory = np.empty(0, np.uint8)
+        if size > psutil.virtual_memory().available * _MOST_OF_FREE:
+            return False
+        try:
+            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError:
+            return False
+        memory.madvise(mmap.MADV_HUGEPAGE)  # the first copy has 512 times fewer pages to be given
+        memory.madvise(
+            mmap.MADV_DONTFORK
+        )  # a loader's workers need it not, nor what the next copy would have to be parted from
+        self._memory = np.frombuffer(memory, np.uint8)
+        return True
+
+
+def _cut(copy: Any, data: Any) -> list[tuple[Any, Any]]:
+    starts = range(0, len(data), _PIECE_BYTES)
+    return [(copy[start : start + _PIECE_BYTES], data[start : start + _PIECE_BYTES]) for start in starts]
+
+
+def _copy(pieces: list[tuple[Any, Any]], num_threads: int) -> None:
+    """Numpy lets go of the interpreter while it copies. Threads that `threading` would count are the script's."""
+    left = iter(pieces)
+
+    def work(done: Any) -> None:
+        for copy, data in left:  # one thread at a time is in a list's `next`
+            np.copyto(copy, data)
+        done.release()
+
+    others = [_thread.allocate_lock() for _ in range(num_threads - 1)]
+    for lock in others:
+        lock.acquire()
+        _thread.start_new_thread(work, (lock,))
+    mine = _thread.allocate_lock()
+    mine.acquire()
+    work(mine)
+    for lock in others:
+        lock.acquire()
