@@ -1,0 +1,80 @@
+"""What a checkpoint costs: detrain's store beside the other ways to save a model and its Adam, and beside the physical limits."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import statistics
+from typing import Any
+
+import measure
+from measure import Bench, Report, spread
+
+SCRIPT = str(measure.PROGRAMS / "stored.py")
+#: Title: megabytes, leaves, saves.
+STATES = {
+    "10 MB": (10, 60, 9), "100 MB": (100, 60, 7), "1 GB": (1000, 60, 3), "10,000 leaves, 10 MB": (10, 10_000, 5),
+}  # fmt: skip
+#: Method: what has to be installed for it.
+METHODS = {
+    "bare": "torch", "detrain": "torch", "torch.save": "torch", "safetensors": "safetensors", "dcp.save": "torch",
+    "dcp.async_save": "torch", "lightning": "lightning", "lightning async": "lightning",
+}  # fmt: skip
+
+
+def _run(bench: Bench, method: str, state: tuple[int, int, int]) -> dict[str, Any]:
+    megabytes, leaves, saves = state
+    folder = bench.new_folder()
+    done = bench.run(measure.python([SCRIPT, method, str(megabytes), str(leaves), str(saves), str(folder)]), is_fixed=True)
+    shutil.rmtree(folder)
+    found: dict[str, Any] = json.loads(done.lines[-1][1])
+    return found
+
+
+def _row(name: str, found: dict[str, Any], bare: dict[str, Any]) -> list[str]:
+    limits = {key: statistics.median(bare[key]) for key in ("stall_s", "durable_s", "load_s")}
+    # The bare write begins when its copy has been made.
+    limits["durable_s"] -= limits["stall_s"] if name != "bare" else 0.0
+
+    def over(key: str) -> str:
+        return f"{statistics.median(found[key]) / limits[key]:.2f}" if name != "bare" else "1.00"
+
+    return [
+        name,
+        spread([one * 1e3 for one in found["stall_s"]], 1), over("stall_s"), f"{found['first']['stall_s'] * 1e3:.1f}",
+        spread([one * 1e3 for one in found["durable_s"]], 0), over("durable_s"),
+        spread([one * 1e3 for one in found["load_s"]], 0), over("load_s"),
+        f"{statistics.median(found['bytes']) / 1e6:.1f}", f"{statistics.median(found['memory_mb']):.0f}",
+        f"{statistics.median(found['slower']):.2f}",
+    ]  # fmt: skip
+
+
+def measure_states(bench: Bench, report: Report, is_quick: bool) -> None:
+    """One table for each state."""
+    present = {name for name, needed in METHODS.items() if importlib.util.find_spec(needed) is not None}
+    for title, (megabytes, leaves, saves) in STATES.items():
+        if is_quick and megabytes > 100:
+            continue
+        state = megabytes, leaves, 2 if is_quick else saves
+        found = {name: _run(bench, name, state) for name in METHODS if name in present}
+        report.say(f"## {title}, {state[2]} saves each")
+        report.table(
+            [
+                "", "stall, ms", "over memcpy", "the first", "durable, ms", "over write", "load, ms", "over read", "MB", "extra MB",
+                "slower",
+            ],
+            [_row(name, one, found["bare"]) for name, one in found.items()],
+        )  # fmt: skip
+    if set(METHODS) - present:
+        report.say(f"Not installed, so not measured: {', '.join(sorted(set(METHODS) - present))}.")
+    report.say(
+        "bare: a `memcpy` of the state, then a write of the copy and a sync; a read. Stall: how long the training waits. Durable: from the "
+        "beginning until it is synced (Lightning syncs nothing). Load: into the live tensors, from a file that is in nobody's memory. "
+        "Extra: memory at its most while saving. Slower: a step of the training while it is written, over one before. All of the state "
+        "changes between two saves."
+    )
+
+
+if __name__ == "__main__":
+    measure.main("What a checkpoint costs", __doc__ or "", {"states": measure_states})
