@@ -26,7 +26,9 @@ METHODS = {
 def _run(bench: Bench, method: str, state: tuple[int, int, int]) -> dict[str, Any]:
     megabytes, leaves, saves = state
     folder = bench.new_folder()
-    done = bench.run(measure.python([SCRIPT, method, str(megabytes), str(leaves), str(saves), str(folder)]), is_fixed=True)
+    done = bench.run(
+        measure.python([SCRIPT, method, str(megabytes), str(leaves), str(saves), str(folder)]), is_fixed=True
+    )
     shutil.rmtree(folder)
     found: dict[str, Any] = json.loads(done.lines[-1][1])
     return found

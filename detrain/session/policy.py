@@ -8,34 +8,34 @@ from dataclasses import dataclass
 
 from detrain.errors import UsageError
 
-#: `auto` keeps the time spent on checkpoints below this share of the run.
+#: `auto` keeps the time that the training waits for checkpoints below this share of the run; `2%` names another.
 BUDGET = 0.01
 #: `auto` neither checkpoints more often nor (save for the budget) less often than this. Seconds.
 SHORTEST_S, LONGEST_S = 2.0, 600.0
 
-_WHEN = re.compile(r"(?P<count>\d+(?:\.\d+)?)?(?P<unit>epochs?|batch(?:es)?|s)$")
+_WHEN = re.compile(r"(?P<count>\d+(?:\.\d+)?)?(?P<unit>epochs?|batch(?:es)?|s|%)$")
 
 
 @dataclass(frozen=True)
 class Every:
-    """A parsed `--every`: kind is epoch, batch, seconds, auto or never."""
+    """A parsed `--every`: kind is epoch, batch, seconds, auto or never; of auto, `count` is the share of the time."""
 
     kind: str
     count: float = 1.0
 
 
 def parse(text: str) -> Every:
-    """`epoch`, `5epochs`, `100batches`, `30s`, `auto`, `never`. Raises `UsageError`."""
+    """`epoch`, `5epochs`, `100batches`, `30s`, `auto`, `2%` (auto with this budget), `never`. Raises `UsageError`."""
     if text in ("auto", "never"):
-        return Every(text)
+        return Every(text, BUDGET)
     match = _WHEN.match(text)
-    if match is None or (match["unit"] == "s" and match["count"] is None):
-        raise UsageError(f"--every {text}: expected epoch, 5epochs, 100batches, 30s, auto or never")
+    if match is None or (match["unit"] in "s%" and match["count"] is None):
+        raise UsageError(f"--every {text}: expected epoch, 5epochs, 100batches, 30s, auto, 2% or never")
     count = float(match["count"] or 1)
-    unit = {"e": "epoch", "b": "batch", "s": "seconds"}[match["unit"][0]]
-    if count <= 0 or (unit != "seconds" and count != int(count)):
+    unit = {"e": "epoch", "b": "batch", "s": "seconds", "%": "auto"}[match["unit"][0]]
+    if count <= 0 or (unit in ("epoch", "batch") and count != int(count)):
         raise UsageError(f"--every {text}: the number must be a whole number above zero")
-    return Every(unit, count)
+    return Every(unit, count / 100 if unit == "auto" else count)
 
 
 class Policy:
@@ -53,6 +53,11 @@ class Policy:
         self.interval_s = every.count if every.kind == "seconds" else SHORTEST_S
         self._longest_epoch_s = 0.0
 
+    @property
+    def goes_by_clock(self) -> bool:
+        """True if how fast the machine is decides which checkpoints there are."""
+        return self.every.kind in ("auto", "seconds")
+
     def begin(self, now_s: float) -> None:
         """The training begins; what the set-up took does not count."""
         self._last_s = now_s
@@ -63,8 +68,8 @@ class Policy:
             self._last_outer_s, self._last_outer_epoch = now_s, epoch
         self._last_epoch, self._last_batch, self._last_s = epoch, batch, now_s
         self.cost_s = cost_s
-        if self.every.kind != "seconds":
-            within_budget_s = cost_s / BUDGET
+        if self.every.kind == "auto":
+            within_budget_s = cost_s / self.every.count
             self.interval_s = min(max(SHORTEST_S, within_budget_s), max(LONGEST_S, within_budget_s))
         self.is_asked = False
 
@@ -72,7 +77,7 @@ class Policy:
         """The training has one loop only; True if that makes `epoch` mean nothing, so that it is `auto` from now on."""
         if self.every.kind != "epoch":
             return False
-        self.every = Every("auto")
+        self.every = Every("auto", BUDGET)
         return True
 
     def epoch_took(self, seconds: float) -> None:

@@ -99,6 +99,11 @@ class Saver:
             self.settle()
         session.recorder.look(walk, session.batches, loop)
 
+    @property
+    def is_writing(self) -> bool:
+        """True while a checkpoint is being written beside the training."""
+        return self._background.is_busy
+
     def settle(self) -> None:
         """Wait until the checkpoint that is being written is on the disk, or has failed."""
         if self._background.wait():

@@ -311,7 +311,7 @@ class Session:
         if outer is None and self.policy.without_epochs():
             warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
         is_near = outer is None or outer.is_marked
-        is_due = self.policy.is_due_at_batch(self.batches, now_s, is_near=is_near)
+        is_due = self.policy.is_due_at_batch(self.batches, now_s, is_near=is_near) and not self._is_put_off()
         must = (is_due or (self.rerun is not None and self.rerun.is_goal(loop))) and self._may_save(loop)
         if self.recorder is not None:
             self._record(loop, now_s, must=must)
@@ -344,7 +344,8 @@ class Session:
         part = loop.site.part
         self.batch_in_epoch = 0
         is_due_at = self.policy.is_due_at_outer if part == "outer" else self.policy.is_due_at_epoch
-        if loop.iteration > 0 and self._may_save(loop) and (is_due_at(self.epochs, now_s) or self._is_goal(loop)):
+        is_due = is_due_at(self.epochs, now_s) and not self._is_put_off()
+        if loop.iteration > 0 and self._may_save(loop) and (is_due or self._is_goal(loop)):
             self._save(loop)
         else:
             self._look_again(loop)
@@ -371,7 +372,8 @@ class Session:
         is_outermost = loop.nest_parent is None
         if is_outermost and self.recorder is not None:
             self._record(loop, now_s, must=True)
-        if self.policy.is_due_at_end(is_outermost, now_s) or self._is_goal(loop):
+        is_due = self.policy.is_due_at_end(is_outermost, now_s) and (is_outermost or not self._is_put_off())
+        if is_due or self._is_goal(loop):
             self._save(loop)
         else:
             self._look_again(loop)
@@ -430,6 +432,11 @@ class Session:
         if self.is_off or self.resume.is_pending:
             return False
         return loop.site.part != "batch" or bool(self._parts) or is_settled(loop, loop.parent)
+
+    def _is_put_off(self) -> bool:
+        """By the clock, none is due while another is being written; by counting, the next waits for it."""
+        is_writing = self._saver is not None and self._saver.is_writing
+        return is_writing and self.policy.goes_by_clock and not self.policy.is_asked
 
     def _is_goal(self, loop: Loop) -> bool:
         return self.rerun is not None and self.rerun.is_goal(loop)

@@ -62,16 +62,14 @@ class Composer:
 
 
 def gaps_between(extents: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of what lies behind the user block and in none of these (offset, size). Raises `ValueError` if two overlap."""
+    """Begin and end of what lies behind the user block and in none of these (offset, size). Raises `ValueError` for what cannot lie so."""
     end = USER_BLOCK
     for offset, length in sorted(extents):
-        if offset < end:
-            raise ValueError(f"what stands at {offset} begins within what ends at {end}")
+        if offset < end or offset + length > size:
+            raise ValueError(f"{length} bytes at {offset} lie over others, or end behind the file's end")
         if offset > end:
             yield end, offset
         end = offset + length
-    if end > size:
-        raise ValueError(f"the last one ends at {end}, the file at {size}")
     if end < size:
         yield end, size
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import mmap
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,11 +11,11 @@ import numpy as np
 import psutil
 
 from detrain.state.tree import Array
+from detrain.store.threads import share_out
 
 _ALIGNMENT = 64
 #: What one thread copies at a time; below this much in all, the one that asks copies alone. Bytes.
 _PIECE_BYTES, _ALONE_BYTES = 8 << 20, 32 << 20
-_MOST_THREADS = 4
 #: A state that would take more of the memory that is free is written from where it lies.
 _MOST_OF_FREE = 0.5
 
@@ -45,7 +43,11 @@ class Staging:
                 pieces.append((copy, data))
             else:
                 pieces += _cut(copy.reshape(-1).view(np.uint8), data.reshape(-1).view(np.uint8))
-        _copy(pieces, 1 if end < _ALONE_BYTES else min(_MOST_THREADS, len(os.sched_getaffinity(0))))
+        if end < _ALONE_BYTES:
+            for copy, data in pieces:
+                np.copyto(copy, data)
+        else:
+            share_out(pieces, lambda piece: np.copyto(*piece))
         return copies
 
     def _make_room(self, size: int) -> bool:
@@ -69,23 +71,3 @@ class Staging:
 def _cut(copy: Any, data: Any) -> list[tuple[Any, Any]]:
     starts = range(0, len(data), _PIECE_BYTES)
     return [(copy[start : start + _PIECE_BYTES], data[start : start + _PIECE_BYTES]) for start in starts]
-
-
-def _copy(pieces: list[tuple[Any, Any]], num_threads: int) -> None:
-    """Numpy lets go of the interpreter while it copies. Threads that `threading` would count are the script's."""
-    left = iter(pieces)
-
-    def work(done: Any) -> None:
-        for copy, data in left:  # one thread at a time is in a list's `next`
-            np.copyto(copy, data)
-        done.release()
-
-    others = [_thread.allocate_lock() for _ in range(num_threads - 1)]
-    for lock in others:
-        lock.acquire()
-        _thread.start_new_thread(work, (lock,))
-    mine = _thread.allocate_lock()
-    mine.acquire()
-    work(mine)
-    for lock in others:
-        lock.acquire()

@@ -83,9 +83,20 @@ def faults(tmp_path_factory):
 @pytest.mark.parametrize("number", [0, errno.ENOSPC, errno.EIO], ids=["kill", "ENOSPC", "EIO"])
 def test_fault_at_every_system_call_of_a_save_leaves_a_good_checkpoint(tmp_path, faults, number):
     (tmp_path / "run").mkdir()
-    program = [sys.executable, "-c", textwrap.dedent(DRIVER), str(tmp_path / "run"), str(Path(__file__).parent), str(number)]
+    program = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(DRIVER),
+        str(tmp_path / "run"),
+        str(Path(__file__).parent),
+        str(number),
+    ]
     done = subprocess.run(
-        program, env={"LD_PRELOAD": str(faults), "PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, timeout=300
+        program,
+        env={"LD_PRELOAD": str(faults), "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     num_survived = int(done.stdout)
