@@ -150,10 +150,13 @@ def _read_documents(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
 
 
 def _decode_header(path: Path, block: bytes, size: int) -> _Header:
-    if block.startswith(_HDF5):
-        raise CheckpointError(f"{path.name} is no checkpoint of this detrain: it has format 1, or is another HDF5 file")
-    magic, line, digest, rest = (block.split(b"\n", 3) + [b""] * 3)[:4]
-    is_whole = magic + b"\n" == MAGIC and xxhash.xxh3_128_hexdigest(line).encode() == digest and not rest.strip(b"\0")
+    if not block.startswith(MAGIC):
+        what = (
+            "a checkpoint of format 1, or another HDF5 file" if block.startswith(_HDF5) else "another file, or cut off"
+        )
+        raise CheckpointError(f"{path.name} is no checkpoint: it does not begin as one; it is {what}")
+    _, line, digest, rest = (block.split(b"\n", 3) + [b""] * 3)[:4]
+    is_whole = xxhash.xxh3_128_hexdigest(line).encode() == digest and not rest.strip(b"\0")
     if not is_whole or len(block) < USER_BLOCK:
         raise CheckpointError(f"{path.name} is not a whole checkpoint: its first {USER_BLOCK} bytes are damaged")
     fields = json.loads(line)

@@ -7,7 +7,6 @@ thousand data sets takes it longer than writing them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ PAGE = 4096
 USER_BLOCK = PAGE
 #: The path of a leaf is cut to this in the data set's attribute, which HDF5 bounds; the table has it whole. Characters.
 _LONGEST_PATH = 1000
+_PAGE_OF_MEMORY = 1 << 16
 
 
 class Slot(NamedTuple):
@@ -74,23 +74,78 @@ def gaps_between(extents: Sequence[tuple[int, int]], size: int) -> Iterator[tupl
         yield end, size
 
 
+class _Memory:
+    """A file in memory, for libhdf5: pages that nothing is written to take none. No limit on files' sizes binds it, as one in tmpfs."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self._position = 0
+        self.size = 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """As a file's."""
+        self._position = offset + (0, self._position, self.size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        """As a file's."""
+        return self._position
+
+    def write(self, content: Any) -> int:
+        """As a file's."""
+        data, done = memoryview(content).cast("B"), 0
+        while done < len(data):
+            number, start = divmod(self._position + done, _PAGE_OF_MEMORY)
+            count = min(len(data) - done, _PAGE_OF_MEMORY - start)
+            page = self._pages.setdefault(number, bytearray(_PAGE_OF_MEMORY))
+            page[start : start + count] = data[done : done + count]
+            done += count
+        self._position += done
+        self.size = max(self.size, self._position)
+        return done
+
+    def readinto(self, buffer: Any) -> int:
+        """As a file's."""
+        view = memoryview(buffer).cast("B")
+        content = self.between(self._position, min(self._position + len(view), self.size))
+        view[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+    def truncate(self, size: int) -> int:
+        """As a file's; libhdf5 only makes it longer."""
+        self.size = size
+        return size
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def between(self, begin: int, end: int) -> bytes:
+        """Content."""
+        parts = []
+        while begin < end:
+            number, start = divmod(begin, _PAGE_OF_MEMORY)
+            count = min(end - begin, _PAGE_OF_MEMORY - start)
+            page = self._pages.get(number)
+            parts.append(bytes(count) if page is None else bytes(page[start : start + count]))
+            begin += count
+        return b"".join(parts)
+
+
 def _compose(slots: Sequence[Slot], capacities: dict[str, int], attributes: dict[str, int | str]) -> Frame:
-    with open(os.memfd_create("detrain-frame"), "r+b", buffering=0) as memory:
-        with h5py.File(_create(memory)) as file:
-            for name, value in attributes.items():
-                file.attrs[name] = value if isinstance(value, int) else _fixed(value)
-            group = file.create_group("arrays")
-            arrays = {slot.number: _extent(_make(group, slot)) for slot in slots}
-            documents = {name: _extent(_allocate(file.id, name, "|u1", (size,))) for name, size in capacities.items()}
-        size = os.fstat(memory.fileno()).st_size
-        extents = [extent for extent in (*arrays.values(), *documents.values()) if extent[1]]
-        gaps = tuple(
-            (begin, os.pread(memory.fileno(), end - begin, begin)) for begin, end in gaps_between(extents, size)
-        )
-    return Frame(arrays, documents, gaps, size)
+    memory = _Memory()
+    with h5py.File(_create(memory)) as file:
+        for name, value in attributes.items():
+            file.attrs[name] = value if isinstance(value, int) else _fixed(value)
+        group = file.create_group("arrays")
+        arrays = {slot.number: _extent(_make(group, slot)) for slot in slots}
+        documents = {name: _extent(_allocate(file.id, name, "|u1", (size,))) for name, size in capacities.items()}
+    extents = [extent for extent in (*arrays.values(), *documents.values()) if extent[1]]
+    gaps = tuple((begin, memory.between(begin, end)) for begin, end in gaps_between(extents, memory.size))
+    return Frame(arrays, documents, gaps, memory.size)
 
 
-def _create(memory: Any) -> Any:
+def _create(memory: _Memory) -> Any:
     created = h5py.h5p.create(h5py.h5p.FILE_CREATE)
     created.set_userblock(USER_BLOCK)
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)

@@ -41,7 +41,7 @@ def test_ls_marks_damaged_checkpoints_and_still_lists_the_rest(runs, killed):
     path.write_bytes(path.read_bytes()[:1000])
     said = runs.detrain("ls", killed)
     assert said.status == 0
-    assert f"damaged: {path.name} cannot be read" in said.out
+    assert f"damaged: {path.name} is not a whole checkpoint" in said.out
     checkpoints = json.loads(runs.detrain("ls", killed, "--json").out)[0]["checkpoints"]
     assert [bool(found["damage"]) for found in checkpoints] == [False] * (len(checkpoints) - 1) + [True]
 
@@ -128,7 +128,7 @@ def test_inspect_of_a_damaged_leaf_names_it(runs, killed):
 def test_file_that_is_no_checkpoint_is_refused(runs, command):
     said = runs.detrain(*command)
     assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("detrain: error: train.py cannot be read: ")
+    assert said.err.startswith("detrain: error: train.py is no checkpoint: it does not begin as one")
 
 
 @pytest.mark.parametrize("command", [["inspect", "gone.h5"], ["diff", "gone", "A"], ["instrument", "gone.py"]])
@@ -186,7 +186,7 @@ def test_diff_of_a_run_with_a_damaged_checkpoint_is_refused(runs, killed):
     path.write_bytes(path.read_bytes()[:500])
     said = runs.detrain("diff", killed, "A")
     assert (said.status, said.out) == (2, "")
-    assert f"{path.name} cannot be read" in said.err
+    assert f"{path.name} is not a whole checkpoint" in said.err
     assert "it may be the latest. Name two checkpoint files instead" in said.err
 
 

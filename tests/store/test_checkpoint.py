@@ -128,9 +128,7 @@ def test_file_truncated_at_any_length_is_refused(tmp_path, tree, meta):
     good = path.read_bytes()
     for length in [*range(0, len(good), max(len(good) // 150, 1)), len(good) - 1]:
         path.write_bytes(good[:length])
-        with pytest.raises(
-            CheckpointError, match=r"checkpoint_2_5.h5 (cannot be read|is not a whole checkpoint|is damaged)"
-        ):
+        with pytest.raises(CheckpointError, match=r"checkpoint_2_5.h5 (is no checkpoint|is not a whole checkpoint)"):
             checkpoint.load(path)
 
 
@@ -138,9 +136,7 @@ def test_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "checkpoint_1_0.h5"
     with h5py.File(path, "w") as file:
         file["weights"] = np.zeros(3)
-    with pytest.raises(
-        CheckpointError, match=r"checkpoint_1_0.h5 is no checkpoint of this detrain: it has format 1, or"
-    ):
+    with pytest.raises(CheckpointError, match=r"checkpoint_1_0.h5 is no checkpoint: it does not begin as one; it is a"):
         checkpoint.load(path)
 
 
