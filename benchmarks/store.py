@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import signal
 import statistics
+import time
 from typing import Any
 
 import measure
-from measure import Bench, Report, spread
+from measure import Bench, Report, detrain, spread
+
+from detrain.store import ledger
 
 SCRIPT = str(measure.PROGRAMS / "stored.py")
 #: Title: megabytes, leaves, saves.
@@ -78,5 +82,37 @@ def measure_states(bench: Bench, report: Report, is_quick: bool) -> None:
     )
 
 
+def _leave(bench: Bench, megabytes: int) -> tuple[float, float]:
+    """Seconds from SIGTERM to the process's end, and of a batch."""
+    folder = bench.new_folder()
+    words = [str(measure.PROGRAMS / "sized.py"), str(megabytes), "1000000"]
+    process, _ = bench.start(detrain(folder, "never", words), is_fixed=False)
+    assert process.stderr is not None
+    while "training loop found" not in process.stderr.readline():
+        pass
+    time.sleep(max(2.0, megabytes / 100))
+    began_s = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    seconds = time.monotonic() - began_s
+    found = ledger.read(folder / "ledger").saved
+    assert len(found) == 1, "no checkpoint was taken"
+    shutil.rmtree(folder)
+    return seconds, found[0]["stall_s"]
+
+
+def measure_signals(bench: Bench, report: Report, is_quick: bool) -> None:
+    """How long a process takes to leave."""
+    rows = []
+    for megabytes in (10, 100) if is_quick else (10, 100, 1000):
+        found = [_leave(bench, megabytes) for _ in range(1 if is_quick else 5)]
+        rows.append([f"{megabytes:,} MB", spread([one for one, _ in found]), spread([one for _, one in found])])
+    report.say("## From SIGTERM to the end of the process")
+    report.table(["parameters and moments", "seconds", "of which the training waited for the copy"], rows)
+    report.say(
+        "The batch that runs is done to its end, the state is copied, written and synced; then the process gets its signal."
+    )
+
+
 if __name__ == "__main__":
-    measure.main("What a checkpoint costs", __doc__ or "", {"states": measure_states})
+    measure.main("What a checkpoint costs", __doc__ or "", {"states": measure_states, "signals": measure_signals})

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from detrain.state.tree import Tree
 
 
+#: Whether the training goes on only when a checkpoint is on the disk.
+WAITS_FOR_DISK = os.environ.get("DETRAIN_WAIT_FOR_DISK", "0") == "1"
 #: Objects that are named one by one at a checkpoint.
 _MOST_WARNINGS = 10
 
@@ -43,8 +45,9 @@ class _Taken:
     #: Names of the files that must stay.
     needed: set[str]
     batches: int
-    #: How long the training waited for it.
-    stall_s: float
+    #: When the training stopped for it and went on; 0 if that is when it is written.
+    began_s: float
+    went_on_s: float
 
 
 class Saver:
@@ -86,13 +89,13 @@ class Saver:
         path = session.directory.checkpoint_path(meta["epoch"], meta["batch"])
         if path.name in meta["chain"] or any(path.name in found.needs for found in self._checkpoints):
             return  # a loop outside has been checkpointed at this very place, and others build on it
-        copies = self._staging.copy(walk.tree.arrays)
+        copies = None if WAITS_FOR_DISK else self._staging.copy(walk.tree.arrays)
         self._sequence += 1
         self._instead[path.name] = loop.way_here()
         loop.mark(path.name)
         taken = _Taken(
             path, walk.tree if copies is None else replace(walk.tree, arrays=copies), meta,
-            {*meta["chain"], path.name}, session.batches, time.monotonic() - began_s,
+            {*meta["chain"], path.name}, session.batches, began_s, 0.0 if copies is None else time.monotonic(),
         )  # fmt: skip
         self._background.begin(lambda: self._write(taken))
         if copies is None:
@@ -129,7 +132,7 @@ class Saver:
             return False
         self._last = saved
         del self._instead[saved.name]
-        session.recorder.saved(saved.path, taken.batches, taken.stall_s)
+        session.recorder.saved(saved.path, taken.batches, (taken.went_on_s or time.monotonic()) - taken.began_s)
         self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
         try:
             self._checkpoints = session.directory.retain(session.settings.keep, self._checkpoints, taken.needed)

@@ -48,6 +48,7 @@ def call(*words: object, folder: Path, **env: str) -> Said:
     command = [sys.executable, "-m", "detrain", *map(str, words)]
     own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     own["PYTHONPATH"] = str(Path(__file__).parents[2])
+    own["DETRAIN_WAIT_FOR_DISK"] = "1"  # scripts that kill themselves in a batch are to find the checkpoint before it
     done = subprocess.run(
         command, cwd=folder, env={**own, "OMP_NUM_THREADS": "1", **env}, capture_output=True, text=True, timeout=TIMEOUT_S,
         stdin=subprocess.DEVNULL,

@@ -67,6 +67,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
     assert spec is not None
     assert spec.origin is not None
     own |= {"PYTHONPATH": str(Path(spec.origin).parents[1]), "PYTHONUNBUFFERED": "1", "DETRAIN_LEDGER_BUDGET": "1"}
+    own["DETRAIN_WAIT_FOR_DISK"] = "1"  # scripts that kill themselves in a batch are to find the checkpoint before it
     return own | dict(variables)
 
 
