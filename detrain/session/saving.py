@@ -127,7 +127,7 @@ class Saver:
         session = self._session
         try:
             saved = commit(taken.path, taken.tree, taken.meta, self._last)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._say_failed(error)
             return False
         self._last = saved
@@ -140,7 +140,7 @@ class Saver:
             warn("checkpoint-kept", f"an old checkpoint cannot be deleted: {error}. It takes room, and does no harm")
         return True
 
-    def _say_failed(self, error: OSError) -> None:
+    def _say_failed(self, error: Exception) -> None:
         warn(
             "checkpoint-failed",
             f"no checkpoint could be written to {self._session.directory.path}: {error}. Training goes on without; the last good "
