@@ -68,6 +68,8 @@ class ScriptCommand(click.Command):
     is_flag=True,
     help="Go on although the script, its arguments or the environment changed since the checkpoint.",
 )
+@click.option("--no-pickle", is_flag=True, help="Refuse to resume what only unpickling could make again.")
+@click.option("--leave-files", is_flag=True, help="Leave the script's own files as a killed attempt left them.")
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does; its arguments follow.")
 @click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
 def run(module: str | None, words: tuple[str, ...], from_: str | None, **options: Any) -> Callable[[], int]:

@@ -23,6 +23,7 @@ from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Frameworks, Session, Settings
+from detrain.state import objects
 from detrain.store import printed
 from detrain.store.directory import RunDirectory
 
@@ -130,6 +131,12 @@ class Attempt:
             for name in ("script", "arguments", "folder", "seed")
             if before[name] != record[name]
         ]
+        if before["command"].get("leave_files", False) != record["command"]["leave_files"]:
+            # What the one kind of attempt has not noted the other cannot undo.
+            changed.append(
+                "--leave-files was "
+                + ("not given, is now" if record["command"]["leave_files"] else "given, is not now")
+            )
         if changed and not self.request["trust_changes"] and self.directory.checkpoint_paths():
             raise ResumeRefused(
                 f"{self.directory.path} holds a run of another command: {'; '.join(changed)}. Start over with "
@@ -154,6 +161,7 @@ class Attempt:
                 "script": self.request["script"],
                 "module": self.request["module"],
                 "nondeterministic": self.request["nondeterministic"],
+                "leave_files": self.request["leave_files"],
                 "interpreter": environment.interpreter_flags(sys.orig_argv[1:]),
             },
             "arguments": self.request["arguments"],
@@ -254,7 +262,9 @@ class Attempt:
         for name, function in _HOOKS.items():
             setattr(builtins, f"__detrain_{name}__", function)
         random.seed(self.request["seed"])
-        session.files.rewind(is_resuming=self.resume.is_pending)
+        objects.allows_pickle = not self.request["no_pickle"]
+        if not self.request["leave_files"]:
+            session.files.rewind(is_resuming=self.resume.is_pending)
         settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"], preload.key_entropy)
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
@@ -262,7 +272,8 @@ class Attempt:
         session.on_training = self._begin_training
         for path in session.files.folders():
             preload.own_folder(path)
-        session.files.watch()
+        if not self.request["leave_files"]:
+            session.files.watch()
         if self.frameworks.entropy is not None:
             # What the launch has taken is none of the script's, and may be more in this attempt than in another.
             preload.set_entropy_state((0, 0))

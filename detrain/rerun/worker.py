@@ -152,7 +152,8 @@ def _run(order: Order, directory: RunDirectory) -> int:
         "script": command["script"], "module": command["module"], "interpreter": command["interpreter"],
         "nondeterministic": command["nondeterministic"], "arguments": record["arguments"], "name": record["name"],
         "ckpt_dir": str(directory.path), "every": "never", "keep": 1_000_000, "seed": record["seed"], "fresh": False,
-        "from": order.start, "trust_changes": False, "rerun": order.plan,
+        "from": order.start, "trust_changes": False, "no_pickle": False, "leave_files": command.get("leave_files", False),
+        "rerun": order.plan,
     }  # fmt: skip
     child = os.fork()
     if child:

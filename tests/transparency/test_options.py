@@ -68,6 +68,8 @@ def test_the_help_names_every_option(detrain_run: Run) -> None:
         "--fresh",
         "--from",
         "--nondeterministic",
+        "--no-pickle",
+        "--leave-files",
         "--trust-changes",
     ):
         assert option in outcome.stdout

@@ -1,0 +1,68 @@
+"""What `detrain run` is told by its rarer options."""
+
+import pytest
+
+LOOP = """\
+import decimal, os, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+log, context, number = open("log.csv", "a"), decimal.Context(prec=1), 0
+for epoch in range(3):
+    for x in torch.ones(3, 2, 2):
+        opt.zero_grad()
+        model(x).sum().backward()
+        opt.step()
+        number += 1
+        context.prec += 1
+        print(epoch, number, file=log, flush=True)
+        if number == int(os.environ.get("DIE_AT", "0")):
+            os.kill(os.getpid(), 9)
+print(context.divide(1, 3), "weight", model.weight.tolist())
+"""
+#: What the log holds of batches 1 to 9.
+WHOLE = "".join(f"{batch // 3} {batch + 1}\n" for batch in range(9))
+
+
+@pytest.fixture
+def run(detrain, tmp_path):
+    (tmp_path / "train.py").write_text(LOOP)
+    return lambda *words, **env: detrain("run", "--every", "epoch", *words, "train.py", **env)
+
+
+@pytest.fixture
+def expected(run, tmp_path):
+    said = run("--ckpt-dir", "whole")
+    assert (tmp_path / "log.csv").read_text() == WHOLE, said.err
+    (tmp_path / "log.csv").unlink()
+    return said.out
+
+
+def test_pickled_leaf_is_resumed_unless_the_user_refuses(run, detrain, expected):
+    assert run(DIE_AT="5").status == -9
+    listed = detrain("inspect", ".detrain/train/checkpoint_1_0.h5").out.splitlines()
+    assert [line.split()[0] for line in listed if line.endswith("pickled")] == ["train.context"]
+    said = run("--no-pickle")
+    assert (said.status, said.out) == (1, "")
+    assert "train.context (decimal:Context) is a pickled leaf, which --no-pickle refuses" in said.err
+    assert (run().status, run("--ckpt-dir", "again").out) == (0, expected)
+
+
+def test_files_go_back_with_the_checkpoint(run, expected, tmp_path):
+    assert run(DIE_AT="5").status == -9
+    assert run().out == expected
+    assert (tmp_path / "log.csv").read_text() == WHOLE
+
+
+def test_files_are_left_as_they_are_when_the_user_asks_for_it(run, expected, tmp_path):
+    assert run("--leave-files", DIE_AT="5").status == -9
+    assert run("--leave-files").out == expected
+    lines = WHOLE.splitlines(keepends=True)
+    assert (tmp_path / "log.csv").read_text() == "".join(lines[:5] + lines[3:])
+
+
+def test_run_whose_files_were_not_followed_cannot_begin_to(run, expected):  # noqa: ARG001 - removes what the whole run leaves
+    assert run("--leave-files", DIE_AT="5").status == -9
+    said = run()
+    assert (said.status, said.out) == (2, "")
+    assert "holds a run of another command: --leave-files was given, is not now" in said.err
