@@ -19,6 +19,7 @@ from detrain.session.background import Background
 from detrain.session.loops import Loop
 from detrain.session.messages import warn
 from detrain.state import known_source
+from detrain.state.collector import collector_paused
 from detrain.state.walk import Census
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.commit import commit
@@ -89,7 +90,8 @@ class Saver:
         path = session.directory.checkpoint_path(meta["epoch"], meta["batch"])
         if path.name in meta["chain"] or any(path.name in found.needs for found in self._checkpoints):
             return  # a loop outside has been checkpointed at this very place, and others build on it
-        copies = None if WAITS_FOR_DISK else self._staging.copy(walk.tree.arrays)
+        with collector_paused():
+            copies = None if WAITS_FOR_DISK else self._staging.copy(walk.tree.arrays)
         self._sequence += 1
         self._instead[path.name] = loop.way_here()
         loop.mark(path.name)

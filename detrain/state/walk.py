@@ -18,6 +18,7 @@ import numpy as np
 
 from detrain.errors import CaptureError
 from detrain.state import registry
+from detrain.state.collector import collector_paused
 from detrain.state.known_source import is_user_module
 from detrain.state.sharing import note_shared
 from detrain.state.tree import (
@@ -78,6 +79,11 @@ class Walk:
 
     def run(self) -> Tree:
         """Walk until nothing new is found."""
+        with collector_paused():
+            self._look_at_all()
+        return self.tree
+
+    def _look_at_all(self) -> None:
         while self._pending or self._later or self._at_end:
             if self._pending or self._later:
                 number = (self._pending or self._later).popleft()
@@ -95,7 +101,6 @@ class Walk:
 
             name_addresses(self)
         note_shared(self)
-        return self.tree
 
     def _holds_state(self, obj: Any) -> bool:
         """True for what the walk has met by itself as well, and that the loop may change."""

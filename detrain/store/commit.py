@@ -21,6 +21,8 @@ _SMALL_BYTES, _TOGETHER_BYTES = 64 * 1024, 1024 * 1024
 #: A document's place in the file is so much longer at most than the document, that its frame may serve the next one.
 _SPARE = 8
 _FARTHEST = 2**63
+#: Nodes that are encoded at a time.
+_PIECE_NODES = 256
 _composer = Composer()
 
 
@@ -32,7 +34,7 @@ def commit(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | N
     held = _held_by_others(path, tree.arrays, earlier)
     own = [number for number in range(len(tree.arrays)) if number not in held]
     slots = [_slot(number, tree.arrays[number]) for number in own]
-    nodes, meta_text = _encode({"nodes": tree.nodes, "roots": tree.roots}), _encode(meta)
+    nodes, meta_text = _encode_tree(tree), _encode(meta)
     # As long as the real table, which has to know the offsets first: none has more digits.
     longest = _with_table(nodes, _table(tree.arrays, held, dict.fromkeys(own, (_FARTHEST, 0))))
     frame = _composer.compose(slots, {"tree": _capacity(longest), "meta": _capacity(meta_text)}, _attributes())
@@ -85,6 +87,13 @@ def _attributes() -> dict[str, int | str]:
 
 def _encode(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _encode_tree(tree: Tree) -> bytes:
+    """Piece by piece: the encoder holds the interpreter's lock for as long as a piece takes."""
+    pieces = (tree.nodes[start : start + _PIECE_NODES] for start in range(0, len(tree.nodes), _PIECE_NODES))
+    nodes = b",".join(_encode(piece)[1:-1] for piece in pieces)
+    return b'{"nodes":[' + nodes + b'],"roots":' + _encode(tree.roots) + b"}"
 
 
 def _with_table(nodes: bytes, stored: list[Stored]) -> bytes:

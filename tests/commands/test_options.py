@@ -61,7 +61,7 @@ def test_files_are_left_as_they_are_when_the_user_asks_for_it(run, expected, tmp
     assert (tmp_path / "log.csv").read_text() == "".join(lines[:5] + lines[3:])
 
 
-def test_run_whose_files_were_not_followed_cannot_begin_to(run, expected):  # noqa: ARG001 - removes what the whole run leaves
+def test_run_whose_files_were_not_followed_cannot_begin_to(run, expected):
     assert run("--leave-files", DIE_AT="5").status == -9
     said = run()
     assert (said.status, said.out) == (2, "")

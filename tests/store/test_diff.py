@@ -78,7 +78,7 @@ def test_bfloat16_is_shown_by_value(tmp_path, meta, is_added):
         pytest.importorskip("ml_dtypes", reason="ml_dtypes comes with TensorFlow, with Keras and with onnx")
     for name, bits in (("a.h5", 0x3F80), ("b.h5", 0x4000)):
         raw = np.array([bits], np.uint16).tobytes()
-        checkpoint.save(tmp_path / name, tensor_tree(raw, [1], "bfloat16"), meta(1))
+        commit(tmp_path / name, tensor_tree(raw, [1], "bfloat16"), meta(1))
     # A process of its own: what a test has imported before stays added to numpy.
     lines = ["import ml_dtypes"] if is_added else []
     lines += ["import json, pathlib, sys", "from detrain.store import diff"]
