@@ -163,7 +163,7 @@ def _checkpoints(history: History) -> Iterable[str]:
     stall_s = sum(one["stall_s"] for one in saved)
     yield "<h2>Checkpoints</h2>"
     share = f", {stall_s / trained_s:.2%} of the time between first and last record" if trained_s else ""
-    yield f"<p>{len(saved)} were taken; the training waited {stall_s:.2f} s for them{share}.</p>"
+    yield f"<p>{len(saved)} were taken; the training waited {stall_s:.2f} s for them{share}.{_interval(saved)}</p>"
     yield _figure(found)
     yield _table(
         ["kept", "epoch", "batch", "bytes", "written", "damage"],
@@ -172,6 +172,14 @@ def _checkpoints(history: History) -> Iterable[str]:
             for one in history.run["checkpoints"]
         ],
     )
+
+
+def _interval(saved: list[dict[str, Any]]) -> str:
+    chosen = [one["interval_s"] for one in saved if "interval_s" in one]
+    if not chosen:
+        return ""
+    least, most = min(chosen), max(chosen)
+    return f" <code>auto</code> chose one every {least:g} s" + (f" to {most:g} s." if most > least else ".")
 
 
 def _proof(history: History) -> Iterable[str]:

@@ -10,8 +10,8 @@ from detrain.errors import UsageError
 
 #: `auto` keeps the time that the training waits for checkpoints below this share of the run; `2%` names another.
 BUDGET = 0.01
-#: `auto` neither checkpoints more often nor (save for the budget) less often than this. Seconds.
-SHORTEST_S, LONGEST_S = 2.0, 600.0
+#: `auto` does not checkpoint more often than this. Seconds.
+SHORTEST_S = 2.0
 
 _WHEN = re.compile(r"(?P<count>\d+(?:\.\d+)?)?(?P<unit>epochs?|batch(?:es)?|s|%)$")
 
@@ -58,6 +58,11 @@ class Policy:
         """True if how fast the machine is decides which checkpoints there are."""
         return self.every.kind in ("auto", "seconds")
 
+    @property
+    def chosen_s(self) -> float:
+        """Seconds between checkpoints as `auto` has chosen them; 0 if the user has said when."""
+        return self.interval_s if self.every.kind == "auto" else 0.0
+
     def begin(self, now_s: float) -> None:
         """The training begins; what the set-up took does not count."""
         self._last_s = now_s
@@ -69,8 +74,7 @@ class Policy:
         self._last_epoch, self._last_batch, self._last_s = epoch, batch, now_s
         self.cost_s = cost_s
         if self.every.kind == "auto":
-            within_budget_s = cost_s / self.every.count
-            self.interval_s = min(max(SHORTEST_S, within_budget_s), max(LONGEST_S, within_budget_s))
+            self.interval_s = max(SHORTEST_S, cost_s / self.every.count)
         self.is_asked = False
 
     def without_epochs(self) -> bool:

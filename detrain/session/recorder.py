@@ -100,8 +100,8 @@ class Recorder:
         if not self.is_off:
             self._losses.add(readings)
 
-    def saved(self, file: Path, batches: int, stall_s: float) -> None:
-        """A checkpoint is on the disk, for which the training waited. Called beside the training."""
+    def saved(self, file: Path, batches: int, stall_s: float, interval_s: float) -> None:
+        """A checkpoint is on the disk, for which the training waited; 0 for an interval that nobody chose. Called beside the training."""
         if self.is_off or self._file is None:
             return
         seconds = round(time.monotonic() - self._began_s, 6)
@@ -111,6 +111,7 @@ class Recorder:
             "at": time.time(),
             "stall_s": round(stall_s, 6),
             "bytes": file.stat().st_size,
+            **({"interval_s": round(interval_s, 3)} if interval_s else {}),
         }
         self._write(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
 

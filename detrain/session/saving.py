@@ -46,6 +46,8 @@ class _Taken:
     #: Names of the files that must stay.
     needed: set[str]
     batches: int
+    #: The interval that `auto` had chosen when it was due; 0 if the user counts.
+    interval_s: float
     #: When the training stopped for it and went on; 0 if that is when it is written.
     began_s: float
     went_on_s: float
@@ -97,7 +99,7 @@ class Saver:
         loop.mark(path.name)
         taken = _Taken(
             path, walk.tree if copies is None else replace(walk.tree, arrays=copies), meta,
-            {*meta["chain"], path.name}, session.batches, began_s, 0.0 if copies is None else time.monotonic(),
+            {*meta["chain"], path.name}, session.batches, session.policy.chosen_s, began_s, 0.0 if copies is None else time.monotonic(),
         )  # fmt: skip
         self._background.begin(lambda: self._write(taken))
         if copies is None:
@@ -134,7 +136,8 @@ class Saver:
             return False
         self._last = saved
         del self._instead[saved.name]
-        session.recorder.saved(saved.path, taken.batches, (taken.went_on_s or time.monotonic()) - taken.began_s)
+        stall_s = (taken.went_on_s or time.monotonic()) - taken.began_s
+        session.recorder.saved(saved.path, taken.batches, stall_s, taken.interval_s)
         self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
         try:
             self._checkpoints = session.directory.retain(session.settings.keep, self._checkpoints, taken.needed)

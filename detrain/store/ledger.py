@@ -12,8 +12,9 @@ The file is a sequence of records. A record is framed so that a torn last one is
                                    counted through. `seen_at`: the header (batches, position) where the objects had these paths; a
                                    name may stand for another object since, in each attempt when its collector of garbage comes by
     S  a checkpoint was taken      JSON {"name": …, "batches": 128, "at": …, "stall_s": 0.02, "bytes": 52133, "seconds": 61.2,
-                                   "ledger_s": 0.4}: the training waited `stall_s`; since the attempt came to its first header
-                                   `seconds` have gone by, of which the ledger took `ledger_s`
+                                   "ledger_s": 0.4, "interval_s": 2}: the training waited `stall_s`, `auto` had chosen
+                                   `interval_s`; since the attempt came to its first header `seconds` have gone by, of which the
+                                   ledger took `ledger_s`
     V  losses of batches           seconds since 1970 (float64), then for each loss the struct VALUE
     B  a batch has ended           the struct BATCH, then one 4-byte digest for each piece covered
 

@@ -110,6 +110,16 @@ def test_a_browser_draws_every_picture_without_a_network(run: Path, tmp_path: Pa
     assert len(re.findall(r'<path class="point"', drawn)) >= 8  # checkpoints, in two pictures
 
 
+def test_the_page_tells_what_auto_chose(tmp_path: Path) -> None:
+    script = TRAINING.replace("print(f", "__import__('time').sleep(0.2); print(f")
+    (tmp_path / "train.py").write_text(script, encoding="utf-8")
+    assert call("run", "--ckpt-dir", "run", "train.py", folder=tmp_path).status == 0
+    assert call("report", "run", folder=tmp_path).status == 0
+    assert re.search(
+        r"auto chose one every [\d.]+ s", " ".join(Page((tmp_path / "run" / "report.html").read_text()).words.split())
+    )
+
+
 def test_what_the_page_needs_is_said(run: Path, tmp_path: Path) -> None:
     said = call("report", ".", folder=tmp_path)
     assert (said.status, said.err) == (2, "detrain: error: . is no run directory\n")

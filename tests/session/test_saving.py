@@ -88,7 +88,14 @@ def test_by_the_clock_none_is_due_while_one_is_written(tmp_path):
     found = ledger_of(tmp_path).saved
     # Each takes a second, for the file's sync and the folder's.
     assert 1 < len(found) < 8
-    assert max(one["stall_s"] for one in found[:-1]) < 0.5
+    assert max(one["stall_s"] for one in found[:-1]) < 0.9
+
+
+def test_what_auto_chose_is_on_record(tmp_path):
+    run(tmp_path, TRAINING.replace("PATCH", "").replace("range(40)", "range(400)"), "auto")
+    found = ledger_of(tmp_path).saved
+    assert [one["interval_s"] for one in found][:1] == [2.0]
+    assert all(one["interval_s"] >= 2.0 for one in found)
 
 
 def test_training_waits_for_the_disk_if_it_is_told_to(tmp_path):
