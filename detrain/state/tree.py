@@ -89,12 +89,14 @@ def is_node(ref: Ref) -> bool:
 
 @dataclass(slots=True)
 class Array:
-    """Bulk data of a node. `data` may be a view of live memory; `label` names a dtype that numpy lacks (bfloat16)."""
+    """Bulk data of a node. `label` names a dtype that numpy lacks (bfloat16)."""
 
     path: str
     data: np.ndarray[Any, Any]
     label: str = ""
     digest: str = ""
+    #: True if `data` is nobody else's; else it may be a view of live memory.
+    is_copy: bool = False
 
     def compute_digest(self) -> str:
         """xxh3-128 of dtype, shape and bytes, in hex."""

@@ -147,10 +147,10 @@ class Walk:
         """True if an object has been reached so far."""
         return id(obj) in self.numbers
 
-    def array(self, node: Node, data: np.ndarray[Any, Any], label: str = "") -> None:
-        """Attach bulk data to the node that is being captured; `data` may be a view of live memory."""
+    def array(self, node: Node, data: np.ndarray[Any, Any], label: str = "", *, is_copy: bool = False) -> None:
+        """Attach bulk data to the node that is being captured; `data` may be a view of live memory unless it `is_copy`."""
         node["array"] = len(self.tree.arrays)
-        self.tree.arrays.append(Array(self.path, data, label))
+        self.tree.arrays.append(Array(self.path, data, label, is_copy=is_copy))
 
     def child(self, obj: Any, segment: str) -> Ref:
         """The ref of a value under the node that is being captured."""

@@ -31,14 +31,18 @@ class Staging:
         places, end = [], 0
         for array in arrays:
             places.append(end)
-            end += -(-array.data.nbytes // _ALIGNMENT) * _ALIGNMENT
+            if not array.is_copy:
+                end += -(-array.data.nbytes // _ALIGNMENT) * _ALIGNMENT
         if not self._make_room(end):
             return None
         copies, pieces = [], []
         for array, begin in zip(arrays, places, strict=True):
             data = array.data
+            if array.is_copy:
+                copies.append(array)
+                continue
             copy = self._memory[begin : begin + data.nbytes].view(data.dtype).reshape(data.shape)
-            copies.append(replace(array, data=copy))
+            copies.append(replace(array, data=copy, is_copy=True))
             if data.nbytes <= _PIECE_BYTES or not data.flags.c_contiguous:
                 pieces.append((copy, data))
             else:

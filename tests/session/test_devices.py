@@ -64,6 +64,22 @@ def test_leaf_that_looks_into_a_larger_storage_is_read_where_it_lies(device):
     assert one.digest() != other.digest()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_state_on_a_device_is_copied_once_and_to_locked_memory(dtype):
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    value = torch.arange(100_000, device="cuda").to(dtype)
+    walk = Walk()
+    walk.root("value", value)
+    (array,) = walk.run().arrays
+    assert array.is_copy
+    assert torch.from_numpy(array.data).is_pinned()
+    before = value.cpu()
+    value.zero_()
+    assert bytes(array.octets()) == bytes(before.view(torch.uint8).numpy().data)
+
+
 def test_leaf_that_is_gone_or_has_moved_tells_nothing(device):
     model = torch.nn.Linear(2, 2, bias=False, device=device)
     leaf = leaf_of(model)

@@ -48,6 +48,14 @@ def test_state_for_which_there_is_no_memory_is_not_copied(monkeypatch):
     assert Staging().copy([Array("a", np.ones(100_000))]) is None
 
 
+def test_what_is_a_copy_already_is_not_copied_again():
+    given = [Array("a", np.ones(1000), is_copy=True), Array("b", np.ones(1000))]
+    copies = Staging().copy(given)
+    assert copies is not None
+    assert [np.shares_memory(one.data, copy.data) for one, copy in zip(given, copies, strict=True)] == [True, False]
+    assert all(copy.is_copy for copy in copies)
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
 def test_threads_that_copy_are_not_counted_as_the_scripts():
     program = """if True:

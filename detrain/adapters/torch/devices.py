@@ -70,6 +70,17 @@ def fetch(tensor: torch.Tensor, start: int, end: int) -> memoryview:
         return memoryview(window.set_(tensor.untyped_storage(), start, (end - start,)).cpu().numpy())
 
 
+def copied(raw: torch.Tensor) -> torch.Tensor:
+    """The bytes of a device's storage, in the processor's memory.
+
+    That is page-locked if it can be: a device writes to it at the full speed of its bus, and torch keeps it for the next time.
+    """
+    if raw.is_cuda:
+        with contextlib.suppress(RuntimeError):  # no more memory can be locked
+            return torch.empty(raw.shape, dtype=raw.dtype, pin_memory=True).copy_(raw)
+    return raw.cpu()
+
+
 def read(loss: torch.Tensor) -> Reading:
     """A tensor of one element that nothing writes to any more."""
     with unseen():

@@ -248,15 +248,17 @@ class StorageHandler(Handler):
         node["nbytes"], node["device"] = obj.nbytes(), str(obj.device)
         if obj.device.type == "meta":
             return
-        raw = _bytes_of(obj).cpu().numpy()
+        found = _bytes_of(obj)
+        is_copy = devices.is_on_device(found)
+        raw = (devices.copied(found) if is_copy else found).numpy()
         name, shape = node.get("as", ("", None))
         if shape is None:
-            walk.array(node, raw)
+            walk.array(node, raw, is_copy=is_copy)
             return
         dtype = getattr(torch, name)
         plain = _PLAIN.get(dtype)
         label = "" if plain is not None else name
-        walk.array(node, raw.view(plain or _BY_SIZE[dtype.itemsize]).reshape(shape), label)
+        walk.array(node, raw.view(plain or _BY_SIZE[dtype.itemsize]).reshape(shape), label, is_copy=is_copy)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
         return (
