@@ -11,7 +11,6 @@ from .harness import Life, Moment, Place, differences, live, uninterrupted
 from .programs import PROGRAMS, Program
 
 _references: dict[tuple[str, str], Life] = {}
-ROW = "kills and resumes"
 
 
 @pytest.fixture(scope="session")
@@ -63,13 +62,13 @@ def program(request: pytest.FixtureRequest) -> Program:
 
 
 @pytest.fixture
-def note(record_property: Callable[[str, object], None]) -> Callable[[str, list[Life], list[str]], None]:
-    """Notes a row of the table. It goes with the test's report, which may come from another process (pytest-xdist)."""
+def note(note_kills: Callable[..., None]) -> Callable[[str, list[Life], list[str]], None]:
+    """Notes a row of the table of kills."""
 
     def add(name: str, lives: list[Life], problems: list[str]) -> None:
         kills, attempts = sum(life.num_kills for life in lives), sum(len(life.attempts) for life in lives)
         resumes = sum(len(life.resumes) for life in lives)
-        record_property(ROW, (name, kills, attempts, resumes, problems[0] if problems else "same bits"))
+        note_kills(name, kills, attempts, resumes, problems[0] if problems else "same bits")
 
     return add
 
@@ -77,14 +76,3 @@ def note(record_property: Callable[[str, object], None]) -> Callable[[str, list[
 def seed_of(name: str) -> int:
     """The same for a name in every process."""
     return zlib.crc32(name.encode())
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
-    rows = [row for report in reports if report.when == "call" for name, row in report.user_properties if name == ROW]
-    if not rows or "soak" not in (config.getoption("markexpr") or "").replace("not soak", ""):
-        return
-    terminalreporter.section(ROW)
-    terminalreporter.write_line(f"{'program':<40} {'kills':>5} {'attempts':>8} {'resumes':>7}  verdict")
-    for name, kills, attempts, resumes, verdict in rows:
-        terminalreporter.write_line(f"{name:<40} {kills:>5} {attempts:>8} {resumes:>7}  {verdict[:90]}")

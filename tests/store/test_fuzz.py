@@ -180,9 +180,9 @@ def run(program: str, folder: Path, count: int, seed: int = 0) -> str:
     "count", [pytest.param(600, id="quick"), pytest.param(10_000, id="whole", marks=pytest.mark.soak)]
 )
 @pytest.mark.parametrize("program", [CHECKPOINTS, LEDGERS], ids=["checkpoints", "ledgers"])
-def test_every_mutation_is_found(tmp_path, program, count):
+def test_every_mutation_is_found(tmp_path, program, count, note_count):
     found, tried = map(int, run(program, tmp_path, count).split())
-    print(f"{found} mutations found of {tried} made")
+    note_count(f"mutations of {'a checkpoint' if program is CHECKPOINTS else 'a ledger'}: found", found, tried)
     assert found == tried == count
 
 
