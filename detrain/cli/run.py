@@ -42,7 +42,7 @@ class ScriptCommand(click.Command):
     default="auto",
     show_default=True,
     metavar="WHEN",
-    help="When to checkpoint: epoch, 5epochs, 100batches, 30s, auto, never.",
+    help="When to checkpoint: epoch, 5epochs, 100batches, 30s, auto (1% of the time), 2%, never.",
 )
 @click.option(
     "--keep",
