@@ -21,7 +21,8 @@ _NUMBERS = sorted(map(int, signal.valid_signals() - {signal.SIGKILL, signal.SIGS
 @contextlib.contextmanager
 def handlers_deferred() -> Iterator[None]:
     """Call no handler of Python's meanwhile, but for Ctrl-C's own, which nothing of detrain's holds up."""
-    if threading.current_thread() is not threading.main_thread():
+    # `current_thread` would make an object for a thread of detrain's, which the script could find.
+    if threading.get_ident() != threading.main_thread().ident:
         yield
         return
     arrived: list[int] = []

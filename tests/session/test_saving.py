@@ -91,6 +91,23 @@ def test_by_the_clock_none_is_due_while_one_is_written(tmp_path):
     assert max(one["stall_s"] for one in found[:-1]) < 0.9
 
 
+def test_thread_that_writes_is_none_of_the_scripts(tmp_path):
+    seen = (
+        "print(threading.enumerate(), threading.active_count(), threading.Thread(target=print).name, file=sys.stderr)"
+    )
+    script = TRAINING.replace("PATCH", "os.fsync = slow\nimport sys, threading").replace(
+        "        time.sleep(0.003)\n", f"        time.sleep(0.003)\n        if epoch and batch % 10 == 3: {seen}\n"
+    )
+    found = []
+    for waits in ("1", "0"):
+        (tmp_path / waits).mkdir()
+        _, err = run(tmp_path / waits, script, "10batches", DETRAIN_WAIT_FOR_DISK=waits)
+        found.append([re.sub(r"started \d+", "", line) for line in err.splitlines() if "MainThread" in line])
+    assert len(found[0]) == 8
+    assert found[0][0].startswith("[<_MainThread(MainThread, )>] 1 ")
+    assert found[0] == found[1]
+
+
 def test_what_auto_chose_is_on_record(tmp_path):
     run(tmp_path, TRAINING.replace("PATCH", "").replace("range(40)", "range(400)"), "auto")
     found = ledger_of(tmp_path).saved
