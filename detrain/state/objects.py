@@ -554,7 +554,8 @@ register(
 )  # fmt: skip
 
 OwnPartHandler.theirs = {
-    threading.Thread: frozenset({*vars(threading.Thread()), *vars(threading.Timer(0, print))}),
+    # With a name, or it would take a number that the script's first thread has without detrain.
+    threading.Thread: frozenset({*vars(threading.Thread(name="named")), "interval", "function", "args", "kwargs", "finished"}),
     logging.Handler: frozenset({"lock", "_closed"}),
     logging.Logger: frozenset({"parent", "manager", "root", "_cache", "name"}),
     threading.Condition: frozenset({

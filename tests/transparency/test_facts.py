@@ -327,3 +327,22 @@ def test_a_recursion_ends_at_the_same_depth(same: Same) -> None:
 @pytest.mark.xfail(strict=True, reason="a few frames of detrain lie below the script's; docs/transparency.md says so")
 def test_the_traceback_of_an_endless_recursion_is_the_same(same: Same) -> None:
     same("def f():\n    for _ in (1,):\n        f()\nf()\n", status=1, says="RecursionError: maximum recursion depth")
+
+
+def test_a_scripts_threads_have_the_same_names(same: Same) -> None:
+    script = """
+        import threading
+        import torch
+
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for epoch in range(2):
+            for batch in range(20):
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+            thread = threading.Thread(target=str)
+            thread.start()
+            thread.join()
+            print(thread.name, threading.enumerate()[0].name, threading.active_count())
+        """
+    same(script, says="Thread-2 (str) MainThread 1")
