@@ -330,6 +330,7 @@ def test_the_traceback_of_an_endless_recursion_is_the_same(same: Same) -> None:
 
 
 def test_a_scripts_threads_have_the_same_names(same: Same) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     script = """
         import threading
         import torch
