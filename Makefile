@@ -23,7 +23,7 @@ soak:  ## kill and resume for hours on end; a table stands last
 	@$(python) $(pytest) -v -m soak $(ARGS)
 
 bench:  ## what detrain costs
-	@shopt -s nullglob; $(python) --version >/dev/null && for file in benchmarks/hooks.py benchmarks/resume.py benchmarks/trace.py benchmarks/kernels.py benchmarks/ledger.py benchmarks/determinism.py; do \
+	@shopt -s nullglob; $(python) --version >/dev/null && for file in benchmarks/hooks.py benchmarks/resume.py benchmarks/trace.py benchmarks/kernels.py benchmarks/ledger.py benchmarks/determinism.py benchmarks/store.py; do \
 		echo "== $$file"; "$$py" "$$file" || exit; done
 
 clean:  ## remove what was built, the environment too

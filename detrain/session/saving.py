@@ -187,7 +187,7 @@ class Saver:
             "folder": os.getcwd(),
             "files": session.files.capture(),
             "arguments": session.settings.record.get("arguments", []),
-            "sources": session.info.sources,
+            "sources": dict(session.info.sources),
         }
 
     def _say_what_is_missing(self, leaves: list[str]) -> None:

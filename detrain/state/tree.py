@@ -33,6 +33,8 @@ Node = dict[str, Any]
 
 #: Tuples in tuples that are written into one node.
 _DEEPEST_VALUE = 50
+#: Whole numbers from here on have more digits than JSON's readers take.
+_WIDEST = 1 << 4000
 _PLAIN = frozenset({type(None), bool, int, str})
 ATOMS = frozenset({*_PLAIN, float, bytes, complex})
 
@@ -41,7 +43,7 @@ def encode_atom(value: Any) -> Ref:
     """The ref of a value whose exact type is in `ATOMS`."""
     kind = type(value)
     if kind is int:
-        return value if -(1 << 4000) < value < 1 << 4000 else ["i", hex(value)]
+        return value if -_WIDEST < value < _WIDEST else ["i", hex(value)]
     if kind in _PLAIN:
         return value
     if kind is float:

@@ -116,10 +116,10 @@ def read_header(path: Path) -> Checkpoint:
     return checkpoint
 
 
-def load(path: Path, *, is_verified: bool = False) -> tuple[Checkpoint, Tree]:
+def load(path: Path) -> tuple[Checkpoint, Tree]:
     """A checkpoint with its state: the arrays are private maps of the files, to be copied by who keeps them.
 
-    Every digest is checked but if it `is_verified` that it has been. Raises `CheckpointError` naming the leaf that is damaged.
+    Every digest is checked. Raises `CheckpointError` naming the leaf that is damaged.
     """
     checkpoint, document = _read_documents(path)
     maps: dict[str, Any] = {}
@@ -129,8 +129,7 @@ def load(path: Path, *, is_verified: bool = False) -> tuple[Checkpoint, Tree]:
         if holder not in maps:
             maps[holder] = _map(path.with_name(holder))
         arrays.append(_array(maps[holder], entry, holder))
-    if not is_verified:
-        _check(arrays, checkpoint)
+    _check(arrays, checkpoint)
     return checkpoint, Tree(nodes=document["nodes"], roots=document["roots"], arrays=arrays)
 
 

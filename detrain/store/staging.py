@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,8 +40,8 @@ class Staging:
             if array.is_copy:
                 copies.append(array)
                 continue
-            copy = self._memory[begin : begin + data.nbytes].view(data.dtype).reshape(data.shape)
-            copies.append(replace(array, data=copy, is_copy=True))
+            copy: Any = np.ndarray(data.shape, data.dtype, self._memory, begin)
+            copies.append(Array(array.path, copy, array.label, array.digest, is_copy=True))
             if data.nbytes <= _PIECE_BYTES or not data.flags.c_contiguous:
                 pieces.append((copy, data))
             else:

@@ -225,6 +225,8 @@ def _refuse_exotic(obj: Any) -> None:
         raise CaptureError(f"a tensor of layout {obj.layout}")
     if obj.is_quantized or obj.is_conj() or obj.is_neg() or obj.is_nested:
         raise CaptureError("a quantized, lazily conjugated, lazily negated or nested tensor")
+    if type(obj) in (torch.Tensor, torch.nn.Parameter):
+        return
     plain = (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
     if all(type(obj).__torch_dispatch__ != one for one in plain):
         raise CaptureError(f"a tensor of class {type(obj).__qualname__}, which keeps its data elsewhere")
