@@ -23,7 +23,6 @@ from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Frameworks, Session, Settings
-from detrain.state import objects
 from detrain.store import printed
 from detrain.store.directory import RunDirectory
 
@@ -193,7 +192,7 @@ class Attempt:
                     "is kept), or "
                     "go on from the checkpoint with --trust-changes"
                 )
-        return Resume(targets, is_trusting=self.request["trust_changes"])
+        return Resume(targets, is_trusting=self.request["trust_changes"], allows_pickle=not self.request["no_pickle"])
 
     def _read_info(self) -> instfile.InstInfo:
         path = self.directory.path / "inst.info"
@@ -262,7 +261,6 @@ class Attempt:
         for name, function in _HOOKS.items():
             setattr(builtins, f"__detrain_{name}__", function)
         random.seed(self.request["seed"])
-        objects.allows_pickle = not self.request["no_pickle"]
         if not self.request["leave_files"]:
             session.files.rewind(is_resuming=self.resume.is_pending)
         settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"], preload.key_entropy)

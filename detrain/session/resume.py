@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 class Resume:
     """The checkpoints still ahead, in order. Empty for a run that starts from its beginning."""
 
-    def __init__(self, targets: list[Checkpoint], *, is_trusting: bool = False) -> None:
+    def __init__(self, targets: list[Checkpoint], *, is_trusting: bool = False, allows_pickle: bool = True) -> None:
         self._targets = list(targets)
         self.is_trusting = is_trusting
+        self._allows_pickle = allows_pickle
         self._began_s = time.monotonic()
         self._origins: Any = None
         self._batches_run = 0  # on the way, where no checkpoint leads past them
@@ -105,7 +106,7 @@ class Resume:
         session.frameworks.wait()
         doubtful = gather.restore(
             tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files,
-            lambda: self._set_aside(session, target),
+            lambda: self._set_aside(session, target), allows_pickle=self._allows_pickle,
         )  # fmt: skip
         session.frameworks.make_ready()
         session.frameworks.wait()  # the script may go on with it on other streams

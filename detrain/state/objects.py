@@ -472,13 +472,9 @@ class OpaqueHandler(Handler):
                 f"{restore.path_of(node)} ({node['t']}) is not what the set-up code makes, and its pickle holds a copy of "
                 f"{node['shares']}, with which it would share nothing any more"
             )
-        if not allows_pickle:
+        if not restore.allows_pickle:
             raise RestoreError(f"{restore.path_of(node)} ({node['t']}) is a pickled leaf, which --no-pickle refuses")
         return pickle.loads(restore.data(node).tobytes())
-
-
-#: False: a restore refuses to unpickle.
-allows_pickle = True
 
 
 class _Noting(pickle.Pickler):

@@ -90,10 +90,20 @@ class Unrestored:
 class Restore:
     """One restore of one tree."""
 
-    def __init__(self, tree: Tree, live: Walk, origins: Origins, set_aside: Callable[[], str] = str) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        live: Walk,
+        origins: Origins,
+        set_aside: Callable[[], str] = str,
+        *,
+        allows_pickle: bool = True,
+    ) -> None:
         """`set_aside` is for who finds out later that the tree held too little to go on: it says what has been done about that."""
         self.tree = tree
         self.set_aside = set_aside
+        #: False: what could only be unpickled is refused.
+        self.allows_pickle = allows_pickle
         self._origins = origins
         self._ambiguous = registry.names_of_several()
         #: Live objects that look into the memory of others.

@@ -81,4 +81,5 @@ def test_bodies_of_skipped_batches_and_epochs_do_not_run_again(killed):
     script = script.replace("        log(", '        os.write(2, f"body {epoch} {batch}\\n".encode())\n        log(')
     life = killed(Program("bodies", script), [Moment(batches=30)])
     bodies = re.findall(r"body \d+ \d+", life.attempts[-1].stderr)
-    assert len(bodies) == len(life.attempts[-1].batches) <= 7
+    # Checkpoints are five batches apart, and the one before the kill may not have been on the disk yet.
+    assert len(bodies) == len(life.attempts[-1].batches) <= 12
