@@ -74,6 +74,10 @@ def _fresh_main() -> types.ModuleType:
     module.__dict__["__annotations__"] = {}  # noqa: RUF063 - made here, in the interpreter's order
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
+    if "__mp_main__" in sys.modules:
+        # The launch of a resume has loaded multiprocessing, which notes what is `__main__` then; what a script's spawned processes
+        # send back is found by that name.
+        sys.modules["__mp_main__"] = module
     return module
 
 

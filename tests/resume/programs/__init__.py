@@ -102,4 +102,5 @@ QUICK = [
     "generators_in_many_places_of_workers",
     "entropy_drawn_by_workers",
     "semaphores",
+    "objects_sent_back_by_spawned_processes",
 ]

@@ -445,4 +445,25 @@ with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=la
             profiler.step()
 save(model=model, optimizer=optimizer)
 """,
+    "objects_sent_back_by_spawned_processes": """\
+import multiprocessing
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+def work(number):
+    return Scale(1 + number / 10)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        scales = [one.factor for one in pool.map(work, range(3))]
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    loader = DataLoader(Points(), batch_size=4, shuffle=True)
+    for epoch, scale in enumerate(scales):
+        for batch, (x, y) in enumerate(loader):
+            log(epoch, batch, step(model, optimizer, x * scale, y))
+    save(model=model, optimizer=optimizer)
+""",
 }
