@@ -13,6 +13,7 @@ import xxhash
 from detrain.state.tree import Array, Tree
 from detrain.store.checkpoint import FORMAT, Checkpoint, Stored, encode_header
 from detrain.store.frame import PAGE, Composer, Frame, Slot
+from detrain.store.threads import with_breaks
 
 #: An array below this size is written again rather than looked up in an earlier file. Bytes.
 _INLINE_BYTES = 64 * 1024
@@ -21,8 +22,8 @@ _SMALL_BYTES, _TOGETHER_BYTES = 64 * 1024, 1024 * 1024
 #: A document's place in the file is so much longer at most than the document, that its frame may serve the next one.
 _SPARE = 8
 _FARTHEST = 2**63
-#: Nodes that are encoded at a time.
-_PIECE_NODES = 256
+#: Nodes or entries that are encoded at a time.
+_PIECE_ITEMS = 512
 _composer = Composer()
 
 
@@ -33,7 +34,7 @@ def commit(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | N
     """
     held = _held_by_others(path, tree.arrays, earlier)
     own = [number for number in range(len(tree.arrays)) if number not in held]
-    slots = [_slot(number, tree.arrays[number]) for number in own]
+    slots = [_slot(number, tree.arrays[number]) for number in with_breaks(own)]
     nodes, meta_text = _encode_tree(tree), _encode(meta)
     # As long as the real table, which has to know the offsets first: none has more digits.
     longest = _with_table(nodes, _table(tree.arrays, held, dict.fromkeys(own, (_FARTHEST, 0))))
@@ -58,7 +59,7 @@ def _held_by_others(path: Path, arrays: Sequence[Array], earlier: Checkpoint | N
         return {}
     known = {(entry.path, entry.digest): entry for entry in earlier.stored}
     held = {}
-    for number, array in enumerate(arrays):
+    for number, array in enumerate(with_breaks(arrays)):
         entry = known.get((array.path, array.compute_digest()))
         holder = (entry.holder or earlier.name) if entry is not None else ""
         if entry is not None and array.data.nbytes >= _INLINE_BYTES and holder != path.name:
@@ -75,7 +76,7 @@ def _table(arrays: Sequence[Array], held: dict[int, Stored], places: dict[int, t
         held[number] if number in held else Stored(
             array.path, array.compute_digest(), array.label, array.data.dtype.str, array.data.shape, "", places[number][0]
         )
-        for number, array in enumerate(arrays)
+        for number, array in enumerate(with_breaks(arrays))
     ]  # fmt: skip
 
 
@@ -91,13 +92,17 @@ def _encode(document: Any) -> bytes:
 
 def _encode_tree(tree: Tree) -> bytes:
     """Piece by piece: the encoder holds the interpreter's lock for as long as a piece takes."""
-    pieces = (tree.nodes[start : start + _PIECE_NODES] for start in range(0, len(tree.nodes), _PIECE_NODES))
-    nodes = b",".join(_encode(piece)[1:-1] for piece in pieces)
-    return b'{"nodes":[' + nodes + b'],"roots":' + _encode(tree.roots) + b"}"
+    return b'{"nodes":' + _encode_list(tree.nodes) + b',"roots":' + _encode(tree.roots) + b"}"
+
+
+def _encode_list(items: Sequence[Any]) -> bytes:
+    starts = range(0, len(items), _PIECE_ITEMS)
+    pieces = [_encode(items[start : start + _PIECE_ITEMS])[1:-1] for start in with_breaks(starts, 1)]
+    return b"[" + b",".join(pieces) + b"]"
 
 
 def _with_table(nodes: bytes, stored: list[Stored]) -> bytes:
-    return nodes[:-1] + b',"stored":' + _encode(stored) + b"}"
+    return nodes[:-1] + b',"stored":' + _encode_list(stored) + b"}"
 
 
 def _capacity(document: bytes) -> int:
@@ -116,9 +121,11 @@ def _pieces(frame: Frame, documents: dict[str, bytes], arrays: dict[int, Array])
     }  # fmt: skip
     parts: list[tuple[int, Any]] = [(0, encode_header(frame.size, places, gaps.hexdigest())), *frame.gaps]
     parts += [(frame.documents[name][0], text) for name, text in documents.items()]
-    parts += [(frame.arrays[number][0], array.octets()) for number, array in arrays.items() if array.data.size]
+    parts += [
+        (frame.arrays[number][0], array.octets()) for number, array in with_breaks(arrays.items()) if array.data.size
+    ]
     together = bytearray()
-    for _, part in sorted(parts, key=lambda one: one[0]):
+    for _, part in with_breaks(sorted(parts, key=lambda one: one[0])):
         if len(part) < _SMALL_BYTES:
             together += part
         if together and (len(part) >= _SMALL_BYTES or len(together) >= _TOGETHER_BYTES):

@@ -1,13 +1,18 @@
-"""Work on much memory by several threads, for what lets go of the interpreter meanwhile: copies and digests."""
+"""Work on much memory by several threads, for what lets go of the interpreter meanwhile; and work by one that has to let go of it."""
 
 from __future__ import annotations
 
 import _thread
 import os
-from collections.abc import Callable, Iterable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+_Item = TypeVar("_Item")
 
 _MOST_THREADS = 4
+#: So many items are worked on between two breaks, and a break takes so long that another thread has the interpreter meanwhile.
+_ITEMS, _BREAK_S = 512, 0.0002
 
 
 def share_out(pieces: Iterable[Any], work: Callable[[Any], object]) -> None:
@@ -37,3 +42,15 @@ def share_out(pieces: Iterable[Any], work: Callable[[Any], object]) -> None:
         lock.acquire()
     if errors:
         raise errors[0]
+
+
+def with_breaks(items: Iterable[_Item], every: int = _ITEMS) -> Iterator[_Item]:
+    """The items, for work on each that holds the interpreter's lock: let go of it now and then.
+
+    The interpreter takes it from a thread after 5 ms only, and a step of the training that lets go of it many times
+    would wait as long each time.
+    """
+    for number, item in enumerate(items):
+        if number and number % every == 0:
+            time.sleep(_BREAK_S)
+        yield item
