@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .programs import Program
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 180.0
 BATCH_LINE = re.compile(r"^batch \S+ \S+ .*$", re.MULTILINE)
 # Not at the beginning of a line: a progress bar may stand there.
 OWN_WORDS = re.compile(r"detrain: .*")
