@@ -26,6 +26,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -40,6 +41,8 @@ from detrain.state.live import PIECE_BYTES
 
 _FRAME = struct.Struct("<cI")
 _CHECK = struct.Struct("<I")
+#: Where a record may begin.
+_HEAD = re.compile(rb"[ABLSV]")
 #: Batches ended since the run began, digest of the position, epochs begun, batches of this epoch; digest of the generators, and of the
 #: losses of as many last batches (0: not taken); number of the list of leaves, first piece covered.
 _BATCH = struct.Struct("<QQIIQQIII")
@@ -182,37 +185,49 @@ def digest_of_position(loops: Iterable[tuple[int, int]]) -> int:
 
 
 def _records(content: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
-    for start, end in _frames(content):
-        if not _is_sound(content, start, end):
-            if end < len(content):
-                raise CheckpointError(
-                    f"{name} is damaged at byte {start}: a record does not have the checksum that it was written with"
-                )
-            return
+    end = 0
+    for start, end in _sound_frames(content):
         yield content[start : start + 1], content[start + _FRAME.size : end - _CHECK.size]
+    if not _is_torn(content, end):
+        raise CheckpointError(
+            f"{name} is damaged at byte {end}: a record does not have the length or the checksum that it was written with"
+        )
 
 
-def _frames(content: bytes) -> Iterator[tuple[int, int]]:
-    """Begin and end of each record that lies whole in the file, by the lengths."""
+def _whole_bytes(path: Path) -> int:
+    """Length of the file without a torn last record; of a damaged file all of it, so that whoever reads it next can name the damage."""
+    content = path.read_bytes()
+    end = max((end for _, end in _sound_frames(content)), default=0)
+    return end if _is_torn(content, end) else len(content)
+
+
+def _sound_frames(content: bytes) -> Iterator[tuple[int, int]]:
+    """Begin and end of each record, up to the first that is not as it was written."""
     start = 0
-    while start + _FRAME.size <= len(content):
-        end = start + _FRAME.size + _FRAME.unpack_from(content, start)[1] + _CHECK.size
-        if end > len(content):
-            return
+    while (end := _end_of_frame(content, start)) <= len(content) and _is_sound(content, start, end):
         yield start, end
         start = end
 
 
+def _is_torn(content: bytes, start: int) -> bool:
+    """Whether what stands at `start`, where the sound records end, can be a record that a kill has cut short: nothing follows it.
+
+    Its length cannot be believed: a damaged one may reach beyond the end of the file, over all the records that follow.
+    """
+    if _end_of_frame(content, start) < len(content):
+        return False
+    heads = (match.start() for match in _HEAD.finditer(content, start + 1))
+    return not any(
+        (end := _end_of_frame(content, head)) <= len(content) and _is_sound(content, head, end) for head in heads
+    )
+
+
+def _end_of_frame(content: bytes, start: int) -> int:
+    """By its length; where not even the head lies in the file, behind the end of that."""
+    if start + _FRAME.size > len(content):
+        return len(content) + 1
+    return int(start + _FRAME.size + _FRAME.unpack_from(content, start)[1] + _CHECK.size)
+
+
 def _is_sound(content: bytes, start: int, end: int) -> bool:
     return bool(zlib.crc32(content[start : end - _CHECK.size]) == _CHECK.unpack_from(content, end - _CHECK.size)[0])
-
-
-def _whole_bytes(path: Path) -> int:
-    """Length of the file without a torn last record."""
-    content = path.read_bytes()
-    whole = 0
-    for start, end in _frames(content):
-        if end == len(content) and not _is_sound(content, start, end):
-            break
-        whole = end
-    return whole

@@ -205,7 +205,7 @@ def test_full_disk_in_mid_run_is_said_and_the_training_goes_on(detrain, tmp_path
 
 
 def test_run_directory_that_vanishes_in_mid_run_is_said_and_the_training_goes_on(detrain, tmp_path):
-    body = 'epoch == 2 and os.path.isdir("run") and os.rename("run", "moved")'
+    body = 'epoch == 1 and os.path.isdir("run") and os.rename("run", "moved")'
     (tmp_path / "train.py").write_text(script("\nimport os", body=body))
     said = detrain("run", "--ckpt-dir", "run", "--every", "epoch", "train.py")
     assert said.status == 0, said.err
@@ -354,11 +354,11 @@ print(sum(seen))
     )
     whole = detrain("run", "--ckpt-dir", "A", "./train.py")
     assert whole.status == 0, whole.err
-    assert detrain("run", "--ckpt-dir", "B", "--every", "3batches", "./train.py", DIE_AT="1.9").status == -9
-    second = detrain("run", "--ckpt-dir", "B", "--every", "3batches", "./train.py", DIE_AT="2.9")
-    assert re.search("resumed at epoch 1, batch [69]", second.err)
+    assert detrain("run", "--ckpt-dir", "B", "--every", "3batches", "./train.py", DIE_AT="1.7").status == -9
+    second = detrain("run", "--ckpt-dir", "B", "--every", "3batches", "./train.py", DIE_AT="2.7")
+    assert "resumed at epoch 1, batch 6" in second.err
     third = detrain("run", "--ckpt-dir", "B", "--every", "3batches", "train.py")
-    assert re.search("resumed at epoch 2, batch [69]", third.err)
+    assert "resumed at epoch 2, batch 6" in third.err
     assert third.out == whole.out
 
 

@@ -125,7 +125,7 @@ class Place:
             process = subprocess.Popen(
                 [sys.executable, *words, "train.py", *self.program.arguments],
                 cwd=self.work,
-                env=environment(),
+                env={**environment(), **self.program.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -29,6 +29,7 @@ class Program:
     script: str
     files: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)  # beside what every program gets
 
     @property
     def sources(self) -> dict[str, str]:
