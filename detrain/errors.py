@@ -33,3 +33,9 @@ class ResumeRefused(DetrainError):  # noqa: N818 - a refusal, not a mistake
     """The run directory and this command do not belong together; the message names the flag that decides."""
 
     exit_status = 2
+
+
+class GraphError(DetrainError):
+    """An operator graph, a log, a schedule or a budget that cannot be; the message names the place."""
+
+    exit_status = 2

@@ -1,0 +1,1 @@
+"""Rematerialization within a memory budget: graphs, schedules, planners, online policies. Data in, data out."""

@@ -1,0 +1,131 @@
+"""Which storage goes first: a score for each, the smallest is evicted.
+
+A score is cost over (size x staleness), with each factor or without. The cost is that of a storage alone, with its evicted neighbourhood, with the classes
+around it, or with what is evicted above it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from detrain.remat.online.regions import class_cost
+from detrain.remat.online.state import CLOCK, DOWN, LOOKS, UP, Ints, Shape, State
+
+
+#: What stands above the line: nothing, the storage's own cost, that of its evicted neighbourhood too, of the classes around it, of what is
+#: evicted above it. Of the last two there is no score: the least recently used goes, or whichever.
+ONE, LOCAL, NEIGHBOURHOOD, CLASSES, ABOVE, RECENCY, RANDOM = range(7)
+
+
+class Heuristic(NamedTuple):
+    """A score."""
+
+    cost: int
+    has_size: bool
+    has_staleness: bool
+
+    @property
+    def has_regions(self) -> bool:
+        """True if exact neighbourhoods are needed."""
+        return self.cost in (NEIGHBOURHOOD, ABOVE)
+
+    @property
+    def has_classes(self) -> bool:
+        """True if classes are needed."""
+        return self.cost == CLASSES
+
+
+#: The published ones, and the sixteen of the ablation: what above the line, `size` and `stale` below.
+HEURISTICS = {
+    "dtr": Heuristic(NEIGHBOURHOOD, True, True),
+    "dtr-eq": Heuristic(CLASSES, True, True),
+    "dtr-local": Heuristic(LOCAL, True, True),
+    "msps": Heuristic(ABOVE, True, False),
+    "lru": Heuristic(RECENCY, False, False),
+    "size": Heuristic(ONE, True, False),
+    "random": Heuristic(RANDOM, False, False),
+}
+_ABOVE_THE_LINE = {"e*": NEIGHBOURHOOD, "eq": CLASSES, "local": LOCAL, "none": ONE}
+HEURISTICS |= {
+    f"{name}{'-size' * has_size}{'-stale' * has_staleness}": (
+        Heuristic(cost, has_size, has_staleness) if cost != ONE or has_size or has_staleness else HEURISTICS["random"]
+    )
+    for name, cost in _ABOVE_THE_LINE.items()
+    for has_size in (True, False)
+    for has_staleness in (True, False)
+}  # fmt: skip
+
+
+@njit(cache=True)
+def divide(above: int, below: int) -> float:
+    """The quotient as Python rounds it, also where `below` has more digits than a float.
+
+    Two scores are equal when they round to the same float, and of equal ones the later in the pool goes: so the last bit decides. `above` has
+    at most 53 bits. The remainder of a first quotient is computed exactly, with products split in halves (Dekker, 1971).
+    """
+    high = np.float64(below)
+    low = np.float64(below - np.int64(high))
+    first = np.float64(above) / high
+    split = 134217729.0 * first
+    first_high = split - (split - first)
+    first_low = first - first_high
+    split = 134217729.0 * high
+    high_high = split - (split - high)
+    high_low = high - high_high
+    product = first * high
+    error = ((first_high * high_high - product) + first_high * high_low + first_low * high_high) + first_low * high_low
+    return first + ((np.float64(above) - product) - error - first * low) / high
+
+
+@njit(cache=True)
+def score(shape: Shape, state: State, heuristic: Heuristic, storage: int, found: Ints) -> float:
+    """The score of a storage."""
+    state.count[LOOKS] += 1
+    if heuristic.cost == RECENCY:
+        return np.float64(state.accessed[storage])
+    above = 1 if heuristic.cost == ONE else state.cost[storage]
+    if heuristic.cost == NEIGHBOURHOOD:
+        above += state.inside_cost[DOWN, storage] + state.inside_cost[UP, storage]
+    elif heuristic.cost == ABOVE:
+        above += state.inside_cost[UP, storage]
+    elif heuristic.cost == CLASSES:
+        above += class_cost(shape, state, storage, found)
+    below = 1
+    if heuristic.has_size:
+        below *= shape.storage_size[storage]
+    if heuristic.has_staleness:
+        below *= state.count[CLOCK] - state.accessed[storage]
+    return divide(above, below) if below > 0 else np.inf
+
+
+@njit(cache=True)
+def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int:
+    """What is evicted next, or -1 if nothing can be: of the smallest scores the last in the pool; the first that is 0 at once."""
+    end = len(shape.root)
+    best, best_score = -1, np.inf
+    storage = state.after[end]
+    if heuristic.cost == RANDOM:
+        return _choose_any(state, storage, end)
+    while storage != end:
+        one = score(shape, state, heuristic, storage, found)
+        if one <= best_score:
+            best, best_score = storage, one
+        if one == 0:
+            break
+        storage = state.after[storage]
+    return best
+
+
+@njit(cache=True)
+def _choose_any(state: State, first: int, end: int) -> int:
+    count, storage = 0, first
+    while storage != end:
+        count += 1
+        storage = state.after[storage]
+    storage = first
+    for _ in range(np.random.randint(0, count) if count else 0):
+        storage = state.after[storage]
+    return storage if count else -1

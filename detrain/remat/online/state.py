@@ -1,0 +1,127 @@
+"""What a runtime knows while a program runs: flat arrays, by the numbers of operators, tensors and storages."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from detrain.remat.graph import Graph
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Flags = np.ndarray[Any, np.dtype[np.uint8]]
+Bits = np.ndarray[Any, np.dtype[np.uint64]]
+
+#: Places in `State.count`.
+CLOCK, USED, PEAK, MODEL, AGAIN, BOTTLENECK, LOOKS, NUM_AGAIN, EVICTIONS, NODES, DONE = range(11)
+_COUNTERS = 11
+#: How a command ended.
+FINE, OUT_OF_MEMORY, THRASH, FULL = range(4)
+#: Directions of a neighbourhood.
+DOWN, UP = 0, 1
+
+
+class Shape(NamedTuple):
+    """The graph, which does not change. `x_first[i]:x_first[i + 1]` is where the list of `i` stands in `x`."""
+
+    cost: Ints  # of an operator, ns
+    total: Ints  # bytes that an operator needs for its outputs
+    input_first: Ints  # of an operator
+    inputs: Ints  # tensors
+    output_first: Ints  # of an operator; outputs have consecutive numbers
+    maker: Ints  # of a tensor: operator
+    size: Ints  # of a tensor: bytes of its own
+    storage: Ints  # of a tensor
+    root: Ints  # of a storage: its first tensor
+    user_first: Ints  # of a tensor
+    users: Ints  # operators
+    view_first: Ints  # of a storage
+    views: Ints  # tensors, in the order in which they are made
+    storage_size: Ints  # bytes
+
+
+class State(NamedTuple):
+    """What changes."""
+
+    count: Ints
+    is_material: Flags  # of a storage
+    is_defined: Flags  # of a tensor: an alias is undefined until its own operator is done again
+    locks: Ints  # of a storage
+    references: Ints  # of a storage, the program's
+    is_pinned: Flags
+    accessed: Ints  # of a storage: the clock when it was used last
+    cost: Ints  # of a storage: of the operators whose outputs look into it
+    last_operator: Ints  # of a storage: the last that was counted
+    after: Ints  # the pool of what can be evicted, in the order of entry: a ring with its end at index -1
+    before: Ints
+    is_in_pool: Flags
+    inside: Bits  # of a direction and a storage: evicted storages that are reached through evicted ones
+    edge: Bits  # the material ones that are met first
+    inside_cost: Ints
+    node: Ints  # of a storage: in the forest of evicted neighbourhoods, or -1
+    parent: Ints  # of a node
+    value: Ints
+    stack: Ints  # tensors that are being made
+    waiting_first: Ints
+    waiting: Ints  # inputs that were missing
+    position: Ints
+
+
+def shape_of(graph: Graph) -> Shape:
+    """The arrays of a graph."""
+    tensors, operators = graph.tensors, graph.operators
+    roots = [number for number, tensor in enumerate(tensors) if tensor.base == number]
+    numbers = {root: number for number, root in enumerate(roots)}
+    storage = [numbers[tensor.base] for tensor in tensors]
+    users: list[list[int]] = [[] for _ in tensors]
+    for number, operator in enumerate(operators):
+        for one in operator.inputs:
+            users[one].append(number)
+    views: list[list[int]] = [[] for _ in roots]
+    for number, one in enumerate(storage):
+        views[one].append(number)
+    input_first, inputs = _lists([list(operator.inputs) for operator in operators])
+    user_first, user = _lists(users)
+    view_first, view = _lists(views)
+    sizes = _ints([tensor.size_bytes for tensor in tensors])
+    return Shape(
+        cost=_ints([operator.cost_ns for operator in operators]),
+        total=_ints([sum(tensors[one].size_bytes for one in operator.outputs) for operator in operators]),
+        input_first=input_first, inputs=inputs,
+        output_first=_ints([*(operator.outputs[0] for operator in operators), len(tensors)]),
+        maker=_ints([tensor.operator for tensor in tensors]), size=sizes, storage=_ints(storage), root=_ints(roots),
+        user_first=user_first, users=user, view_first=view_first, views=view, storage_size=sizes[roots],
+    )  # fmt: skip
+
+
+def state_of(shape: Shape, *, has_regions: bool, num_nodes: int) -> State:
+    """Before the first command."""
+    num_storages, num_tensors = len(shape.root), len(shape.maker)
+    words = -(-num_storages // 64) if has_regions else 0
+    rows = num_storages if has_regions else 0
+    ring = np.full(num_storages + 1, num_storages, np.int64)
+    count = np.zeros(_COUNTERS, np.int64)
+    count[CLOCK] = 1  # as in the published simulator
+    return State(
+        count=count,
+        is_material=np.zeros(num_storages, np.uint8), is_defined=np.zeros(num_tensors, np.uint8),
+        locks=np.zeros(num_storages, np.int64), references=np.zeros(num_storages, np.int64),
+        is_pinned=np.zeros(num_storages, np.uint8), accessed=np.zeros(num_storages, np.int64),
+        cost=np.zeros(num_storages, np.int64), last_operator=np.full(num_storages, -1, np.int64),
+        after=ring, before=ring.copy(), is_in_pool=np.zeros(num_storages, np.uint8),
+        inside=np.zeros((2, rows, words), np.uint64), edge=np.zeros((2, rows, words), np.uint64),
+        inside_cost=np.zeros((2, num_storages), np.int64),
+        node=np.full(num_storages, -1, np.int64), parent=np.zeros(num_nodes, np.int64), value=np.zeros(num_nodes, np.int64),
+        stack=np.zeros(num_tensors + 1, np.int64), waiting_first=np.zeros(num_tensors + 2, np.int64),
+        waiting=np.zeros(len(shape.inputs) + 1, np.int64), position=np.zeros(num_tensors + 1, np.int64),
+    )  # fmt: skip
+
+
+def _ints(values: Any) -> Ints:
+    return np.array(values, np.int64)
+
+
+def _lists(lists: list[list[int]]) -> tuple[Ints, Ints]:
+    first = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(one) for one in lists], out=first[1:])
+    return first, _ints([value for one in lists for value in one])
