@@ -108,7 +108,7 @@ def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int
     best, best_score = -1, np.inf
     storage = state.after[end]
     if heuristic.cost == RANDOM:
-        return _choose_any(state, storage, end)
+        return choose_any(state, storage, end)
     while storage != end:
         one = score(shape, state, heuristic, storage, found)
         if one <= best_score:
@@ -120,7 +120,8 @@ def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int
 
 
 @njit(cache=True)
-def _choose_any(state: State, first: int, end: int) -> int:
+def choose_any(state: State, first: int, end: int) -> int:
+    """Any of the pool, by numba's generator; -1 if there is none."""
     count, storage = 0, first
     while storage != end:
         count += 1
