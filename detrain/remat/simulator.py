@@ -1,0 +1,149 @@
+"""Does what a schedule says and tells what that takes. All planners and policies are judged by this, none by its own estimate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from detrain.errors import GraphError
+from detrain.remat.graph import Graph
+from detrain.remat.schedule import Action, Schedule, keep_all
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a schedule takes. `failure` says where and why it cannot be done, or is empty."""
+
+    clock_ns: int
+    #: `clock_ns` over the time of all operators, each done once.
+    overhead: float
+    peak_bytes: int
+    num_again: int
+    failure: str = ""
+    #: Number of the step that failed.
+    failed_at: int | None = None
+    #: By number: how often each operator was done.
+    counts: tuple[int, ...] = ()
+    #: By number of its base: bytes x ns that each storage was held.
+    held_byte_ns: dict[int, int] = field(default_factory=dict)
+    #: Memory in use behind each step.
+    usage_bytes: tuple[int, ...] = ()
+
+
+def simulate(graph: Graph, schedule: Schedule, budget_bytes: int | None = None) -> Outcome:
+    """The outcome of a schedule under a budget; the clock begins at 0."""
+    run = _Run(graph, budget_bytes)
+    for place, step in enumerate(schedule.steps):
+        failure = run.compute(step.target) if step.action == Action.COMPUTE else run.free(step.target)
+        run.usage.append(run.used_bytes)
+        if failure:
+            return run.outcome(failure, place)
+    return run.outcome(run.missing(), None)
+
+
+def floor_bytes(graph: Graph) -> int:
+    """No schedule needs less: what cannot be made again, and the operator with the largest inputs and outputs beside it.
+
+    Constants among the inputs are counted once.
+    """
+    return graph.constant_bytes + max((_own_bytes(graph, number) for number in range(len(graph.operators))), default=0)
+
+
+def peak_bytes(graph: Graph) -> int:
+    """Memory of the step as the program does it."""
+    return simulate(graph, keep_all(graph)).peak_bytes
+
+
+def _own_bytes(graph: Graph, number: int) -> int:
+    operator = graph.operators[number]
+    if operator.is_constant:
+        return 0
+    bases = {graph.tensors[one].base for one in (*operator.inputs, *operator.outputs)}
+    constant = {base for base in bases if graph.operators[graph.tensors[base].operator].is_constant}
+    return sum(graph.tensors[base].size_bytes for base in bases - constant)
+
+
+class _Run:
+    """The state of a step that is being done."""
+
+    def __init__(self, graph: Graph, budget_bytes: int | None) -> None:
+        self._graph = graph
+        self._budget_bytes = budget_bytes
+        self._defined: set[int] = set()
+        self._since: dict[int, int] = {}  # material storages, by their bases: the clock when they were made
+        self._views: dict[int, list[int]] = {}
+        for number, tensor in enumerate(graph.tensors):
+            self._views.setdefault(tensor.base, []).append(number)
+        self._counts = [0] * len(graph.operators)
+        self._held: dict[int, int] = {}
+        self._clock_ns = self._peak_bytes = self.used_bytes = 0
+        self.usage: list[int] = []
+
+    def compute(self, number: int) -> str:
+        """Do an operator; says why that cannot be, if so."""
+        if not 0 <= number < len(self._counts):
+            return f"there is no operator {number}"
+        operator, tensors = self._graph.operators[number], self._graph.tensors
+        missing = next((one for one in operator.inputs if one not in self._defined), None)
+        if missing is not None:
+            return f"{operator.name} needs {tensors[missing].name}, which is not in memory"
+        if operator.is_constant and self._counts[number]:
+            return f"{operator.name} cannot be made again"
+        there = [one for one in operator.outputs if one in self._defined]
+        if len(there) == len(operator.outputs):
+            return f"{operator.name} is done although all that it makes is in memory"
+        self.used_bytes += sum(tensors[one].size_bytes for one in operator.outputs)
+        self._peak_bytes = max(self._peak_bytes, self.used_bytes)
+        if self._budget_bytes is not None and self.used_bytes > self._budget_bytes:
+            return f"{operator.name} needs {self.used_bytes} bytes in all, and the budget is {self._budget_bytes}"
+        self._clock_ns += operator.cost_ns
+        self._counts[number] += 1
+        self.used_bytes -= sum(tensors[one].size_bytes for one in there)  # made a second time, for nothing
+        for one in operator.outputs:
+            self._defined.add(one)
+            self._since.setdefault(tensors[one].base, self._clock_ns)
+        return ""
+
+    def free(self, base: int) -> str:
+        """Throw a storage away; says why that cannot be, if so."""
+        if base not in self._since:
+            return f"storage {base} is to be freed, and is not in memory"
+        tensor = self._graph.tensors[base]
+        self._held[base] = self._held.get(base, 0) + tensor.size_bytes * (self._clock_ns - self._since.pop(base))
+        self._defined.difference_update(self._views[base])
+        self.used_bytes -= tensor.size_bytes
+        return ""
+
+    def missing(self) -> str:
+        """What should have been done or be in memory at the end and is not, if anything."""
+        undone = next((number for number, count in enumerate(self._counts) if not count), None)
+        if undone is not None:
+            return f"{self._graph.operators[undone].name} is never done"
+        gone = next((one for one in self._graph.outputs if one not in self._defined), None)
+        return "" if gone is None else f"{self._graph.tensors[gone].name} should be in memory at the end"
+
+    def outcome(self, failure: str, place: int | None) -> Outcome:
+        """As it stands."""
+        for base, since_ns in self._since.items():
+            size_bytes = self._graph.tensors[base].size_bytes
+            self._held[base] = self._held.get(base, 0) + size_bytes * (self._clock_ns - since_ns)
+        return Outcome(
+            clock_ns=self._clock_ns, overhead=self._clock_ns / max(self._graph.cost_ns, 1), peak_bytes=self._peak_bytes,
+            num_again=sum(max(count - 1, 0) for count in self._counts), failure=failure, failed_at=place,
+            counts=tuple(self._counts), held_byte_ns=self._held, usage_bytes=tuple(self.usage),
+        )  # fmt: skip
+
+
+def budget_of(graph: Graph, text: str) -> int:
+    """A budget in bytes: a share of the peak of keeping all (`0.4`), or bytes (`4GiB`, `500MB`, `1000000`). Raises `GraphError`."""
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+    digits = text.strip().rstrip("BbGgIiKkMm")
+    unit = text.strip()[len(digits) :].upper()
+    try:
+        amount = float(digits)
+    except ValueError:
+        amount = -1.0
+    if unit not in units or not 0 < amount < float("inf"):
+        raise GraphError(f"a budget is a share of the peak (0.4) or bytes (4GiB) above zero, not {text}")
+    if not unit and amount <= 1:
+        return int(peak_bytes(graph) * amount)
+    return int(amount * units[unit])
