@@ -138,7 +138,12 @@ class _Reader:
         self._bind(name, self._builder.constant(name, self._whole("MEMORY")), name)
 
     def _call(self) -> None:
-        name, results, inputs, cost_ns = self._field("NAME", str), self._field("RESULT", list), self._arguments(), self._whole("TIME")
+        name, results, inputs, cost_ns = (
+            self._field("NAME", str),
+            self._field("RESULT", list),
+            self._arguments(),
+            self._whole("TIME"),
+        )
         self._is_backward |= "backward" in name
         outputs = []
         for result in results:

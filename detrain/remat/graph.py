@@ -85,7 +85,9 @@ class Graph:
     @cached_property
     def constant_bytes(self) -> int:
         """Memory of what cannot be made again."""
-        return sum(self.tensors[output].size_bytes for one in self.operators if one.is_constant for output in one.outputs)
+        return sum(
+            self.tensors[output].size_bytes for one in self.operators if one.is_constant for output in one.outputs
+        )
 
     def size_bytes(self, tensor: int) -> int:
         """Memory of the storage that a tensor looks into."""
@@ -163,14 +165,14 @@ class GraphBuilder:
             if output in self._names:
                 raise GraphError(f"operator {name} makes {output}, and so has one before it")
             if size_bytes < 0 or (alias >= 0 and size_bytes) or not -1 <= alias < len(inputs):
-                raise GraphError(f"operator {name} makes {output} of {size_bytes} bytes as an alias of its input {alias}")
+                raise GraphError(
+                    f"operator {name} makes {output} of {size_bytes} bytes as an alias of its input {alias}"
+                )
             base = self._tensors[inputs[alias]].base if alias >= 0 else first + position
             self._names.add(output)
             self._tensors.append(Tensor(output, number, size_bytes, base))
             self._references.append(1)
         made = tuple(range(first, len(self._tensors)))
-        self._operators.append(
-            Operator(name, cost_ns, inputs, made, is_constant, is_backward, is_random, mutates)
-        )
+        self._operators.append(Operator(name, cost_ns, inputs, made, is_constant, is_backward, is_random, mutates))
         self._program.append(Command(Kind.COMPUTE, number))
         return made

@@ -15,7 +15,7 @@ from detrain.remat.online.regions import clear_bit, has_bit, set_bit
 from detrain.remat.online.runtime import enter_pool, introduce, leave_pool, lock, unlock
 from detrain.remat.online.scores import NEIGHBOURHOOD, RANDOM, Heuristic, choose_any, divide, score
 from detrain.remat.online.state import (
-    AGAIN, BOTTLENECK, CLOCK, DONE, EVICTIONS, FINE, LOOKS, MODEL, NUM_AGAIN, OUT_OF_MEMORY, PEAK, THRASH, USED, Bits, Ints, Shape, State,
+    AGAIN, BOTTLENECK, CLOCK, DONE, EVICTIONS, FINE, LOOKS, MODEL, NUM_AGAIN, OUT_OF_MEMORY, PEAK, THRASH, USED, Bits, Ints, Shape, State, note,
 )  # fmt: skip
 
 
@@ -42,7 +42,10 @@ def links_of(shape: Shape) -> Links:
     parent_first = np.concatenate([[0], np.cumsum(num_inputs)])
     parents = [shape.inputs[shape.input_first[one] : shape.input_first[one + 1]] for one in shape.maker]
     room = np.array(
-        [num_outputs[shape.users[shape.user_first[one] : shape.user_first[one + 1]]].sum() for one in range(num_tensors)],
+        [
+            num_outputs[shape.users[shape.user_first[one] : shape.user_first[one + 1]]].sum()
+            for one in range(num_tensors)
+        ],
         np.int64,
     )
     return Links(
@@ -144,6 +147,7 @@ def _choose(shape: Shape, state: State, links: Links, heuristic: Heuristic, foun
 
 @njit(cache=True)
 def _evict(shape: Shape, state: State, links: Links, storage: int) -> None:
+    note(state, 1, shape.root[storage])
     state.is_material[storage] = 0
     state.count[USED] -= shape.storage_size[storage]
     state.count[EVICTIONS] += 1
@@ -210,7 +214,11 @@ def _prepare(shape: Shape, state: State, links: Links, tensor: int, depth: int) 
         else:
             state.waiting[waiting] = parent
             waiting += 1
-    state.stack[depth], state.position[depth], state.waiting_first[depth + 1] = tensor, state.waiting_first[depth], waiting
+    state.stack[depth], state.position[depth], state.waiting_first[depth + 1] = (
+        tensor,
+        state.waiting_first[depth],
+        waiting,
+    )
 
 
 @njit(cache=True)
@@ -235,6 +243,7 @@ def _finish(shape: Shape, state: State, links: Links, tensor: int, was_defined: 
 def _compute(shape: Shape, state: State, tensor: int) -> int:
     """Do the operator of a tensor; returns which of its outputs had been there, by bits."""
     operator, was_defined = shape.maker[tensor], 0
+    note(state, 0, operator)
     state.count[CLOCK] += shape.cost[operator]
     state.count[USED] += shape.total[operator]
     state.count[PEAK] = max(state.count[PEAK], state.count[USED])

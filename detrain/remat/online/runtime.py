@@ -8,7 +8,7 @@ from numba import njit
 from detrain.remat.online.regions import enter_classes, enter_regions, leave_classes, leave_regions
 from detrain.remat.online.scores import ABOVE, CLASSES, NEIGHBOURHOOD, Heuristic, choose
 from detrain.remat.online.state import (
-    AGAIN, BOTTLENECK, CLOCK, DONE, EVICTIONS, FINE, FULL, MODEL, NODES, NUM_AGAIN, OUT_OF_MEMORY, PEAK, THRASH, USED, Ints, Shape, State,
+    AGAIN, BOTTLENECK, CLOCK, DONE, EVICTIONS, FINE, FULL, MODEL, NODES, NUM_AGAIN, OUT_OF_MEMORY, PEAK, THRASH, USED, Ints, Shape, State, note,
 )  # fmt: skip
 
 
@@ -50,6 +50,7 @@ def unlock(state: State, storage: int) -> None:
 @njit(cache=True)
 def evict(shape: Shape, state: State, heuristic: Heuristic, storage: int, found: Ints, ring: Ints) -> int:
     """Throw a storage away, and all that looks into it."""
+    note(state, 1, shape.root[storage])
     state.is_material[storage] = 0
     state.count[USED] -= shape.storage_size[storage]
     state.count[EVICTIONS] += 1
@@ -77,9 +78,12 @@ def make_room(shape: Shape, state: State, heuristic: Heuristic, size: int, budge
 
 
 @njit(cache=True)
-def compute(shape: Shape, state: State, heuristic: Heuristic, tensor: int, found: Ints, ring: Ints, fresh: Ints) -> None:
+def compute(
+    shape: Shape, state: State, heuristic: Heuristic, tensor: int, found: Ints, ring: Ints, fresh: Ints
+) -> None:
     """Do the operator of a tensor. What of its outputs was there already is made a second time and thrown away."""
     operator, num_fresh = shape.maker[tensor], 0
+    note(state, 0, operator)
     state.count[CLOCK] += shape.cost[operator]
     state.count[USED] += shape.total[operator]
     state.count[PEAK] = max(state.count[PEAK], state.count[USED])
@@ -117,7 +121,11 @@ def prepare(shape: Shape, state: State, tensor: int, depth: int) -> None:
         else:
             state.waiting[waiting] = shape.inputs[place]
             waiting += 1
-    state.stack[depth], state.position[depth], state.waiting_first[depth + 1] = tensor, state.waiting_first[depth], waiting
+    state.stack[depth], state.position[depth], state.waiting_first[depth + 1] = (
+        tensor,
+        state.waiting_first[depth],
+        waiting,
+    )
 
 
 @njit(cache=True)
@@ -211,7 +219,12 @@ def run(
         else:
             storage = shape.storage[target]
             state.references[storage] -= 1
-            if is_eager and state.references[storage] == 0 and state.is_material[storage] and not state.is_pinned[storage]:
+            if (
+                is_eager
+                and state.references[storage] == 0
+                and state.is_material[storage]
+                and not state.is_pinned[storage]
+            ):
                 status = evict(shape, state, heuristic, storage, found, ring)
         if status != FINE:
             return status, place

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
 from detrain.remat.graph import Graph
 
@@ -13,8 +14,8 @@ Flags = np.ndarray[Any, np.dtype[np.uint8]]
 Bits = np.ndarray[Any, np.dtype[np.uint64]]
 
 #: Places in `State.count`.
-CLOCK, USED, PEAK, MODEL, AGAIN, BOTTLENECK, LOOKS, NUM_AGAIN, EVICTIONS, NODES, DONE = range(11)
-_COUNTERS = 11
+CLOCK, USED, PEAK, MODEL, AGAIN, BOTTLENECK, LOOKS, NUM_AGAIN, EVICTIONS, NODES, DONE, TRACED = range(12)
+_COUNTERS = 12
 #: How a command ended.
 FINE, OUT_OF_MEMORY, THRASH, FULL = range(4)
 #: Directions of a neighbourhood.
@@ -65,6 +66,17 @@ class State(NamedTuple):
     waiting_first: Ints
     waiting: Ints  # inputs that were missing
     position: Ints
+    #: What was done (row 0: 0 for an operator, 1 for a storage that was thrown away) and to what (row 1); no columns if nobody asks.
+    trace: Ints
+
+
+@njit(cache=True)
+def note(state: State, kind: int, target: int) -> None:
+    """Write what has been done into the trace, if there is room; it is counted in any case."""
+    place = state.count[TRACED]
+    if place < state.trace.shape[1]:
+        state.trace[0, place], state.trace[1, place] = kind, target
+    state.count[TRACED] += 1
 
 
 def shape_of(graph: Graph) -> Shape:
@@ -94,7 +106,7 @@ def shape_of(graph: Graph) -> Shape:
     )  # fmt: skip
 
 
-def state_of(shape: Shape, *, has_regions: bool, num_nodes: int) -> State:
+def state_of(shape: Shape, *, has_regions: bool, num_nodes: int, trace: int = 0) -> State:
     """Before the first command."""
     num_storages, num_tensors = len(shape.root), len(shape.maker)
     words = -(-num_storages // 64) if has_regions else 0
@@ -114,6 +126,7 @@ def state_of(shape: Shape, *, has_regions: bool, num_nodes: int) -> State:
         node=np.full(num_storages, -1, np.int64), parent=np.zeros(num_nodes, np.int64), value=np.zeros(num_nodes, np.int64),
         stack=np.zeros(num_tensors + 1, np.int64), waiting_first=np.zeros(num_tensors + 2, np.int64),
         waiting=np.zeros(len(shape.inputs) + 1, np.int64), position=np.zeros(num_tensors + 1, np.int64),
+        trace=np.zeros((2, trace), np.int64),
     )  # fmt: skip
 
 
