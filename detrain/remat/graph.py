@@ -1,8 +1,9 @@
 """One training step as operators on tensors, and the order in which a program asks for them.
 
-An *operator* makes tensors of tensors, in a time. A *tensor* is what an operator makes; an *alias* has no memory of its own and looks
-into that of a *base*. The *storage* is that memory: of a base, and of all that look into it. It is what can be evicted. The *program* is the step as the model's
-code does it: compute an operator, take or give back a reference to a tensor, pin one. What has been given back by all may be thrown away.
+An *operator* makes tensors of tensors, in a time. A *tensor* is what an operator makes; an *alias* has no memory of
+its own and looks into that of a *base*. The *storage* is that memory: of a base, and of all that look into it. It is
+what can be evicted. The *program* is the step as the model's code does it: compute an operator, take or give back a
+reference to a tensor, pin one. What has been given back by all may be thrown away.
 
 The words follow Kirisame et al., "Dynamic Tensor Rematerialization" (ICLR 2021).
 """

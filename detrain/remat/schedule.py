@@ -34,7 +34,10 @@ class Schedule:
 
 
 def keep_all(graph: Graph) -> Schedule:
-    """Every operator once; what nobody refers to any more is thrown away at once. The memory that this needs is the peak that budgets are shares of."""
+    """Every operator once; what nobody refers to any more is thrown away at once.
+
+    The memory that this needs is the peak that budgets are shares of.
+    """
     return Schedule(tuple(_as_the_program_does(graph)), "keep-all")
 
 

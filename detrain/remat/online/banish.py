@@ -1,7 +1,8 @@
 """The runtime that banishes: a storage that nobody refers to and no evicted one depends on is thrown away for good.
 
-What is made of a banished storage cannot be made again, so it is pinned. As in the published simulator, a loop over the inputs of what has just been made goes on
-by position while banishing takes inputs from the list, so that every second of those that are banished there stays locked.
+What is made of a banished storage cannot be made again, so it is pinned. As in the published simulator, a loop over
+the inputs of what has just been made goes on by position while banishing takes inputs from the list, so that every
+second of those that are banished there stays locked.
 """
 
 from __future__ import annotations
@@ -15,7 +16,24 @@ from detrain.remat.online.regions import clear_bit, has_bit, set_bit
 from detrain.remat.online.runtime import enter_pool, introduce, leave_pool, lock, unlock
 from detrain.remat.online.scores import NEIGHBOURHOOD, RANDOM, Heuristic, choose_any, divide, score
 from detrain.remat.online.state import (
-    AGAIN, BOTTLENECK, CLOCK, DONE, EVICTIONS, FINE, LOOKS, MODEL, NUM_AGAIN, OUT_OF_MEMORY, PEAK, THRASH, USED, Bits, Ints, Shape, State, note,
+    AGAIN,
+    BOTTLENECK,
+    CLOCK,
+    DONE,
+    EVICTIONS,
+    FINE,
+    LOOKS,
+    MODEL,
+    NUM_AGAIN,
+    OUT_OF_MEMORY,
+    PEAK,
+    THRASH,
+    USED,
+    Bits,
+    Ints,
+    Shape,
+    State,
+    note,
 )  # fmt: skip
 
 

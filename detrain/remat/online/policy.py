@@ -10,9 +10,23 @@ import numpy as np
 from detrain.errors import GraphError
 from detrain.remat.graph import Graph, Kind
 from detrain.remat.online import banish, runtime
-from detrain.remat.online.scores import HEURISTICS, NEIGHBOURHOOD, ONE, LOCAL, RANDOM, RECENCY, Heuristic
+from detrain.remat.online.scores import HEURISTICS, LOCAL, NEIGHBOURHOOD, ONE, RANDOM, RECENCY, Heuristic
 from detrain.remat.online.state import (
-    AGAIN, BOTTLENECK, CLOCK, EVICTIONS, FINE, FULL, LOOKS, MODEL, NUM_AGAIN, OUT_OF_MEMORY, PEAK, TRACED, Ints, Shape, State, shape_of,
+    AGAIN,
+    BOTTLENECK,
+    CLOCK,
+    EVICTIONS,
+    FINE,
+    FULL,
+    LOOKS,
+    MODEL,
+    NUM_AGAIN,
+    OUT_OF_MEMORY,
+    PEAK,
+    TRACED,
+    Ints,
+    State,
+    shape_of,
     state_of,
 )  # fmt: skip
 from detrain.remat.schedule import Schedule, from_trace
@@ -29,8 +43,8 @@ _WITH_BANISHING = (NEIGHBOURHOOD, LOCAL, ONE, RECENCY, RANDOM)
 class Policy:
     """What goes first, and what becomes of what the program has given back.
 
-    ignore: the program gives nothing back. eager: it is evicted at once, and made again if it is needed to make something else. banish: it is
-    gone for good as soon as nothing evicted depends on it.
+    ignore: the program gives nothing back. eager: it is evicted at once, and made again if it is needed to make
+    something else. banish: it is gone for good as soon as nothing evicted depends on it.
     """
 
     heuristic: str

@@ -1,7 +1,8 @@
 """Evicted neighbourhoods: exact, as sets that are kept up to date, and roughly, as classes of a union-find forest.
 
-What a storage's eviction or return changes is told to those at the edge of its neighbourhoods and to nobody else, so that a neighbourhood's cost
-is read and not searched for. As in the published simulator, a new alias tells nobody: neighbourhoods learn of it when they are built anew.
+What a storage's eviction or return changes is told to those at the edge of its neighbourhoods and to nobody else, so
+that a neighbourhood's cost is read and not searched for. As in the published simulator, a new alias tells nobody:
+neighbourhoods learn of it when they are built anew.
 """
 
 from __future__ import annotations

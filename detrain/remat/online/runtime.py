@@ -8,7 +8,24 @@ from numba import njit
 from detrain.remat.online.regions import enter_classes, enter_regions, leave_classes, leave_regions
 from detrain.remat.online.scores import ABOVE, CLASSES, NEIGHBOURHOOD, Heuristic, choose
 from detrain.remat.online.state import (
-    AGAIN, BOTTLENECK, CLOCK, DONE, EVICTIONS, FINE, FULL, MODEL, NODES, NUM_AGAIN, OUT_OF_MEMORY, PEAK, THRASH, USED, Ints, Shape, State, note,
+    AGAIN,
+    BOTTLENECK,
+    CLOCK,
+    DONE,
+    EVICTIONS,
+    FINE,
+    FULL,
+    MODEL,
+    NODES,
+    NUM_AGAIN,
+    OUT_OF_MEMORY,
+    PEAK,
+    THRASH,
+    USED,
+    Ints,
+    Shape,
+    State,
+    note,
 )  # fmt: skip
 
 

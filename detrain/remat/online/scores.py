@@ -1,7 +1,7 @@
 """Which storage goes first: a score for each, the smallest is evicted.
 
-A score is cost over (size x staleness), with each factor or without. The cost is that of a storage alone, with its evicted neighbourhood, with the classes
-around it, or with what is evicted above it.
+A score is cost over (size x staleness), with each factor or without. The cost is that of a storage alone, with its
+evicted neighbourhood, with the classes around it, or with what is evicted above it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from numba import njit
 
 from detrain.remat.online.regions import class_cost
 from detrain.remat.online.state import CLOCK, DOWN, LOOKS, UP, Ints, Shape, State
-
 
 #: What stands above the line: nothing, the storage's own cost, that of its evicted neighbourhood too, of the classes around it, of what is
 #: evicted above it. Of the last two there is no score: the least recently used goes, or whichever.
@@ -63,8 +62,9 @@ HEURISTICS |= {
 def divide(above: int, below: int) -> float:
     """The quotient as Python rounds it, also where `below` has more digits than a float.
 
-    Two scores are equal when they round to the same float, and of equal ones the later in the pool goes: so the last bit decides. `above` has
-    at most 53 bits. The remainder of a first quotient is computed exactly, with products split in halves (Dekker, 1971).
+    Two scores are equal when they round to the same float, and of equal ones the later in the pool goes: so the last
+    bit decides. `above` has at most 53 bits. The remainder of a first quotient is computed exactly, with products
+    split in halves (Dekker, 1971).
     """
     high = np.float64(below)
     low = np.float64(below - np.int64(high))
