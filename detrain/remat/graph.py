@@ -109,7 +109,7 @@ class GraphBuilder:
     def constant(self, name: str, size_bytes: int) -> int:
         """Something that is there from the beginning, pinned; returns its number."""
         (tensor,) = self._compute("constant", 0, (), [(name, size_bytes, -1)], is_constant=True)
-        self._program.append(Command(Kind.PIN, tensor))
+        self.pin(tensor)
         return tensor
 
     def compute(
@@ -125,6 +125,15 @@ class GraphBuilder:
         """One more reference."""
         self._refer(tensor, 1)
         self._program.append(Command(Kind.GET, tensor))
+
+    def pin(self, tensor: int) -> None:
+        """Have it in memory from here on."""
+        self._refer(tensor, 0)
+        self._program.append(Command(Kind.PIN, tensor))
+
+    def has(self, tensor: int) -> bool:
+        """True if there is a tensor of this number."""
+        return 0 <= tensor < len(self._tensors)
 
     def release(self, tensor: int) -> None:
         """One reference less."""
