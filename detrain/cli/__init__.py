@@ -22,6 +22,7 @@ MODULES = {
     "verify": "prove",
     "doctor": "look",
     "report": "look",
+    "remat": "remat",
 }
 
 

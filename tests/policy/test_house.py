@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "cli": {
         "doctor",
         "launch",
+        "remat",
         "report",
         "rerun",
         "session",
@@ -27,6 +28,7 @@ MAY_IMPORT = {
     },
     "launch": {"adapters", "hooks", "instfile", "rewrite", "session", "store", "state", "tracer"},
     "doctor": {"launch", "store"},
+    "remat": set(),
     "report": {"store"},
     "rerun": {"instfile", "launch", "session", "store"},
     "hooks": {"session"},
@@ -47,6 +49,7 @@ ONLY_IN = {
     "tensorflow": "adapters",
     "h5py": "store",
     "plotly": "report",
+    "numba": "remat",
 }
 
 

@@ -98,9 +98,12 @@ class Runner:
         self.baseline = self.run(Policy("dtr-local", "banish"), _UNBOUNDED, limit=float("inf"))
 
     def run(
-        self, policy: Policy, budget_bytes: int, *, limit: float = THRASH_LIMIT, has_schedule: bool = False
-    ) -> Result:
-        """One run. `limit` is that of all time over the time without a budget."""
+        self, policy: Policy, budget_bytes: int, *, limit: float = THRASH_LIMIT, is_compat: bool = True, has_schedule: bool = False
+    ) -> Result:  # fmt: skip
+        """One run. `limit` is that of all time over the time without a budget.
+
+        `is_compat`: as the published simulator does it. Else what waits for its inputs gives them up when nothing else can be evicted.
+        """
         heuristic = HEURISTICS[policy.heuristic]
         num_nodes, num_steps = len(self._shape.root) * 64, 1 << 16 if has_schedule else 0
         longest = int(min(self.graph.cost_ns * (limit - 1), _UNBOUNDED))
@@ -112,7 +115,7 @@ class Runner:
                 num_nodes=num_nodes if heuristic.has_classes else 0,
                 trace=num_steps,
             )
-            status, command = self._start(policy, heuristic, state, budget_bytes, longest)
+            status, command = self._start(policy, heuristic, state, budget_bytes, longest, is_compat)
             if status == FULL:
                 num_nodes *= 4
             elif has_schedule and state.count[TRACED] > num_steps:
@@ -121,13 +124,13 @@ class Runner:
                 return self._result(policy, state, status, command, budget_bytes)
 
     def _start(
-        self, policy: Policy, heuristic: Heuristic, state: State, budget_bytes: int, longest: int
+        self, policy: Policy, heuristic: Heuristic, state: State, budget_bytes: int, longest: int, is_compat: bool
     ) -> tuple[int, int]:
         kinds, targets = self._commands[policy.deallocation != "ignore"]
         if policy.deallocation == "banish":
             links = banish.links_of(self._shape)
             return banish.run(self._shape, state, links, heuristic, kinds, targets, budget_bytes, longest)
-        return runtime.run(self._shape, state, heuristic, kinds, targets, True, budget_bytes, longest)
+        return runtime.run(self._shape, state, heuristic, kinds, targets, True, is_compat, budget_bytes, longest)
 
     def _result(self, policy: Policy, state: State, status: int, command: int, budget_bytes: int) -> Result:
         count = [int(one) for one in state.count]

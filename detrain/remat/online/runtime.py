@@ -11,6 +11,7 @@ from detrain.remat.online.state import (
     AGAIN,
     BOTTLENECK,
     CLOCK,
+    COMPUTED,
     DONE,
     EVICTIONS,
     FINE,
@@ -27,6 +28,9 @@ from detrain.remat.online.state import (
     State,
     note,
 )  # fmt: skip
+
+#: Operators that take no time could be done again for ever.
+_MOST_TIMES = 50
 
 
 @njit(cache=True)
@@ -82,12 +86,37 @@ def evict(shape: Shape, state: State, heuristic: Heuristic, storage: int, found:
 
 
 @njit(cache=True)
-def make_room(shape: Shape, state: State, heuristic: Heuristic, size: int, budget: int, found: Ints, ring: Ints) -> int:
-    """Evict until so many bytes are free."""
+def give_up(shape: Shape, state: State, depth: int) -> None:
+    """One that waits for its inputs lets go of those that it has: they may be evicted, and are made again when its turn comes."""
+    operator = shape.maker[state.stack[depth]]
+    first, last = state.waiting_first[depth], state.waiting_first[depth + 1]
+    for place in range(shape.input_first[operator], shape.input_first[operator + 1]):
+        was_missing = False
+        for waiting in range(first, last):
+            was_missing |= state.waiting[waiting] == shape.inputs[place]
+        if not was_missing:
+            unlock(state, shape.storage[shape.inputs[place]])
+    for waiting in range(first, state.position[depth]):  # missing then, made since
+        unlock(state, shape.storage[state.waiting[waiting]])
+    state.has_given_up[depth] = 1
+    state.tries[depth] += 1
+
+
+@njit(cache=True)
+def make_room(
+    shape: Shape, state: State, heuristic: Heuristic, size: int, budget: int, depth: int, found: Ints, ring: Ints
+) -> int:
+    """Evict until so many bytes are free. If nothing can be evicted, those that wait below `depth` give up, the lowest first."""
+    lowest = 0
     while state.count[USED] + size > budget:
         storage = choose(shape, state, heuristic, found)
         if storage < 0:
-            return OUT_OF_MEMORY
+            while lowest < depth and state.has_given_up[lowest]:
+                lowest += 1
+            if lowest >= depth:
+                return OUT_OF_MEMORY
+            give_up(shape, state, lowest)
+            continue
         status = evict(shape, state, heuristic, storage, found, ring)
         if status != FINE:
             return status
@@ -130,6 +159,7 @@ def prepare(shape: Shape, state: State, tensor: int, depth: int) -> None:
     operator = shape.maker[tensor]
     first, last = shape.input_first[operator], shape.input_first[operator + 1]
     waiting = state.waiting_first[depth]
+    state.has_given_up[depth] = 0
     for place in range(first, last):
         state.accessed[shape.storage[shape.inputs[place]]] = state.count[CLOCK]
     for place in range(first, last):
@@ -138,6 +168,9 @@ def prepare(shape: Shape, state: State, tensor: int, depth: int) -> None:
         else:
             state.waiting[waiting] = shape.inputs[place]
             waiting += 1
+    if state.tries[depth] % 2:  # what was made last may have thrown out what was made first: the other way round
+        begin = state.waiting_first[depth]
+        state.waiting[begin:waiting] = state.waiting[begin:waiting][::-1].copy()
     state.stack[depth], state.position[depth], state.waiting_first[depth + 1] = (
         tensor,
         state.waiting_first[depth],
@@ -147,13 +180,16 @@ def prepare(shape: Shape, state: State, tensor: int, depth: int) -> None:
 
 @njit(cache=True)
 def materialize(
-    shape: Shape, state: State, heuristic: Heuristic, tensor: int, is_again: bool, budget: int, limit: int,
+    shape: Shape, state: State, heuristic: Heuristic, tensor: int, is_again: bool, is_compat: bool, budget: int, limit: int,
     found: Ints, ring: Ints, fresh: Ints,
 ) -> int:  # fmt: skip
-    """Have a tensor in memory, and first whatever it is made of."""
+    """Have a tensor in memory, and first whatever it is made of. `is_compat`: nobody gives up what it has locked."""
     depth = 0
+    state.tries[0] = 0
     prepare(shape, state, tensor, depth)
     while depth >= 0:
+        if state.has_given_up[depth]:
+            prepare(shape, state, state.stack[depth], depth)
         place = state.position[depth]
         if place < state.waiting_first[depth + 1]:
             missing = state.waiting[place]
@@ -162,11 +198,14 @@ def materialize(
                 state.position[depth] += 1
             else:
                 depth += 1
+                state.tries[depth] = 0
                 prepare(shape, state, missing, depth)
             continue
         one = state.stack[depth]
         operator = shape.maker[one]
-        status = make_room(shape, state, heuristic, shape.total[operator], budget, found, ring)
+        status = make_room(
+            shape, state, heuristic, shape.total[operator], budget, 0 if is_compat else depth, found, ring
+        )
         if status != FINE:
             return status
         compute(shape, state, heuristic, one, found, ring, fresh)
@@ -179,7 +218,8 @@ def materialize(
         for input_ in range(shape.input_first[operator], shape.input_first[operator + 1]):
             unlock(state, shape.storage[shape.inputs[input_]])
             needed += shape.size[shape.inputs[input_]]
-        if state.count[AGAIN] > limit:
+        state.count[COMPUTED] += 1
+        if state.count[AGAIN] > limit or (not is_compat and state.count[COMPUTED] > _MOST_TIMES * len(shape.cost)):
             return THRASH
         state.count[BOTTLENECK] = max(state.count[BOTTLENECK], needed)
         depth -= 1
@@ -207,7 +247,7 @@ def introduce(shape: Shape, state: State, heuristic: Heuristic, operator: int) -
 
 @njit(cache=True)
 def run(
-    shape: Shape, state: State, heuristic: Heuristic, kinds: Ints, targets: Ints, is_eager: bool, budget: int, limit: int,
+    shape: Shape, state: State, heuristic: Heuristic, kinds: Ints, targets: Ints, is_eager: bool, is_compat: bool, budget: int, limit: int,
 ) -> tuple[int, int]:  # fmt: skip
     """All commands of a program. Returns how it ended, and at which command."""
     num_storages = len(shape.root)
@@ -220,7 +260,17 @@ def run(
             status = introduce(shape, state, heuristic, target)
             if status == FINE:
                 status = materialize(
-                    shape, state, heuristic, shape.output_first[target], False, budget, limit, found, ring, fresh
+                    shape,
+                    state,
+                    heuristic,
+                    shape.output_first[target],
+                    False,
+                    is_compat,
+                    budget,
+                    limit,
+                    found,
+                    ring,
+                    fresh,
                 )
             for output in range(shape.output_first[target], shape.output_first[target + 1]):
                 state.accessed[shape.storage[output]] = state.count[CLOCK]
@@ -228,7 +278,9 @@ def run(
             state.references[shape.storage[target]] += 1
         elif kind == 2:
             if not state.is_defined[target]:
-                status = materialize(shape, state, heuristic, target, True, budget, limit, found, ring, fresh)
+                status = materialize(
+                    shape, state, heuristic, target, True, is_compat, budget, limit, found, ring, fresh
+                )
             storage = shape.storage[target]
             if status == FINE and not state.is_pinned[storage]:
                 lock(state, storage)

@@ -14,8 +14,8 @@ Flags = np.ndarray[Any, np.dtype[np.uint8]]
 Bits = np.ndarray[Any, np.dtype[np.uint64]]
 
 #: Places in `State.count`.
-CLOCK, USED, PEAK, MODEL, AGAIN, BOTTLENECK, LOOKS, NUM_AGAIN, EVICTIONS, NODES, DONE, TRACED = range(12)
-_COUNTERS = 12
+CLOCK, USED, PEAK, MODEL, AGAIN, BOTTLENECK, LOOKS, NUM_AGAIN, EVICTIONS, NODES, DONE, TRACED, COMPUTED = range(13)
+_COUNTERS = 13
 #: How a command ended.
 FINE, OUT_OF_MEMORY, THRASH, FULL = range(4)
 #: Directions of a neighbourhood.
@@ -66,6 +66,8 @@ class State(NamedTuple):
     waiting_first: Ints
     waiting: Ints  # inputs that were missing
     position: Ints
+    tries: Ints  # of a place in the stack: how often its inputs have been given up for the sake of those above it
+    has_given_up: Flags
     #: What was done (row 0: 0 for an operator, 1 for a storage that was thrown away) and to what (row 1); no columns if nobody asks.
     trace: Ints
 
@@ -126,6 +128,7 @@ def state_of(shape: Shape, *, has_regions: bool, num_nodes: int, trace: int = 0)
         node=np.full(num_storages, -1, np.int64), parent=np.zeros(num_nodes, np.int64), value=np.zeros(num_nodes, np.int64),
         stack=np.zeros(num_tensors + 1, np.int64), waiting_first=np.zeros(num_tensors + 2, np.int64),
         waiting=np.zeros(len(shape.inputs) + 1, np.int64), position=np.zeros(num_tensors + 1, np.int64),
+        tries=np.zeros(num_tensors + 1, np.int64), has_given_up=np.zeros(num_tensors + 1, np.uint8),
         trace=np.zeros((2, trace), np.int64),
     )  # fmt: skip
 

@@ -1,0 +1,101 @@
+"""Logs of the DTR prototype: every instruction, and every way to be wrong."""
+
+import json
+
+import pytest
+
+from detrain.errors import GraphError
+from detrain.remat import dtrlog, graphfile
+from detrain.remat.graph import Kind
+
+
+def line(instruction, **fields):
+    return json.dumps({"INSTRUCTION": instruction, **fields})
+
+
+def constant(name, size):
+    return [line("CONSTANT", NAME=name), line("MEMORY", NAME=name, MEMORY=str(size))]
+
+
+def call(name, arguments, *results, time=10):
+    lines = [line("CALL", NAME=name, ARGS=arguments, RESULT=[result for result, _, _ in results], TIME=str(time))]
+    for result, size, alias in results:
+        lines += [line("MEMORY", NAME=result, MEMORY=str(size)), line("ALIAS", NAME=result, ALIAS=str(alias))]
+    return lines
+
+
+START = [line("ANNOTATE", ANNOTATION="START")]
+STEP = [
+    *constant("w", 8), *call("mul", ["w"], ("a", 16, -1)), *call("split", ["a"], ("b", 4, 0), ("c", 6, -1)),
+    line("COPY", DST="d", SRC="c"), line("RELEASE", NAME="c"), line("MUTATE", NAME="add_", ARGS=["b", "d"], MUTATE=[0], TIME="3"),
+    line("RELEASE", NAME="nobody has heard of it"), *call("mul_backward", ["b", "a"], ("g", 16, -1)), line("RELEASE", NAME="a"),
+    line("COPY_FROM", DST="g", SRC="d"),
+]  # fmt: skip
+
+
+def test_every_instruction_is_understood():
+    graph = dtrlog.parse(STEP)
+    names = [tensor.name for tensor in graph.tensors]
+    assert names == ["w", "a", "b", "c", "b$", "g"]
+    assert [(one.name, one.cost_ns, one.is_backward) for one in graph.operators] == [
+        ("constant", 0, False), ("mul", 10, False), ("split", 10, False), ("add_", 3, False), ("mul_backward", 10, True),
+    ]  # fmt: skip
+    # An alias has no bytes of its own; what is changed in place has as many as the storage that was changed.
+    assert [(tensor.size_bytes, names[tensor.base]) for tensor in graph.tensors] == [
+        (8, "w"), (16, "a"), (0, "a"), (6, "c"), (16, "b$"), (16, "g"),
+    ]  # fmt: skip
+    assert graph.operators[3].mutates == (0,)
+    assert graph.operators[4].inputs == (4, 1)
+    told = [(command.kind.name, command.target) for command in graph.program if command.kind != Kind.COMPUTE]
+    assert told == [
+        ("PIN", 0), ("GET", 3), ("RELEASE", 3), ("RELEASE", 2), ("RELEASE", 1), ("RELEASE", 5), ("GET", 3),
+    ]  # fmt: skip
+    # In the order in which their names were heard first: b has become b$, and g is d's, which is c.
+    assert [names[one] for one in graph.outputs] == ["w", "b$", "c"]
+
+
+def test_a_log_counts_from_its_last_start_unless_all_is_asked_for():
+    before = [*constant("old", 100), line("ANNOTATE", ANNOTATION="START"), *constant("older", 50)]
+    assert dtrlog.parse([*before, *START, *STEP]) == dtrlog.parse(STEP)
+    assert dtrlog.parse([*before, *START, *STEP], is_whole=True).constant_bytes == 158
+
+
+def test_backward_is_what_comes_after_the_annotation():
+    graph = dtrlog.parse(
+        [*constant("w", 8), line("ANNOTATE", ANNOTATION="BACKWARD"), *call("mul", ["w"], ("a", 16, -1))]
+    )
+    assert [one.is_backward for one in graph.operators] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["{"], "line 1 is no JSON: "),
+        (["[1]"], "line 1 is no instruction: [1]"),
+        ([line("JUMP")], "line 1, JUMP: this instruction is unknown here"),
+        ([line("MEMORY", NAME="a", MEMORY="1")], "line 1, MEMORY: this instruction is unknown here"),
+        ([line("CONSTANT")], "line 1, CONSTANT: NAME is missing"),
+        ([line("CONSTANT", NAME="w")], "line 1, CONSTANT: the log ends before MEMORY of w"),
+        ([line("CONSTANT", NAME="w"), line("RELEASE", NAME="w")], "line 2, RELEASE: MEMORY of w was due"),
+        ([line("CONSTANT", NAME="w"), line("MEMORY", NAME="w", MEMORY="-3")], "line 2, MEMORY: MEMORY is '-3', not a whole"),
+        ([line("CONSTANT", NAME="w"), line("MEMORY", NAME="w", MEMORY=3)], "line 2, MEMORY: MEMORY is 3, not str"),
+        ([*constant("w", 1), *constant("w", 1)], "line 3, CONSTANT: w is there already"),
+        (call("mul", ["w"], ("a", 1, -1)), "line 1, CALL: 'w' has not been heard of before"),
+        (call("mul", [], ("a", 1, -1))[:2], "line 2, MEMORY: the log ends before ALIAS of a"),
+        (call("mul", [], ("a", 1, 0)), "line 3, ALIAS: operator mul makes a of 0 bytes as an alias of its input 0"),
+        ([line("CALL", NAME="f", ARGS=[], RESULT=[], TIME="1")], "line 1, CALL: operator f takes 1 ns and makes 0 tensors"),
+        ([*constant("w", 1), line("MUTATE", NAME="f", ARGS=["w"], MUTATE=[1], TIME="1")], "line 3, MUTATE: MUTATE is [1], and there"),
+        ([*constant("w", 1), line("COPY", DST="v", SRC="u")], "line 3, COPY: 'u' has not been heard of before"),
+        ([*constant("w", 1), line("RELEASE", NAME="w"), line("RELEASE", NAME="w")], "line 4, RELEASE: command 3 asks for w, which"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_line(lines, said):
+    with pytest.raises(GraphError) as caught:
+        dtrlog.parse(lines)
+    assert str(caught.value).startswith(said) or said in str(caught.value)
+
+
+def test_a_graph_is_the_same_behind_its_file(tmp_path):
+    graph = dtrlog.parse(STEP)
+    graphfile.write(tmp_path / "graph.json", graph)
+    assert graphfile.read(tmp_path / "graph.json") == graph
