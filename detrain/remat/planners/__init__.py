@@ -1,0 +1,1 @@
+"""Planners: a graph and a budget in bytes to a schedule."""

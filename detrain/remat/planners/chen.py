@@ -1,0 +1,37 @@
+"""Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost" (2016): keep every so-many-th storage of the way forward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from detrain.remat.graph import Graph
+from detrain.remat.planners import kept
+from detrain.remat.schedule import Schedule
+
+
+def sqrt(graph: Graph, budget_bytes: int | None = None) -> Schedule:
+    """Of n storages the ends of about √n stretches; it knows no budget."""
+    found = kept.candidates(graph)
+    step = max(1, math.isqrt(len(found)))
+    return kept.schedule(graph, set(found[step - 1 :: step]), "chen-sqrt", budget_bytes)
+
+
+def greedy(graph: Graph, budget_bytes: int | None = None) -> Iterator[Schedule]:
+    """For each of many bounds: a storage is kept when what came since the last one is more than the bound. From much memory to little."""
+    found = kept.candidates(graph)
+    sizes = [graph.tensors[one].size_bytes for one in found]
+    seen: set[frozenset[int]] = set()
+    for share in range(_BOUNDS + 1):
+        bound, since, chosen = int(sum(sizes) * (share / _BOUNDS) ** 2), 0, set()
+        for one, size in zip(found, sizes, strict=True):
+            since += size
+            if since > bound:
+                chosen.add(one)
+                since = 0
+        if frozenset(chosen) not in seen:
+            seen.add(frozenset(chosen))
+            yield kept.schedule(graph, chosen, "chen-greedy", budget_bytes)
+
+
+_BOUNDS = 60

@@ -1,0 +1,109 @@
+"""The schedule of a choice: some forward storages are kept for the gradients, all others are made again when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from detrain.remat.graph import Graph, Kind
+from detrain.remat.schedule import Action, Schedule, Step
+
+
+def candidates(graph: Graph) -> list[int]:
+    """Storages, by their bases, that are made going forward and used going back: there is a choice for these only."""
+    used_back = {
+        graph.tensors[one].base for operator in graph.operators if operator.is_backward for one in operator.inputs
+    }
+    return [
+        output
+        for operator in graph.operators
+        if not operator.is_backward and not operator.is_constant
+        for output in operator.outputs
+        if graph.tensors[output].base == output and output in used_back
+    ]
+
+
+def schedule(graph: Graph, kept: Set[int], planner: str, budget_bytes: int | None = None) -> Schedule:
+    """Keep these storages. A storage that was made again stays until nothing asks for it any more."""
+    return Schedule(tuple(_Choice(graph, kept).steps()), planner, budget_bytes)
+
+
+class _Choice:
+    """Goes through the program's operators in their order."""
+
+    def __init__(self, graph: Graph, kept: Set[int]) -> None:
+        self._graph = graph
+        self._order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
+        self._kept = kept
+        self._base = [tensor.base for tensor in graph.tensors]
+        self._dropped = set(candidates(graph)) - kept
+        self._views: dict[int, list[int]] = {}
+        for number, base in enumerate(self._base):
+            self._views.setdefault(base, []).append(number)
+        self._last = self._last_uses()
+        self._last_forward = self._last_forward_uses()
+        self._defined: set[int] = set()
+
+    def steps(self) -> Iterator[Step]:
+        """All steps."""
+        for place, operator in enumerate(self._order):
+            made: list[int] = []
+            yield from self._compute(operator, made)
+            for number in made:
+                yield from self._free(number, place)
+
+    def _last_uses(self) -> dict[int, int]:
+        """By base: the place of the last operator that asks for a storage, or for what is made of it again."""
+        end = len(self._order)
+        last = dict.fromkeys((self._base[one] for one in self._graph.outputs), end)
+        for place in reversed(range(end)):
+            operator = self._graph.operators[self._order[place]]
+            wanted = [place] + [last.get(base, -1) for base in self._again(operator.outputs)]
+            for one in operator.inputs:
+                last[self._base[one]] = max(last.get(self._base[one], -1), *wanted)
+        return last
+
+    def _again(self, outputs: tuple[int, ...]) -> list[int]:
+        """Of these, the storages that are made again; an alias of such a one is, too."""
+        return [self._base[one] for one in outputs if self._base[one] in self._dropped]
+
+    def _last_forward_uses(self) -> dict[int, int]:
+        last: dict[int, int] = {}
+        for place, number in enumerate(self._order):
+            operator = self._graph.operators[number]
+            if not operator.is_backward:
+                for one in (*operator.inputs, *operator.outputs):
+                    last[self._base[one]] = place
+        return last
+
+    def _compute(self, operator: int, made: list[int]) -> Iterator[Step]:
+        """Do an operator, and first whatever its inputs need."""
+        stack = [operator]
+        while stack:
+            inputs = self._graph.operators[stack[-1]].inputs
+            missing = next((one for one in inputs if one not in self._defined), None)
+            if missing is not None:
+                stack.append(self._graph.tensors[missing].operator)
+                continue
+            number = stack.pop()
+            yield Step(Action.COMPUTE, number)
+            self._defined.update(self._graph.operators[number].outputs)
+            made.append(number)
+
+    def _free(self, number: int, place: int) -> Iterator[Step]:
+        """Throw away what an operator has used or made, if nothing asks for it or it is not among the kept."""
+        operator = self._graph.operators[number]
+        for base in dict.fromkeys(self._base[one] for one in (*operator.inputs, *operator.outputs)):
+            if self._is_there(base) and self._is_over(base, place):
+                yield Step(Action.FREE, base)
+                self._defined.difference_update(self._views[base])
+
+    def _is_there(self, base: int) -> bool:
+        return any(one in self._defined for one in self._views[base])
+
+    def _is_over(self, base: int, place: int) -> bool:
+        if self._graph.operators[self._graph.tensors[base].operator].is_constant:
+            return False
+        if self._last.get(base, -1) <= place:
+            return True
+        # Going forward, what is dropped goes with its last use there; made again, it stays until its last use.
+        return base in self._dropped and place == self._last_forward.get(base)
