@@ -84,7 +84,7 @@ class _Network:
             call()
             for name in going.get(place, []):
                 self._made.release(self._number[name])
-        return self._made.build([self._number[name] for name in self._kept])
+        return self._made.build(sorted(self._number[name] for name in self._kept))
 
     def _call(
         self,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import GraphError
-from detrain.remat.graph import Graph, GraphBuilder
+from detrain.remat.graph import Command, Graph, GraphBuilder, Kind, Operator
 
 
 def read(path: Path, *, is_whole: bool = False) -> Graph:
@@ -189,3 +189,187 @@ class _Reader:
         name = self._field("NAME", str)
         if name in self._bound:  # the prototype releases what was made before its START, too
             self._builder.release(self._bound[name])
+
+
+# --- writing -------------------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, graph: Graph) -> None:
+    """A graph as a log. Raises `GraphError` for what a log cannot say, or `OSError`."""
+    lines = list(lines_of(graph))
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def lines_of(graph: Graph) -> Iterator[str]:
+    """The same as lines. What is read of them again is this graph, but that all constants that are not given back are outputs."""
+    for fields in _Writer(graph).instructions():
+        yield json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+class _Writer:
+    """Follows a program: which names stand for a tensor."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        #: In the order in which names are first heard, as the reader has them.
+        self._bound: dict[str, int] = {}
+        #: By tensor: the names that hold a reference, the latest last.
+        self._names: dict[int, list[str]] = {}
+        self._early = _early_outputs(graph)
+        self._is_backward = False
+
+    def instructions(self) -> Iterator[dict[str, Any]]:
+        """All lines."""
+        program, place = self._graph.program, 0
+        while place < len(program):
+            command = program[place]
+            done = [command]
+            if command.kind == Kind.COMPUTE:
+                operator = self._graph.operators[command.target]
+                done += self._done_with(operator)
+                yield from self._compute(operator)
+            elif command.kind == Kind.RELEASE:
+                given_back = command.target
+                taken = program[place + 1] if place + 1 < len(program) else None
+                if taken is not None and taken.kind == Kind.GET and taken.target in self._early:
+                    done.append(taken)
+                    yield self._copy_from(given_back, taken.target)
+                else:
+                    yield {"INSTRUCTION": "RELEASE", "NAME": self._names[given_back].pop()}
+            elif command.kind == Kind.GET:
+                yield self._copy(command.target)
+            else:
+                raise GraphError(f"a log cannot say that {self._text(command.target)} is pinned: it is no constant")
+            if program[place : place + len(done)] != tuple(done):
+                raise GraphError(
+                    f"a log cannot say what follows {operator.name} in the program, at command {place + 1}"
+                )
+            place += len(done)
+        self._check_outputs()
+
+    def _text(self, tensor: int) -> str:
+        return self._graph.tensors[tensor].name
+
+    def _done_with(self, operator: Operator) -> list[Command]:
+        """What the reader does with it: a constant is pinned, what is changed in place is given back as it was."""
+        if operator.is_constant:
+            return [Command(Kind.PIN, operator.outputs[0])]
+        return [Command(Kind.RELEASE, operator.inputs[position]) for position in operator.mutates]
+
+    def _compute(self, operator: Operator) -> Iterator[dict[str, Any]]:
+        if operator.is_random:
+            raise GraphError(f"a log cannot say that {operator.name} draws random numbers")
+        if operator.is_constant:
+            yield from self._constant(operator)
+            return
+        if operator.is_backward and not self._is_backward and "backward" not in operator.name:
+            yield {"INSTRUCTION": "ANNOTATE", "ANNOTATION": "BACKWARD"}
+        self._is_backward |= operator.is_backward or "backward" in operator.name
+        if self._is_backward != operator.is_backward:
+            raise GraphError(f"a log cannot say that {operator.name} belongs to the way forward")
+        if operator.mutates:
+            yield self._mutate(operator)
+        else:
+            yield from self._call(operator)
+
+    def _constant(self, operator: Operator) -> Iterator[dict[str, Any]]:
+        if len(operator.outputs) != 1 or operator.cost_ns or operator.inputs:
+            raise GraphError(
+                f"a log cannot say that the constant {operator.name} is one of several, takes time, or is made of something"
+            )
+        name = self._bind(operator.outputs[0])
+        yield {"INSTRUCTION": "CONSTANT", "NAME": name}
+        yield {
+            "INSTRUCTION": "MEMORY",
+            "NAME": name,
+            "MEMORY": str(self._graph.tensors[operator.outputs[0]].size_bytes),
+        }
+
+    def _call(self, operator: Operator) -> Iterator[dict[str, Any]]:
+        results = [self._bind(one) for one in operator.outputs]
+        yield {
+            "INSTRUCTION": "CALL", "NAME": operator.name, "ARGS": self._arguments(operator), "RESULT": results,
+            "TIME": str(operator.cost_ns),
+        }  # fmt: skip
+        for name, number in zip(results, operator.outputs, strict=True):
+            tensor = self._graph.tensors[number]
+            bases = [self._graph.tensors[one].base for one in operator.inputs]
+            alias = bases.index(tensor.base) if tensor.base != number else -1
+            yield {"INSTRUCTION": "MEMORY", "NAME": name, "MEMORY": str(self._graph.size_bytes(number))}
+            yield {"INSTRUCTION": "ALIAS", "NAME": name, "ALIAS": str(alias)}
+
+    def _mutate(self, operator: Operator) -> dict[str, Any]:
+        arguments = self._arguments(operator)
+        for position, made in zip(operator.mutates, operator.outputs, strict=True):
+            old = operator.inputs[position]
+            if self._text(made) != f"{self._text(old)}$" or self._graph.tensors[
+                made
+            ].size_bytes != self._graph.size_bytes(old):
+                raise GraphError(
+                    f"a log cannot say that {operator.name} makes {self._text(made)} of {self._text(old)}, which it changes"
+                )
+            name = arguments[position]
+            self._names[old].remove(name)
+            self._bound[name] = made
+            self._names[made] = [name]
+        return {
+            "INSTRUCTION": "MUTATE", "NAME": operator.name, "ARGS": arguments, "MUTATE": list(operator.mutates),
+            "TIME": str(operator.cost_ns),
+        }  # fmt: skip
+
+    def _arguments(self, operator: Operator) -> list[str]:
+        return [self._name(one) for one in operator.inputs]
+
+    def _name(self, tensor: int) -> str:
+        names = self._names.get(tensor)
+        if not names:
+            raise GraphError(f"a log cannot say that {self._text(tensor)} is used after the program has given it back")
+        return names[-1]
+
+    def _bind(self, tensor: int) -> str:
+        name = self._text(tensor)
+        if name in self._bound:
+            raise GraphError(f"a log cannot have {name} for another tensor's name")
+        self._bound[name] = tensor
+        self._names[tensor] = [name]
+        return name
+
+    def _copy(self, source: int) -> dict[str, Any]:
+        name, known = f"{self._text(source)}+", self._name(source)
+        while name in self._bound:
+            name += "+"
+        self._bound[name] = source
+        self._names[source].append(name)
+        return {"INSTRUCTION": "COPY", "DST": name, "SRC": known}
+
+    def _copy_from(self, given_back: int, taken: int) -> dict[str, Any]:
+        source, name = self._name(taken), self._names[given_back].pop()
+        self._bound[name] = taken
+        self._names[taken].append(name)
+        return {"INSTRUCTION": "COPY_FROM", "DST": name, "SRC": source}
+
+    def _check_outputs(self) -> None:
+        """A log's outputs are what is referred to at its end; constants, which are there in any case, count among them."""
+        live = dict.fromkeys(one for one in self._bound.values() if self._names[one])
+        said, meant = (
+            [one for one in outputs if not self._graph.operators[self._graph.tensors[one].operator].is_constant]
+            for outputs in (live, self._graph.outputs)
+        )
+        if said != meant:
+            raise GraphError(
+                "a log's outputs are what is referred to at its end, in the order of the names; this graph has others, or another order"
+            )
+
+
+def _early_outputs(graph: Graph) -> set[int]:
+    """Outputs that stand before what was named before them: they have taken over an older name, by COPY_FROM."""
+    origin = list(range(len(graph.tensors)))
+    for operator in graph.operators:
+        for position, made in zip(operator.mutates, operator.outputs, strict=False):
+            origin[made] = origin[operator.inputs[position]]
+    early, least = set(), len(graph.tensors)
+    for one in reversed(graph.outputs):
+        if origin[one] > least:
+            early.add(one)
+        least = min(least, origin[one])
+    return early

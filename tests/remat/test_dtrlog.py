@@ -5,8 +5,8 @@ import json
 import pytest
 
 from detrain.errors import GraphError
-from detrain.remat import dtrlog, graphfile
-from detrain.remat.graph import Kind
+from detrain.remat import builders, dtrlog, graphfile
+from detrain.remat.graph import GraphBuilder, Kind
 
 
 def line(instruction, **fields):
@@ -99,3 +99,83 @@ def test_a_graph_is_the_same_behind_its_file(tmp_path):
     graph = dtrlog.parse(STEP)
     graphfile.write(tmp_path / "graph.json", graph)
     assert graphfile.read(tmp_path / "graph.json") == graph
+
+
+@pytest.mark.parametrize("lines", [STEP, [*START, *STEP], constant("w", 3)], ids=["step", "with its start", "constant"])
+def test_a_log_is_written_so_that_the_same_graph_is_read_of_it(lines, tmp_path):
+    graph = dtrlog.parse(lines)
+    dtrlog.write(tmp_path / "again.log", graph)
+    assert dtrlog.read(tmp_path / "again.log") == graph
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        builders.linear(9), builders.chain(5), builders.residual(3), builders.u_net(2), builders.recurrent(3), builders.tree(2),
+    ],
+    ids=lambda graph: graph.name,
+)  # fmt: skip
+def test_what_is_built_can_be_said_in_a_log(graph):
+    lines = list(dtrlog.lines_of(graph))
+    again = dtrlog.parse(lines)
+    assert (again.operators, again.tensors, again.program) == (graph.operators, graph.tensors, graph.program)
+    assert set(again.outputs) >= set(graph.outputs)
+    assert list(dtrlog.lines_of(dtrlog.parse(lines))) == lines
+
+
+def test_a_log_has_sorted_keys_and_numbers_as_text():
+    made = GraphBuilder()
+    weight = made.constant("w", 8)
+    made.compute("mul_backward", 10, [weight], [("a", 16, -1), ("v", 0, 0)], is_backward=True)
+    assert list(dtrlog.lines_of(made.build([0, 1, 2]))) == [
+        '{"INSTRUCTION":"CONSTANT","NAME":"w"}',
+        '{"INSTRUCTION":"MEMORY","MEMORY":"8","NAME":"w"}',
+        '{"ARGS":["w"],"INSTRUCTION":"CALL","NAME":"mul_backward","RESULT":["a","v"],"TIME":"10"}',
+        '{"INSTRUCTION":"MEMORY","MEMORY":"16","NAME":"a"}',
+        '{"ALIAS":"-1","INSTRUCTION":"ALIAS","NAME":"a"}',
+        '{"INSTRUCTION":"MEMORY","MEMORY":"8","NAME":"v"}',
+        '{"ALIAS":"0","INSTRUCTION":"ALIAS","NAME":"v"}',
+    ]
+
+
+def _random(made, weight):
+    made.compute("dropout", 1, [weight], [("a", 1, -1)], is_random=True)
+    return [0, 1]
+
+
+def _forward_again(made, weight):
+    made.compute("mul", 1, [weight], [("a", 1, -1)], is_backward=True)
+    made.compute("add", 1, [weight], [("b", 1, -1)])
+    return [0, 1, 2]
+
+
+def _pinned(made, weight):
+    made.pin(*made.compute("mul", 1, [weight], [("a", 1, -1)]))
+    return [0, 1]
+
+
+def _used_after_release(made, weight):
+    (first,) = made.compute("mul", 1, [weight], [("a", 1, -1)])
+    made.release(first)
+    made.compute("add", 1, [first], [("b", 1, -1)])
+    return [0, 2]
+
+
+def _other_outputs(made, weight):
+    (first,) = made.compute("mul", 1, [weight], [("a", 1, -1)])
+    return made.compute("add", 1, [first], [("b", 1, -1)])
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (_random, "that dropout draws random numbers"), (_forward_again, "that add belongs to the way forward"),
+        (_pinned, "that a is pinned: it is no constant"), (_used_after_release, "that a is used after the program has given it back"),
+        (_other_outputs, "outputs are what is referred to at its end"),
+    ],
+)  # fmt: skip
+def test_what_a_log_cannot_say_is_refused(build, said):
+    made = GraphBuilder()
+    outputs = build(made, made.constant("w", 1))
+    with pytest.raises(GraphError, match=said):
+        list(dtrlog.lines_of(made.build(outputs)))
