@@ -13,7 +13,7 @@ pytest.importorskip("numba", reason='online policies are compiled by numba: pip 
 from detrain.errors import GraphError
 from detrain.remat import builders, dtrlog, simulator
 from detrain.remat.graph import GraphBuilder
-from detrain.remat.online.policy import DEALLOCATIONS, Runner, parse
+from detrain.remat.online.policy import DEALLOCATIONS, THRASH_LIMIT, Runner, parse
 from detrain.remat.online.scores import HEURISTICS
 from detrain.remat.schedule import keep_all
 
@@ -56,7 +56,7 @@ def any_graph(seed):
 def test_what_a_policy_says_it_did_is_what_it_takes(graph, name):
     runner, num_fitting = Runner(graph), 0
     assert runner.baseline.peak_bytes == simulator.peak_bytes(graph)
-    for share in (1.0, 0.8, 0.6, 0.4):
+    for share in (10.0, 1.0, 0.8, 0.6, 0.4):  # what is never given back takes more than the peak
         budget_bytes = int(runner.baseline.peak_bytes * share)
         result = runner.run(parse(name), budget_bytes, has_schedule=True)
         outcome = simulator.simulate(graph, result.schedule, budget_bytes)
@@ -83,7 +83,10 @@ def test_any_graph_under_any_policy_is_done_as_it_should_be(seed):
         outcome = simulator.simulate(graph, result.schedule, budget_bytes)
         assert outcome.clock_ns + 1 == result.clock, name
         assert outcome.peak_bytes == result.peak_bytes <= budget_bytes, name
-        assert (outcome.failure == "") == (result.status == "ok"), (name, outcome.failure)
+        if result.status == "thrash":  # given up behind an operator, which may have been the last
+            assert outcome.overhead > THRASH_LIMIT, name
+        else:
+            assert (outcome.failure == "") == (result.status == "ok"), (name, outcome.failure)
 
 
 def test_with_room_for_everything_nothing_is_done_again():

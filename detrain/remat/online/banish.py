@@ -14,7 +14,7 @@ from numba import njit
 
 from detrain.remat.online.regions import clear_bit, has_bit, set_bit
 from detrain.remat.online.runtime import enter_pool, introduce, leave_pool, lock, unlock
-from detrain.remat.online.scores import NEIGHBOURHOOD, RANDOM, Heuristic, choose_any, divide, score
+from detrain.remat.online.scores import NEIGHBOURHOOD, ONE, RANDOM, Heuristic, choose_any, score
 from detrain.remat.online.state import (
     AGAIN,
     BOTTLENECK,
@@ -124,37 +124,33 @@ def _reach(shape: Shape, state: State, links: Links, base: int, is_up: bool) -> 
 
 
 @njit(cache=True)
-def _score(shape: Shape, state: State, links: Links, heuristic: Heuristic, storage: int, found: Ints) -> float:
+def _score(shape: Shape, state: State, links: Links, heuristic: Heuristic, storage: int) -> float:
     """With the neighbourhood as old as what in it was used last."""
-    if heuristic.cost != NEIGHBOURHOOD:
-        return score(shape, state, heuristic, storage, found)
     state.count[LOOKS] += 1
-    links.reached[0] = 0
-    _reach(shape, state, links, storage, False)
-    _reach(shape, state, links, storage, True)
-    above, accessed = state.cost[storage], state.accessed[storage]
-    for word in range(links.reached.shape[1]):
-        if links.reached[0, word]:
-            for one in range(word * 64, min(word * 64 + 64, len(shape.root))):
-                if has_bit(links.reached[0], one):
-                    above += state.cost[one]
-                    accessed = max(accessed, state.accessed[one])
-    below = 1
-    if heuristic.has_size:
-        below *= shape.storage_size[storage]
-    if heuristic.has_staleness:
-        below *= state.count[CLOCK] - accessed
-    return divide(above, below) if below > 0 else np.inf
+    above, accessed = 1 if heuristic.cost == ONE else state.cost[storage], state.accessed[storage]
+    if heuristic.cost == NEIGHBOURHOOD:
+        links.reached[0] = 0
+        _reach(shape, state, links, storage, False)
+        _reach(shape, state, links, storage, True)
+        for word in range(links.reached.shape[1]):
+            if links.reached[0, word]:
+                for one in range(word * 64, min(word * 64 + 64, len(shape.root))):
+                    if has_bit(links.reached[0], one):
+                        above += state.cost[one]
+                        accessed = max(accessed, state.accessed[one])
+    return score(
+        heuristic.cost, heuristic.has_size, heuristic.has_staleness, above, shape.storage_size[storage], accessed, state.count[CLOCK]
+    )  # fmt: skip
 
 
 @njit(cache=True)
-def _choose(shape: Shape, state: State, links: Links, heuristic: Heuristic, found: Ints) -> int:
+def _choose(shape: Shape, state: State, links: Links, heuristic: Heuristic) -> int:
     end = len(shape.root)
     best, best_score, storage = -1, np.inf, state.after[end]
     if heuristic.cost == RANDOM:
-        return choose_any(state, storage, end)
+        return choose_any(state.after, storage, end)
     while storage != end:
-        one = _score(shape, state, links, heuristic, storage, found)
+        one = _score(shape, state, links, heuristic, storage)
         if one <= best_score:
             best, best_score = storage, one
         if one == 0:
@@ -287,7 +283,7 @@ def _compute(shape: Shape, state: State, tensor: int) -> int:
 
 @njit(cache=True)
 def _materialize(
-    shape: Shape, state: State, links: Links, heuristic: Heuristic, tensor: int, is_again: bool, budget: int, limit: int, found: Ints,
+    shape: Shape, state: State, links: Links, heuristic: Heuristic, tensor: int, is_again: bool, budget: int, limit: int,
 ) -> int:  # fmt: skip
     depth = 0
     _prepare(shape, state, links, tensor, depth)
@@ -305,7 +301,7 @@ def _materialize(
         one = state.stack[depth]
         operator = shape.maker[one]
         while state.count[USED] + shape.total[operator] > budget:
-            storage = _choose(shape, state, links, heuristic, found)
+            storage = _choose(shape, state, links, heuristic)
             if storage < 0:
                 return OUT_OF_MEMORY
             _evict(shape, state, links, storage)
@@ -328,23 +324,20 @@ def run(
     shape: Shape, state: State, links: Links, heuristic: Heuristic, kinds: Ints, targets: Ints, budget: int, limit: int,
 ) -> tuple[int, int]:  # fmt: skip
     """All commands of a program. Returns how it ended, and at which command."""
-    found = np.zeros(1, np.int64)
     for place in range(len(kinds)):
         kind, target = kinds[place], targets[place]
         status = FINE
         if kind == 0:
             introduce(shape, state, heuristic, target)
             _add(shape, links, target)
-            status = _materialize(
-                shape, state, links, heuristic, shape.output_first[target], False, budget, limit, found
-            )
+            status = _materialize(shape, state, links, heuristic, shape.output_first[target], False, budget, limit)
             for output in range(shape.output_first[target], shape.output_first[target + 1]):
                 state.accessed[shape.storage[output]] = state.count[CLOCK]
         elif kind == 1:
             state.references[shape.storage[target]] += 1
         elif kind == 2:
             if not state.is_defined[target]:
-                status = _materialize(shape, state, links, heuristic, target, True, budget, limit, found)
+                status = _materialize(shape, state, links, heuristic, target, True, budget, limit)
             if status == FINE:
                 _pin(state, shape.storage[target])
         else:

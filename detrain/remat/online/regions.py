@@ -1,8 +1,9 @@
 """Evicted neighbourhoods: exact, as sets that are kept up to date, and roughly, as classes of a union-find forest.
 
 What a storage's eviction or return changes is told to those at the edge of its neighbourhoods and to nobody else, so
-that a neighbourhood's cost is read and not searched for. As in the published simulator, a new alias tells nobody:
-neighbourhoods learn of it when they are built anew.
+that a neighbourhood's cost is read and not searched for. What is pinned is never evicted, so nobody asks for its own.
+As in the published simulator, a new alias tells nobody: neighbourhoods learn of it when they are built anew. Until then
+those that it concerns are *stale*, and are built anew where others only hear of one neighbour more.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from detrain.remat.online.state import DONE, DOWN, NODES, UP, Bits, Ints, Shape, State
+from detrain.remat.online.state import DONE, DOWN, NODES, UP, Bits, Flags, Ints, Shape, State
 
 _ONE = np.uint64(1)
 
@@ -60,36 +61,24 @@ def rebuild(shape: Shape, state: State, direction: int, base: int, stack: Ints) 
     edge[:] = 0
     cost, depth = 0, 1
     stack[0] = base
-    num_done = state.count[DONE]
+    num_storages, num_done = len(shape.root), state.count[DONE]
     while depth:
         depth -= 1
-        storage = stack[depth]
-        for view in range(shape.view_first[storage], shape.view_first[storage + 1]):
-            tensor = shape.views[view]
-            if shape.maker[tensor] >= num_done:
-                break  # not made yet, nor are those after it
-            if direction == UP:
-                first, last = shape.input_first[shape.maker[tensor]], shape.input_first[shape.maker[tensor] + 1]
-            else:
-                first, last = shape.user_first[tensor], shape.user_first[tensor + 1]
-            for place in range(first, last):
-                if direction == UP:
-                    begin, end = shape.inputs[place], shape.inputs[place] + 1
-                elif shape.users[place] >= num_done:
-                    break
-                else:
-                    begin, end = shape.output_first[shape.users[place]], shape.output_first[shape.users[place] + 1]
-                for other in range(begin, end):
-                    found = shape.storage[other]
-                    if state.is_material[found]:
-                        if found != base:
-                            set_bit(edge, found)
-                    elif not has_bit(inside, found):
-                        set_bit(inside, found)
-                        cost += state.cost[found]
-                        stack[depth] = found
-                        depth += 1
+        row = direction * num_storages + stack[depth]
+        for place in range(shape.link_first[row], shape.link_first[row + 1]):
+            if shape.linked_by[place] >= num_done:
+                break  # not so yet, nor are those after it
+            found = shape.links[place]
+            if state.is_material[found]:
+                if found != base and not state.is_pinned[found]:
+                    set_bit(edge, found)
+            elif not has_bit(inside, found):
+                set_bit(inside, found)
+                cost += state.cost[found]
+                stack[depth] = found
+                depth += 1
     state.inside_cost[direction, base] = cost
+    state.is_stale[direction, base] = 0
 
 
 @njit(cache=True)
@@ -114,11 +103,28 @@ def leave_regions(state: State, storage: int, ring: Ints, found: Ints) -> None:
     for direction in (DOWN, UP):
         # Those above have it below them, and the other way round.
         for one in range(members(state.edge[1 - direction, storage], ring)):
-            absorb(state, direction, ring[one], storage, found)
+            if not state.is_pinned[ring[one]]:
+                absorb(state, direction, ring[one], storage, found)
+                state.is_stale[direction, ring[one]] |= state.is_stale[direction, storage]
+        if state.is_stale[1 - direction, storage]:
+            state.is_stale[direction] = 1  # there may be others that have not been told
     for direction in (DOWN, UP):
         state.inside[direction, storage] = 0
         state.edge[direction, storage] = 0
         state.inside_cost[direction, storage] = 0
+
+
+@njit(cache=True)
+def note_views(shape: Shape, state: State, operator: int) -> None:
+    """An operator makes views of something that was there, of other things as well: neighbourhoods do not hear of that."""
+    for output in range(shape.output_first[operator], shape.output_first[operator + 1]):
+        viewed = shape.storage[output]
+        if shape.root[viewed] == output:
+            continue
+        for place in range(shape.input_first[operator], shape.input_first[operator + 1]):
+            other = shape.storage[shape.inputs[place]]
+            if other != viewed:
+                state.is_stale[UP, viewed] = state.is_stale[DOWN, other] = 1
 
 
 @njit(cache=True)
@@ -128,6 +134,9 @@ def enter_regions(shape: Shape, state: State, storages: Ints, num_storages: int,
     affected = np.zeros((2, words), np.uint64)
     for one in range(num_storages):
         storage = storages[one]
+        if state.accessed[storage] == 0:
+            _enter_first(shape, state, storage, stack)
+            continue
         rebuild(shape, state, DOWN, storage, stack)
         rebuild(shape, state, UP, storage, stack)
         for direction in (DOWN, UP):
@@ -135,63 +144,58 @@ def enter_regions(shape: Shape, state: State, storages: Ints, num_storages: int,
                 affected[direction, word] |= state.edge[1 - direction, storage, word]
     for direction in (DOWN, UP):
         for one in range(members(affected[direction], ring)):
-            rebuild(shape, state, direction, ring[one], stack)
+            if not state.is_pinned[ring[one]]:
+                rebuild(shape, state, direction, ring[one], stack)
+
+
+@njit(cache=True)
+def _enter_first(shape: Shape, state: State, storage: int, stack: Ints) -> None:
+    """Nothing is made of it yet, and what it was made of is in memory: its neighbours have one more at their edges."""
+    row = UP * len(shape.root) + storage
+    for place in range(shape.link_first[row], shape.link_first[row + 1]):
+        if shape.linked_by[place] >= state.count[DONE]:
+            break
+        other = shape.links[place]
+        if state.is_pinned[other]:
+            continue
+        set_bit(state.edge[UP, storage], other)
+        if state.is_stale[DOWN, other] or has_bit(state.inside[DOWN, other], storage):
+            rebuild(shape, state, DOWN, other, stack)
+        else:
+            set_bit(state.edge[DOWN, other], storage)
 
 
 # --- classes -------------------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def find(state: State, node: int) -> int:
+def find(parent: Ints, node: int) -> int:
     """The root of a node; paths are made short."""
     root = node
-    while state.parent[root] != root:
-        root = state.parent[root]
-    while state.parent[node] != root:
-        state.parent[node], node = root, state.parent[node]
+    while parent[root] != root:
+        root = parent[root]
+    while parent[node] != root:
+        parent[node], node = root, parent[node]
     return root
 
 
 @njit(cache=True)
-def evicted_neighbours(shape: Shape, state: State, storage: int, found: Ints) -> int:
-    """Evicted storages next to this one, some more than once; written into `found`, returns how many."""
-    count, num_done = 0, state.count[DONE]
-    for view in range(shape.view_first[storage], shape.view_first[storage + 1]):
-        tensor = shape.views[view]
-        operator = shape.maker[tensor]
-        if operator >= num_done:
-            break
-        for place in range(shape.input_first[operator], shape.input_first[operator + 1]):
-            other = shape.storage[shape.inputs[place]]
-            if not state.is_material[other] and other != storage:
-                found[count] = other
-                count += 1
-        for place in range(shape.user_first[tensor], shape.user_first[tensor + 1]):
-            user = shape.users[place]
-            if user >= num_done:
-                break
-            for output in range(shape.output_first[user], shape.output_first[user + 1]):
-                other = shape.storage[output]
-                if not state.is_material[other] and other != storage:
-                    found[count] = other
-                    count += 1
-    return count
-
-
-@njit(cache=True)
-def leave_classes(shape: Shape, state: State, storage: int, found: Ints) -> bool:
+def leave_classes(shape: Shape, state: State, storage: int) -> bool:
     """A storage has been evicted: its class and those of its evicted neighbours are one. False if there is no room for another node."""
-    node = state.count[NODES]
-    if node >= len(state.parent):
+    node, parent, num_done = state.count[NODES], state.parent, state.count[DONE]
+    if node >= len(parent):
         return False
     state.count[NODES] += 1
-    state.parent[node], state.value[node], state.node[storage] = node, state.cost[storage], node
-    for one in range(evicted_neighbours(shape, state, storage, found)):
-        other = find(state, state.node[found[one]])
-        root = find(state, node)
-        if other != root:
-            state.parent[other] = root
-            state.value[root] += state.value[other]
+    parent[node], state.value[node], state.node[storage] = node, state.cost[storage], node
+    for row in (UP * len(shape.root) + storage, DOWN * len(shape.root) + storage):
+        for place in range(shape.link_first[row], shape.link_first[row + 1]):
+            if shape.linked_by[place] >= num_done:
+                break
+            if not state.is_material[shape.links[place]]:
+                other, root = find(parent, state.node[shape.links[place]]), find(parent, node)
+                if other != root:
+                    parent[other] = root
+                    state.value[root] += state.value[other]
     return True
 
 
@@ -201,23 +205,31 @@ def enter_classes(state: State, storages: Ints, num_storages: int) -> None:
     for one in range(num_storages):
         storage = storages[one]
         if state.node[storage] >= 0:
-            state.value[find(state, state.node[storage])] -= state.cost[storage]
+            state.value[find(state.parent, state.node[storage])] -= state.cost[storage]
             state.node[storage] = -1
 
 
 @njit(cache=True)
-def class_cost(shape: Shape, state: State, storage: int, found: Ints) -> int:
-    """Cost of the classes around a storage, each once."""
-    count, cost, roots = evicted_neighbours(shape, state, storage, found), 0, 0
-    for one in range(count):
-        root = find(state, state.node[found[one]])
-        is_new = True
-        for earlier in range(roots):
-            if found[earlier] == root:
-                is_new = False
+def class_cost(
+    link_first: Ints, links: Ints, linked_by: Ints, is_material: Flags, node: Ints, parent: Ints, value: Ints, num_done: int, storage: int,
+    roots: Ints,
+) -> int:  # fmt: skip
+    """Cost of the classes around a storage, each once. Arrays one by one: numba hands a tuple of many over slowly."""
+    cost, count, num_storages = 0, 0, len(is_material)
+    for row in (UP * num_storages + storage, DOWN * num_storages + storage):
+        for place in range(link_first[row], link_first[row + 1]):
+            if linked_by[place] >= num_done:
                 break
-        if is_new:
-            found[roots] = root
-            roots += 1
-            cost += state.value[root]
+            if is_material[links[place]]:
+                continue
+            root = find(parent, node[links[place]])
+            is_new = True
+            for earlier in range(count):
+                if roots[earlier] == root:
+                    is_new = False
+                    break
+            if is_new:
+                roots[count] = root
+                count += 1
+                cost += value[root]
     return cost

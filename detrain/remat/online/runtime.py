@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from detrain.remat.online.regions import enter_classes, enter_regions, leave_classes, leave_regions
+from detrain.remat.online.regions import enter_classes, enter_regions, leave_classes, leave_regions, note_views
 from detrain.remat.online.scores import ABOVE, CLASSES, NEIGHBOURHOOD, Heuristic, choose
 from detrain.remat.online.state import (
     AGAIN,
@@ -80,7 +80,7 @@ def evict(shape: Shape, state: State, heuristic: Heuristic, storage: int, found:
         state.is_defined[shape.views[view]] = 0
     if heuristic.cost == NEIGHBOURHOOD or heuristic.cost == ABOVE:
         leave_regions(state, storage, ring, found)
-    if heuristic.cost == CLASSES and not leave_classes(shape, state, storage, found):
+    if heuristic.cost == CLASSES and not leave_classes(shape, state, storage):
         return FULL
     return FINE
 
@@ -242,6 +242,8 @@ def introduce(shape: Shape, state: State, heuristic: Heuristic, operator: int) -
                 return FULL
             state.count[NODES] += 1
             state.parent[node], state.value[node], state.node[storage] = node, 0, node
+    if heuristic.cost == NEIGHBOURHOOD or heuristic.cost == ABOVE:
+        note_views(shape, state, operator)
     return FINE
 
 

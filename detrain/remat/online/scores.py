@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from detrain.remat.online.regions import class_cost
-from detrain.remat.online.state import CLOCK, DOWN, LOOKS, UP, Ints, Shape, State
+from detrain.remat.online.state import CLOCK, DONE, DOWN, LOOKS, UP, Ints, Shape, State
 
 #: What stands above the line: nothing, the storage's own cost, that of its evicted neighbourhood too, of the classes around it, of what is
 #: evicted above it. Of the last two there is no score: the least recently used goes, or whichever.
@@ -81,52 +81,76 @@ def divide(above: int, below: int) -> float:
 
 
 @njit(cache=True)
-def score(shape: Shape, state: State, heuristic: Heuristic, storage: int, found: Ints) -> float:
-    """The score of a storage."""
-    state.count[LOOKS] += 1
-    if heuristic.cost == RECENCY:
-        return np.float64(state.accessed[storage])
-    above = 1 if heuristic.cost == ONE else state.cost[storage]
-    if heuristic.cost == NEIGHBOURHOOD:
-        above += state.inside_cost[DOWN, storage] + state.inside_cost[UP, storage]
-    elif heuristic.cost == ABOVE:
-        above += state.inside_cost[UP, storage]
-    elif heuristic.cost == CLASSES:
-        above += class_cost(shape, state, storage, found)
-    below = 1
-    if heuristic.has_size:
-        below *= shape.storage_size[storage]
-    if heuristic.has_staleness:
-        below *= state.count[CLOCK] - state.accessed[storage]
+def score(
+    kind: int, has_size: bool, has_staleness: bool, above: int, size: int, accessed: int, clock: int
+) -> float:  # fmt: skip
+    """The score of a storage, of which `above` stands above the line."""
+    if kind == RECENCY:
+        return np.float64(accessed)
+    below = size if has_size else 1
+    if has_staleness:
+        below *= clock - accessed
     return divide(above, below) if below > 0 else np.inf
 
 
 @njit(cache=True)
 def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int:
-    """What is evicted next, or -1 if nothing can be: of the smallest scores the last in the pool; the first that is 0 at once."""
-    end = len(shape.root)
-    best, best_score = -1, np.inf
-    storage = state.after[end]
-    if heuristic.cost == RANDOM:
-        return choose_any(state, storage, end)
+    """What is evicted next, or -1 if nothing can be: of the smallest scores the last in the pool; the first that is 0 at once.
+
+    Arrays have names of their own here: numba hands a tuple of many over to a function slowly.
+    """
+    after, accessed, costs, inside_cost, sizes = (
+        state.after,
+        state.accessed,
+        state.cost,
+        state.inside_cost,
+        shape.storage_size,
+    )
+    is_material, node, parent, value = state.is_material, state.node, state.parent, state.value
+    kind, has_size, has_staleness = heuristic.cost, heuristic.has_size, heuristic.has_staleness
+    end, clock, num_done = len(shape.root), state.count[CLOCK], state.count[DONE]
+    best, best_score, looks = -1, np.inf, 0
+    storage = after[end]
+    if kind == RANDOM:
+        return choose_any(after, storage, end)
     while storage != end:
-        one = score(shape, state, heuristic, storage, found)
+        looks += 1
+        above = 1 if kind == ONE else costs[storage]
+        if kind == NEIGHBOURHOOD:
+            above += inside_cost[DOWN, storage] + inside_cost[UP, storage]
+        elif kind == ABOVE:
+            above += inside_cost[UP, storage]
+        elif kind == CLASSES:
+            above += class_cost(
+                shape.link_first,
+                shape.links,
+                shape.linked_by,
+                is_material,
+                node,
+                parent,
+                value,
+                num_done,
+                storage,
+                found,
+            )
+        one = score(kind, has_size, has_staleness, above, sizes[storage], accessed[storage], clock)
         if one <= best_score:
             best, best_score = storage, one
         if one == 0:
             break
-        storage = state.after[storage]
+        storage = after[storage]
+    state.count[LOOKS] += looks
     return best
 
 
 @njit(cache=True)
-def choose_any(state: State, first: int, end: int) -> int:
+def choose_any(after: Ints, first: int, end: int) -> int:
     """Any of the pool, by numba's generator; -1 if there is none."""
     count, storage = 0, first
     while storage != end:
         count += 1
-        storage = state.after[storage]
+        storage = after[storage]
     storage = first
     for _ in range(np.random.randint(0, count) if count else 0):
-        storage = state.after[storage]
+        storage = after[storage]
     return storage if count else -1

@@ -39,6 +39,9 @@ class Shape(NamedTuple):
     view_first: Ints  # of a storage
     views: Ints  # tensors, in the order in which they are made
     storage_size: Ints  # bytes
+    link_first: Ints  # of `direction * number of storages + storage`
+    links: Ints  # storages one operator away, each once, by the operator that made it so
+    linked_by: Ints  # that operator
 
 
 class State(NamedTuple):
@@ -59,6 +62,7 @@ class State(NamedTuple):
     inside: Bits  # of a direction and a storage: evicted storages that are reached through evicted ones
     edge: Bits  # the material ones that are met first
     inside_cost: Ints
+    is_stale: Flags  # of a direction and a storage: the neighbourhood may differ from what a search would find
     node: Ints  # of a storage: in the forest of evicted neighbourhoods, or -1
     parent: Ints  # of a node
     value: Ints
@@ -97,6 +101,7 @@ def shape_of(graph: Graph) -> Shape:
     input_first, inputs = _lists([list(operator.inputs) for operator in operators])
     user_first, user = _lists(users)
     view_first, view = _lists(views)
+    link_first, link = _lists(_links(graph, storage, len(roots)))
     sizes = _ints([tensor.size_bytes for tensor in tensors])
     return Shape(
         cost=_ints([operator.cost_ns for operator in operators]),
@@ -105,7 +110,20 @@ def shape_of(graph: Graph) -> Shape:
         output_first=_ints([*(operator.outputs[0] for operator in operators), len(tensors)]),
         maker=_ints([tensor.operator for tensor in tensors]), size=sizes, storage=_ints(storage), root=_ints(roots),
         user_first=user_first, users=user, view_first=view_first, views=view, storage_size=sizes[roots],
+        link_first=link_first, links=link // len(operators), linked_by=link % len(operators),
     )  # fmt: skip
+
+
+def _links(graph: Graph, storage: list[int], num_storages: int) -> list[list[int]]:
+    """What is one operator below each storage, then what is one above, as `storage * number of operators + operator`."""
+    made_by: list[dict[int, int]] = [{} for _ in range(2 * num_storages)]
+    for number, operator in enumerate(graph.operators):
+        above, below = {storage[one] for one in operator.inputs}, {storage[one] for one in operator.outputs}
+        for upper in above:
+            for lower in below - {upper}:
+                made_by[DOWN * num_storages + upper].setdefault(lower, number)
+                made_by[UP * num_storages + lower].setdefault(upper, number)
+    return [[other * len(graph.operators) + number for other, number in one.items()] for one in made_by]
 
 
 def state_of(shape: Shape, *, has_regions: bool, num_nodes: int, trace: int = 0) -> State:
@@ -124,7 +142,7 @@ def state_of(shape: Shape, *, has_regions: bool, num_nodes: int, trace: int = 0)
         cost=np.zeros(num_storages, np.int64), last_operator=np.full(num_storages, -1, np.int64),
         after=ring, before=ring.copy(), is_in_pool=np.zeros(num_storages, np.uint8),
         inside=np.zeros((2, rows, words), np.uint64), edge=np.zeros((2, rows, words), np.uint64),
-        inside_cost=np.zeros((2, num_storages), np.int64),
+        inside_cost=np.zeros((2, num_storages), np.int64), is_stale=np.zeros((2, num_storages), np.uint8),
         node=np.full(num_storages, -1, np.int64), parent=np.zeros(num_nodes, np.int64), value=np.zeros(num_nodes, np.int64),
         stack=np.zeros(num_tensors + 1, np.int64), waiting_first=np.zeros(num_tensors + 2, np.int64),
         waiting=np.zeros(len(shape.inputs) + 1, np.int64), position=np.zeros(num_tensors + 1, np.int64),
