@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -60,3 +60,56 @@ def from_trace(kinds: Iterable[int], targets: Iterable[int], planner: str, budge
     """What a runtime has done."""
     steps = tuple(Step(Action(kind), int(target)) for kind, target in zip(kinds, targets, strict=True))
     return Schedule(steps, planner, budget_bytes)
+
+
+def freeing_early(graph: Graph, operators: Sequence[int], planner: str, budget_bytes: int | None = None) -> Schedule:
+    """Do these operators in this order, and throw each storage away as soon as nothing asks for it before it is made again.
+
+    No other places to throw storages away need less memory. Constants stay. What is there already is not done again.
+    """
+    return Schedule(tuple(_Freeing(graph, operators).steps()), planner, budget_bytes)
+
+
+class _Freeing:
+    """Looks ahead for who asks for a tensor next."""
+
+    def __init__(self, graph: Graph, operators: Sequence[int]) -> None:
+        self._graph, self._operators = graph, operators
+        self._views: dict[int, list[int]] = {}
+        for number, tensor in enumerate(graph.tensors):
+            self._views.setdefault(tensor.base, []).append(number)
+        #: By tensor: places where it is asked for (True) or made, from the last to the first.
+        self._coming: list[list[tuple[int, bool]]] = [[] for _ in graph.tensors]
+        for one in graph.outputs:
+            self._coming[one].append((len(operators), True))
+        for place in reversed(range(len(operators))):
+            operator = graph.operators[operators[place]]
+            for one in operator.outputs:
+                self._coming[one].append((place, False))
+            for one in set(operator.inputs):
+                self._coming[one].append((place, True))
+
+    def steps(self) -> Iterator[Step]:
+        """All steps."""
+        defined: set[int] = set()
+        for place, number in enumerate(self._operators):
+            operator = self._graph.operators[number]
+            if not defined.issuperset(operator.outputs):
+                yield Step(Action.COMPUTE, number)
+                defined.update(operator.outputs)
+            for base in dict.fromkeys(self._graph.tensors[one].base for one in (*operator.inputs, *operator.outputs)):
+                if base in defined and not self._is_asked_for(base, place):
+                    yield Step(Action.FREE, base)
+                    defined.difference_update(self._views[base])
+
+    def _is_asked_for(self, base: int, place: int) -> bool:
+        if self._graph.operators[self._graph.tensors[base].operator].is_constant:
+            return True
+        found = False
+        for view in self._views[base]:
+            coming = self._coming[view]
+            while coming and coming[-1][0] <= place:
+                coming.pop()
+            # A view that an operator asks for and makes again is in the list as asked for first.
+            found |= bool(coming) and coming[-1][1]
+        return found

@@ -1,0 +1,40 @@
+"""The best of what the online policies do, seen from the end: each one's trace is polished, and the quickest is taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from detrain.remat.graph import Graph
+from detrain.remat.online.policy import Runner, parse
+from detrain.remat.planners.plan import Plan, best_of
+from detrain.remat.planners.polish import polish
+from detrain.remat.schedule import Schedule
+
+#: In the order in which they are tried, the most promising first.
+POLICIES = (
+    "dtr:eager", "msps:eager", "dtr-eq:eager", "dtr:banish", "dtr-local:eager", "size:eager", "lru:eager", "e*-size:eager", "eq-size:eager",
+    "local-size:eager", "eq-stale:eager",
+)  # fmt: skip
+#: Runs that take longer than this times the step without a budget are given up.
+_LIMIT = 10.0
+
+
+def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
+    """Raises `NoPlanError` if no policy keeps to the budget."""
+    began_s = time.monotonic()
+    until_s = began_s + time_limit_s
+    return best_of(graph, _polished(graph, budget_bytes), budget_bytes, until_s=until_s, began_s=began_s)
+
+
+def _polished(graph: Graph, budget_bytes: int) -> Iterator[Schedule]:
+    runner = Runner(graph)
+    for name in POLICIES:
+        policy = parse(name)
+        for is_compat in (True, False):
+            result = runner.run(policy, budget_bytes, limit=_LIMIT, is_compat=is_compat, has_schedule=True)
+            if result.status == "ok":
+                yield polish(graph, result.schedule, budget_bytes)[0]
+                break  # where nobody has to give anything up, both do the same
+            if policy.deallocation == "banish":
+                break

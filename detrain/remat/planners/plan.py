@@ -1,0 +1,56 @@
+"""What a planner gives: a schedule, judged by the simulator, and what is known of the best there can be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from detrain.errors import GraphError
+from detrain.remat.graph import Graph
+from detrain.remat.schedule import Schedule
+from detrain.remat.simulator import Outcome, simulate
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule that keeps to its budget."""
+
+    schedule: Schedule
+    outcome: Outcome
+    seconds: float
+    #: No schedule that does the operators for the first time in the program's order takes less; None if nothing is known.
+    bound_ns: int | None = None
+
+    @property
+    def is_optimal(self) -> bool:
+        """True if the bound has been met."""
+        return self.bound_ns is not None and self.outcome.clock_ns <= self.bound_ns
+
+
+class NoPlanError(GraphError):
+    """A planner has found no schedule within the budget."""
+
+
+def best_of(
+    graph: Graph, schedules: Iterable[Schedule], budget_bytes: int, *, until_s: float = float("inf"), began_s: float | None = None
+) -> Plan:  # fmt: skip
+    """The quickest of those that keep to the budget; of equal ones the one that needs the least memory, then the first.
+
+    Looks no further once `time.monotonic()` is past `until_s`. Raises `NoPlanError` if none does.
+    """
+    began_s = time.monotonic() if began_s is None else began_s
+    best: tuple[Schedule, Outcome] | None = None
+    for schedule in schedules:
+        outcome = simulate(graph, schedule, budget_bytes)
+        if not outcome.failure and (best is None or _rank(outcome) < _rank(best[1])):
+            best = schedule, outcome
+        if time.monotonic() > until_s and best is not None:
+            break
+    if best is None:
+        raise NoPlanError(f"no schedule within {budget_bytes:,} bytes has been found")
+    return Plan(*best, time.monotonic() - began_s)
+
+
+def _rank(outcome: Outcome) -> tuple[int, int]:
+    return outcome.clock_ns, outcome.peak_bytes
