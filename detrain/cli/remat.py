@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +15,11 @@ from detrain.errors import UsageError
 if TYPE_CHECKING:
     from detrain.remat.graph import Graph
 
+_Read = TypeVar("_Read")
+_time_limit_option = click.option(
+    "--time-limit", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, metavar="S",
+    help="Seconds after which the best so far is taken.",
+)  # fmt: skip
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -38,10 +44,7 @@ def convert(log: Path, output: Path, whole: bool) -> int:
     from detrain.remat import dtrlog, graphfile
 
     graph = _of_file(log, lambda path: dtrlog.read(path, is_whole=whole))
-    try:
-        graphfile.write(output, graph)
-    except OSError as error:
-        raise UsageError(f"{output} cannot be written: {error}") from None
+    _write(output, lambda path: graphfile.write(path, graph))
     click.echo(
         f"{output}: {len(graph.operators):,} operators, {len(graph.tensors):,} tensors, {graph.cost_ns:,} ns", err=True
     )
@@ -75,6 +78,94 @@ def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Pa
     return 0 if document["status"] == "ok" else 1
 
 
+@remat.command()
+@click.argument("graph", type=_FILE)
+@click.option(
+    "--budget", required=True, metavar="B", help="A share of the peak of keeping everything (0.4), or bytes (4GiB)."
+)
+@click.option("--planner", required=True, metavar="NAME", help="keep-all, chen-sqrt, …, dtr.")
+@click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Where to.")
+@_time_limit_option
+@as_json_option
+def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit: float, as_json: bool) -> int:
+    """Plan a graph's step, or a log's, within a budget. Exit status 1 if the planner finds no schedule that keeps to it."""
+    from detrain.remat import planfile, report
+    from detrain.remat.planners.plan import NoPlanError
+    from detrain.remat.planners.registry import plan as plan_within
+    from detrain.remat.simulator import budget_of
+
+    step = _graph_of(graph)
+    try:
+        found = plan_within(step, budget_of(step, budget), planner, time_limit)
+    except NoPlanError as error:
+        click.echo(f"detrain: {planner}: {error}", err=True)
+        return 1
+    if output is not None:
+        _write(output, lambda path: planfile.write(path, step, found))
+    document = planfile.summary(step, found)
+    click.echo(json.dumps(document) if as_json else report.plan_text(step, found))
+    return 0
+
+
+@remat.command()
+@click.argument("graph", type=_FILE)
+@click.option("--budgets", required=True, metavar="B,B,…", help="Shares of the peak, or bytes.")
+@click.option("--planners", required=True, metavar="NAME,NAME,…", help="As for plan.")
+@click.option(
+    "-o", "output", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="Where to."
+)
+@_time_limit_option
+def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: float) -> int:
+    """Planners over budgets: sweep.csv, and overhead.svg with what is impossible drawn in."""
+    from detrain.remat import report
+    from detrain.remat import sweep as sweeping
+    from detrain.remat.simulator import budget_of
+
+    step = _graph_of(graph)
+    budgets_bytes = [budget_of(step, one) for one in budgets.split(",")]
+    rows = sweeping.sweep(
+        step,
+        budgets_bytes,
+        planners.split(","),
+        time_limit,
+        lambda row: click.echo(report.row_text(step, row), err=True),
+    )
+    _write(output, lambda path: path.mkdir(parents=True, exist_ok=True))
+    _write(output / "sweep.csv", lambda path: sweeping.write_table(path, rows))
+    _write(output / "overhead.svg", lambda path: sweeping.draw(path, step, rows))
+    return 0
+
+
+@remat.command()
+@click.argument("plan", type=_FILE)
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Memory over time, as a picture.",
+)
+def show(plan: Path, output: Path | None) -> int:
+    """What a plan does, judged again; exit status 1 if it cannot be done."""
+    from detrain.remat import picture, planfile, report
+
+    planned = _of_file(plan, planfile.read)
+    text, is_sound = report.planned_text(planned)
+    click.echo(text)
+    if output is not None and is_sound:
+        _write(output, lambda path: picture.draw(path, planned))
+    return 0 if is_sound else 1
+
+
+def _write(path: Path, write: Callable[[Path], None]) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}") from None
+    except ImportError as error:
+        raise UsageError(f'{error.name} is not installed: pip install "detrain[plan]"') from None
+
+
 def _graph_of(path: Path) -> Graph:
     """A graph's document is one JSON object; a log begins with one on a line of its own."""
     from detrain.remat import dtrlog, graphfile
@@ -84,9 +175,8 @@ def _graph_of(path: Path) -> Graph:
     return _of_file(path, dtrlog.read if is_log else graphfile.read)
 
 
-def _of_file(path: Path, read: Any) -> Graph:
+def _of_file(path: Path, read: Callable[[Path], _Read]) -> _Read:
     try:
-        found: Graph = read(path)
+        return read(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
-    return found

@@ -7,9 +7,12 @@ from typing import Any
 
 from detrain.remat.graph import Graph
 from detrain.remat.online.policy import THRASH_LIMIT, Policy, Result, Runner
+from detrain.remat.planfile import Planned
+from detrain.remat.planners.plan import Plan
 from detrain.remat.schedule import Action
 from detrain.remat.simulator import Outcome, budget_of, floor_bytes
 from detrain.remat.simulator import simulate as judge
+from detrain.remat.sweep import Row
 
 #: Where the published simulator gives up at twice the time, because what comes behind is of no use, we go on for longer.
 _LIMIT = 10.0
@@ -69,3 +72,47 @@ def trace_lines(found: Simulation) -> str:
         else f"free {step.target} {graph.tensors[step.target].name}\n"
         for step in found.result.schedule.steps
     )  # fmt: skip
+
+
+def plan_text(graph: Graph, plan: Plan) -> str:
+    """A line or two."""
+    known = ""
+    if plan.is_optimal:
+        known = ", which is optimal"
+    elif plan.bound_ns is not None:
+        known = f" (none is below {plan.bound_ns / max(graph.cost_ns, 1):.4f})"
+    return f"{_outcome_text(plan.schedule.planner, plan.outcome)}{known}; planned in {plan.seconds:.2f} s"
+
+
+def planned_text(planned: Planned) -> tuple[str, bool]:
+    """The same of a file, judged again, and whether it can be done."""
+    outcome = judge(planned.graph, planned.schedule, planned.schedule.budget_bytes)
+    if outcome.failure:
+        return f"the plan cannot be done: step {outcome.failed_at}: {outcome.failure}", False
+    lines = [_outcome_text(planned.schedule.planner, outcome)]
+    often = sorted(
+        range(len(outcome.counts)),
+        key=lambda number: -(outcome.counts[number] - 1) * planned.graph.operators[number].cost_ns,
+    )
+    lines += [
+        f"  {planned.graph.operators[number].name} (operator {number}): {outcome.counts[number]} times, "
+        f"{planned.graph.operators[number].cost_ns:,} ns each"
+        for number in often[:_MOST_OPERATORS] if outcome.counts[number] > 1
+    ]  # fmt: skip
+    return "\n".join(lines), True
+
+
+#: Of those that take most time again, so many are named.
+_MOST_OPERATORS = 10
+
+
+def row_text(graph: Graph, row: Row) -> str:
+    """A line of a sweep."""
+    what = f"{row.planner:12} {row.budget_bytes:>16,} bytes  "
+    if row.overhead is None:
+        return f"{what}none: {row.why}"
+    return f"{what}{row.overhead:.4f}{' optimal' if row.is_optimal else ''}  {row.num_rematerialized:,} of {len(graph.operators):,} again"
+
+
+def _outcome_text(planner: str, outcome: Outcome) -> str:
+    return f"{planner}: overhead {outcome.overhead:.4f}, {outcome.num_again:,} operators done again, peak {outcome.peak_bytes:,} bytes"

@@ -1,0 +1,79 @@
+"""Plans as JSON: one document with the graph in it, versioned, so that it can be judged again and shown alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from detrain.errors import GraphError
+from detrain.remat import graphfile
+from detrain.remat.graph import Graph
+from detrain.remat.planners.plan import Plan
+from detrain.remat.schedule import Action, Schedule, Step
+
+FORMAT = 1
+KIND = "detrain rematerialization plan"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a file holds."""
+
+    graph: Graph
+    schedule: Schedule
+
+
+def write(path: Path, graph: Graph, plan: Plan) -> None:
+    """Raises `OSError`."""
+    document = {
+        "kind": KIND, "format": FORMAT, **summary(graph, plan),
+        "steps": [[step.action.name.lower(), step.target] for step in plan.schedule.steps],
+        "graph": graphfile.encode(graph),
+    }  # fmt: skip
+    path.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def summary(graph: Graph, plan: Plan) -> dict[str, Any]:
+    """What is said of a plan; times in ns, but for the seconds that planning took."""
+    return {
+        "planner": plan.schedule.planner, "budget_bytes": plan.schedule.budget_bytes, "overhead": plan.outcome.overhead,
+        "clock_ns": plan.outcome.clock_ns, "baseline_ns": graph.cost_ns, "peak_bytes": plan.outcome.peak_bytes,
+        "num_rematerialized": plan.outcome.num_again, "is_optimal": plan.is_optimal, "bound_ns": plan.bound_ns,
+        "seconds": round(plan.seconds, 3),
+    }  # fmt: skip
+
+
+def read(path: Path) -> Planned:
+    """Raises `GraphError` for what is no plan, or `OSError`."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise GraphError(f"{path} is no JSON: {error}") from None
+    if type(document) is not dict or document.get("kind") != KIND:
+        raise GraphError(f"{path} is no plan: it does not say that its kind is {KIND!r}")
+    if document.get("format") != FORMAT:
+        raise GraphError(f"{path} has format {document.get('format')!r}; this detrain reads format {FORMAT}")
+    graph = graphfile.decode(document.get("graph"), name=path.stem)
+    steps = document.get("steps")
+    if type(steps) is not list:
+        raise GraphError(f"{path}: steps is no list")
+    budget_bytes = document.get("budget_bytes")
+    return Planned(
+        graph,
+        Schedule(
+            tuple(_step(path, place, one, graph) for place, one in enumerate(steps)), str(document.get("planner", "")),
+            budget_bytes if type(budget_bytes) is int else None,
+        ),
+    )  # fmt: skip
+
+
+def _step(path: Path, place: int, fields: Any, graph: Graph) -> Step:
+    kinds = {"compute": (Action.COMPUTE, len(graph.operators)), "free": (Action.FREE, len(graph.tensors))}
+    if type(fields) is not list or len(fields) != 2 or fields[0] not in kinds or type(fields[1]) is not int:
+        raise GraphError(f"{path}: step {place} is {str(fields)[:60]}, not [compute, operator] or [free, tensor]")
+    action, end = kinds[fields[0]]
+    if not 0 <= fields[1] < end:
+        raise GraphError(f"{path}: step {place} is {fields}, and there are {end} of these")
+    return Step(action, fields[1])

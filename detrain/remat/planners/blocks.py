@@ -1,0 +1,120 @@
+"""A step as a chain of blocks: stretches of the way forward, each with the part of the way back that needs what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from detrain.remat.graph import Graph, Kind
+
+
+@dataclass(frozen=True)
+class Block:
+    """Operators of the program, in its order. What a block hands on is all that later ones ask for going forward."""
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    #: Storages, by their bases, that are there behind its way forward and are asked for by later blocks going forward.
+    boundary: tuple[int, ...]
+
+
+class Chain:
+    """The blocks of a graph, and what of a block has to be done for what."""
+
+    def __init__(self, graph: Graph, most_blocks: int) -> None:
+        self.graph = graph
+        order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
+        self.constants = tuple(one for one in order if graph.operators[one].is_constant)
+        rest = [one for one in order if not graph.operators[one].is_constant]
+        turn = next((place for place, one in enumerate(rest) if graph.operators[one].is_backward), len(rest))
+        self._forward, self._backward = rest[:turn], rest[turn:]
+        self._cuts = self._choose_cuts(most_blocks)
+        self._block_of = {
+            output: number
+            for number, (begin, end) in enumerate(self._stretches())
+            for operator in self._forward[begin:end]
+            for output in graph.operators[operator].outputs
+        }
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """All, in order."""
+        backward = self._backward_parts()
+        return tuple(
+            Block(tuple(self._forward[begin:end]), tuple(backward[number]), self._live[end - 1])
+            for number, (begin, end) in enumerate(self._stretches())
+        )
+
+    def _stretches(self) -> list[tuple[int, int]]:
+        ends = [*self._cuts, len(self._forward)]
+        return list(zip([0, *self._cuts], ends, strict=True))
+
+    @cached_property
+    def _live(self) -> list[tuple[int, ...]]:
+        """By place: storages made up to there going forward that are asked for behind it going forward."""
+        tensors, last = self.graph.tensors, {}
+        made: dict[int, int] = {}
+        for place, number in enumerate(self._forward):
+            operator = self.graph.operators[number]
+            for one in operator.inputs:
+                last[tensors[one].base] = place
+            for one in operator.outputs:
+                made.setdefault(tensors[one].base, place)
+        live: list[tuple[int, ...]] = []
+        there: dict[int, None] = {}
+        made_at: dict[int, list[int]] = {}
+        for base, place in made.items():
+            made_at.setdefault(place, []).append(base)
+        for place in range(len(self._forward)):
+            there.update(dict.fromkeys(one for one in made_at.get(place, []) if last.get(one, -1) > place))
+            there = {one: None for one in there if last[one] > place}
+            live.append(tuple(there))
+        return live
+
+    def _choose_cuts(self, most_blocks: int) -> list[int]:
+        """Places behind which little is handed on, about as far from one another in time."""
+        operators, tensors = self.graph.operators, self.graph.tensors
+        sizes = [sum(tensors[one].size_bytes for one in live) for live in self._live]
+        total_ns = sum(operators[one].cost_ns for one in self._forward)
+        cuts: list[int] = []
+        best: int | None = None
+        spent_ns = stretch_ns = 0
+        for place in range(len(self._forward) - 1):
+            cost_ns = operators[self._forward[place]].cost_ns
+            spent_ns += cost_ns
+            stretch_ns += cost_ns
+            if best is None or sizes[place] <= sizes[best]:
+                best = place
+            if spent_ns * most_blocks >= total_ns * (len(cuts) + 1) and len(cuts) < most_blocks - 1:
+                cuts.append(best + 1)
+                best = None
+        return sorted(set(cuts))
+
+    def _backward_parts(self) -> list[list[int]]:
+        """Each gradient belongs to the block whose inner storages it asks for; one that asks for a boundary only to the block that runs."""
+        parts: list[list[int]] = [[] for _ in self._stretches()]
+        current = len(parts) - 1
+        handed_on = {base for end in self._cuts for base in self._live[end - 1]}
+        for number in self._backward:
+            inner, outer = [], []
+            for one in self.graph.operators[number].inputs:
+                if one in self._block_of:
+                    (outer if self.graph.tensors[one].base in handed_on else inner).append(self._block_of[one])
+            if inner:
+                current = min(current, max(inner))
+            elif outer and current > max(outer) + 1:
+                current = max(outer) + 1
+            parts[current].append(number)
+        return parts
+
+
+def needed_for(graph: Graph, operators: Sequence[int], wanted: set[int]) -> list[int]:
+    """Of these operators, in their order, those that have to be done for these tensors."""
+    found: list[int] = []
+    for number in reversed(operators):
+        operator = graph.operators[number]
+        if not wanted.isdisjoint(operator.outputs):
+            found.append(number)
+            wanted = wanted.difference(operator.outputs).union(operator.inputs)
+    return found[::-1]

@@ -1,0 +1,78 @@
+"""The planners by name. Each is a function of graph, budget in bytes and time limit in seconds that gives a `Plan`."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from detrain.errors import GraphError, UsageError
+from detrain.remat.graph import Graph
+from detrain.remat.planners import chen
+from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.schedule import Schedule, keep_all
+from detrain.remat.simulator import floor_bytes
+
+Planner = Callable[[Graph, int, float], Plan]
+
+#: Planners that take no time, which give schedules to be judged.
+_AT_ONCE: dict[str, Callable[[Graph, int], Iterable[Schedule]]] = {
+    "keep-all": lambda graph, _: [keep_all(graph)],
+    "chen-sqrt": lambda graph, budget_bytes: [chen.sqrt(graph, budget_bytes)],
+    "chen-greedy": chen.greedy,
+}
+#: Those that need numba or scipy: name to module.
+_MODULES = {
+    "griewank": "griewank", "ilp": "ilp", "lp-rounding": "rounding", "rotor": "rotor", "rockmate": "rockmate", "hiremate": "hiremate",
+    "dtr": "dtr",
+}  # fmt: skip
+NAMES = (*_AT_ONCE, *_MODULES)
+
+
+def plan(graph: Graph, budget_bytes: int, planner: str, time_limit_s: float = 60.0) -> Plan:
+    """A schedule within a budget.
+
+    Raises `GraphError` for a budget that nothing can keep to, `NoPlanError` if the planner finds no schedule,
+    `UsageError` if there is no such planner or what it needs is not installed.
+    """
+    if budget_bytes <= 0:
+        raise GraphError(f"a budget is above zero bytes, not {budget_bytes:,}")
+    floor = floor_bytes(graph)
+    if budget_bytes < floor:
+        raise NoPlanError(
+            f"{budget_bytes:,} bytes are less than the floor of {floor:,}: the constants, and the largest operator's inputs and outputs"
+        )
+    if planner in _AT_ONCE:
+        began_s = time.monotonic()
+        schedules = _AT_ONCE[planner](graph, budget_bytes)
+        return best_of(graph, schedules, budget_bytes, until_s=began_s + time_limit_s, began_s=began_s)
+    return _planner(planner)(graph, budget_bytes, time_limit_s)
+
+
+def pareto(
+    graph: Graph, budgets_bytes: Iterable[int], planner: str, time_limit_s: float = 60.0
+) -> Iterator[tuple[int, Plan | NoPlanError]]:
+    """A plan for each budget, from the smallest on. What keeps to a smaller budget keeps to a larger one: so time never rises."""
+    best: Plan | None = None
+    for budget_bytes in sorted(budgets_bytes):
+        found: Plan | NoPlanError
+        try:
+            found = plan(graph, budget_bytes, planner, time_limit_s)
+        except NoPlanError as error:
+            found = error
+        if best is not None and (isinstance(found, NoPlanError) or found.outcome.clock_ns > best.outcome.clock_ns):
+            found = best
+        if isinstance(found, Plan):
+            best = found
+        yield budget_bytes, found
+
+
+def _planner(name: str) -> Planner:
+    if name not in _MODULES:
+        raise UsageError(f"there is no planner {name}: it is one of {', '.join(NAMES)}")
+    try:
+        module = importlib.import_module(f"detrain.remat.planners.{_MODULES[name]}")
+    except ImportError as error:
+        raise UsageError(f'{name} needs {error.name}, which is not installed: pip install "detrain[plan]"') from None
+    found: Planner = module.plan
+    return found

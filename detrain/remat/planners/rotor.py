@@ -1,0 +1,183 @@
+"""The best way through a chain of blocks, by dynamic programming over what is stored.
+
+Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains" (2019): between blocks
+a and b, whose way back is to be done within m bytes, either block a is done so that it is ready for its way back (one
+of its options), or blocks a … j - 1 are done only for what they hand on, which is stored, and done again later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from detrain.remat.graph import Graph
+from detrain.remat.planners.blocks import Chain
+from detrain.remat.planners.options import Measured, Meter
+from detrain.remat.planners.plan import Plan, best_of
+from detrain.remat.planners.polish import polish
+from detrain.remat.schedule import Schedule, freeing_early
+from detrain.remat.simulator import simulate
+
+#: Memory is counted in so many pieces; blocks in a chain at most.
+_SLOTS, MOST_BLOCKS = 400, 64
+#: What the blocks need together is not just the sum of what they need; so schedules for more and for less memory are tried too.
+_SHARES = tuple(round(1.6 - 0.04 * count, 2) for count in range(34))
+
+
+def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
+    """The step cut into a chain of at most `MOST_BLOCKS` blocks. Raises `NoPlanError` if no schedule of the chain keeps to the budget."""
+    began_s = time.monotonic()
+    meter = Meter(Chain(graph, MOST_BLOCKS))
+    blocks = [
+        meter.measured(number, [meter.option(number, meter.asked_by_backward(number))])
+        for number in range(len(meter.chain.blocks))
+    ]
+    return through(meter, blocks, "rotor", budget_bytes, began_s=began_s, until_s=began_s + time_limit_s)
+
+
+def through(
+    meter: Meter, blocks: Sequence[Measured], planner: str, budget_bytes: int, *, began_s: float, until_s: float
+) -> Plan:
+    """The best schedule for blocks with these options; each that keeps to the budget is polished."""
+    return best_of(
+        meter.graph, _polished(meter, blocks, planner, budget_bytes), budget_bytes, until_s=until_s, began_s=began_s
+    )
+
+
+def _polished(meter: Meter, blocks: Sequence[Measured], planner: str, budget_bytes: int) -> Iterator[Schedule]:
+    for order in orders(meter, blocks, budget_bytes):
+        schedule = freeing_early(meter.graph, order, planner, budget_bytes)
+        if not simulate(meter.graph, schedule, budget_bytes).failure:
+            yield polish(meter.graph, schedule, budget_bytes)[0]
+
+
+def orders(meter: Meter, blocks: Sequence[Measured], budget_bytes: int) -> Iterator[list[int]]:
+    """Operators in the order in which they are done, for several amounts of memory."""
+    room = budget_bytes - meter.graph.constant_bytes
+    if room <= 0:
+        return
+    table = _table_of(blocks, room * _SHARES[0])
+    seen: set[tuple[int, ...]] = set()
+    for share in _SHARES:
+        slot = int(_SLOTS * share / _SHARES[0])
+        if not np.isfinite(table.time_ns[0, len(blocks) - 1, slot]):
+            break
+        order = tuple(_Walk(meter, blocks, table).order(slot))
+        if order not in seen:
+            seen.add(order)
+            yield list(order)
+
+
+class _Table(NamedTuple):
+    """By first block, last block and memory in slots."""
+
+    time_ns: Any
+    #: Below 0: option -1 - choice of the first block. Above: the block up to which they are done for what they hand on.
+    choice: Any
+    boundary_slots: Any
+    saved_slots: Any  # by block and option
+
+
+def _table_of(blocks: Sequence[Measured], memory_bytes: float) -> _Table:
+    slot_bytes = memory_bytes / _SLOTS
+    most = max(len(one.options) for one in blocks)
+
+    def of_options(field: str) -> Any:
+        return np.array(
+            [
+                [*(float(getattr(option, field)) for option in one.options), *[np.inf] * (most - len(one.options))]
+                for one in blocks
+            ]
+        )
+
+    boundary = np.array([one.boundary_bytes for one in blocks], np.float64)
+    saved = of_options("saved_bytes")
+    boundary_slots = np.ceil(boundary / slot_bytes).astype(np.int64)
+    saved_slots = (
+        np.where(np.isfinite(saved), np.ceil(saved / slot_bytes), _SLOTS + 1).clip(max=_SLOTS + 1).astype(np.int64)
+    )
+    light = np.array([[one.light_ns, one.light_peak_bytes] for one in blocks], np.float64)
+    output = np.array([one.output_bytes for one in blocks], np.float64)
+    gradient = np.array([one.gradient_bytes for one in blocks], np.float64)
+    time_ns, choice = _solve(
+        slot_bytes, boundary, boundary_slots, saved_slots, light, output, gradient, of_options("forward_ns") + of_options("backward_ns"),
+        of_options("alone_ns") + of_options("backward_ns"), of_options("forward_peak_bytes"), of_options("backward_peak_bytes"),
+    )  # fmt: skip
+    return _Table(time_ns, choice, boundary_slots, saved_slots)
+
+
+@njit(cache=True)
+def _solve(
+    slot_bytes: float, boundary: Any, boundary_slots: Any, saved_slots: Any, light: Any, output: Any, gradient: Any, times_ns: Any,
+    alone_ns: Any, forward_peaks: Any, backward_peaks: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    num_blocks, num_options = times_ns.shape
+    slots = _SLOTS + 1
+    best = np.full((num_blocks, num_blocks, slots), np.inf)
+    choice = np.zeros((num_blocks, num_blocks, slots), np.int64)
+    for length in range(num_blocks):
+        for first in range(num_blocks - length):
+            last = first + length
+            waiting = output[last] + gradient[last]
+            for option in range(num_options):
+                needed = max(forward_peaks[first, option] + waiting, backward_peaks[first, option] + output[first])
+                for slot in range(slots):
+                    if needed > slot * slot_bytes:
+                        continue
+                    found = alone_ns[first, option]
+                    if length:
+                        left = slot - saved_slots[first, option]
+                        found = times_ns[first, option] + (best[first + 1, last, left] if left >= 0 else np.inf)
+                    if found < best[first, last, slot]:
+                        best[first, last, slot], choice[first, last, slot] = found, -1 - option
+            again_ns, peak = 0.0, 0.0
+            for middle in range(first + 1, last + 1):
+                before = boundary[middle - 2] if middle - 1 > first else 0.0
+                again_ns += light[middle - 1, 0]
+                peak = max(peak, light[middle - 1, 1] + before + waiting)
+                for slot in range(boundary_slots[middle - 1], slots):
+                    if peak > slot * slot_bytes:
+                        continue
+                    found = (
+                        again_ns + best[middle, last, slot - boundary_slots[middle - 1]] + best[first, middle - 1, slot]
+                    )
+                    if found < best[first, last, slot]:
+                        best[first, last, slot], choice[first, last, slot] = found, middle
+    return best, choice
+
+
+class _Walk:
+    """Follows a table's choices."""
+
+    def __init__(self, meter: Meter, blocks: Sequence[Measured], table: _Table) -> None:
+        self._meter, self._blocks, self._table = meter, blocks, table
+        self._visited: set[int] = set()
+
+    def order(self, slot: int) -> list[int]:
+        """Everything, constants first."""
+        return [*self._meter.chain.constants, *self._between(0, len(self._blocks) - 1, slot)]
+
+    def _between(self, first: int, last: int, slot: int) -> Iterator[int]:
+        choice = int(self._table.choice[first, last, slot])
+        if choice > 0:
+            for number in range(first, choice):
+                yield from self._forward(number, self._blocks[number].light)
+            yield from self._between(choice, last, slot - int(self._table.boundary_slots[choice - 1]))
+            yield from self._between(first, choice - 1, slot)
+            return
+        option = self._blocks[first].options[-1 - choice]
+        yield from self._forward(first, option.forward if first < last else option.alone)
+        if first < last:
+            yield from self._between(first + 1, last, slot - int(self._table.saved_slots[first, -1 - choice]))
+        yield from option.backward
+
+    def _forward(self, number: int, operators: Sequence[int]) -> Sequence[int]:
+        """The first time all of a block is done, also what nobody asks for."""
+        if number in self._visited:
+            return operators
+        self._visited.add(number)
+        return self._blocks[number].block.forward
