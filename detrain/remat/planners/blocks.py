@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -109,12 +109,13 @@ class Chain:
         return parts
 
 
-def needed_for(graph: Graph, operators: Sequence[int], wanted: set[int]) -> list[int]:
-    """Of these operators, in their order, those that have to be done for these tensors."""
+def needed_for(graph: Graph, operators: Sequence[int], wanted: Set[int], there: Set[int] = frozenset()) -> list[int]:
+    """Of these operators, in their order, those that have to be done for these tensors when others are `there`."""
     found: list[int] = []
+    wanted = wanted - there
     for number in reversed(operators):
         operator = graph.operators[number]
         if not wanted.isdisjoint(operator.outputs):
             found.append(number)
-            wanted = wanted.difference(operator.outputs).union(operator.inputs)
+            wanted = (wanted - set(operator.outputs)) | (set(operator.inputs) - there)
     return found[::-1]

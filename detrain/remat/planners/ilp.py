@@ -36,7 +36,7 @@ def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0, num_passes
         )
     for margin in (0.0, 2 * _TOLERANCE):
         program = program_of(graph, max(math.floor(budget_bytes * (1 - margin)), 1), num_passes or _passes(graph))
-        x, bound = _solve(program, time_limit_s - (time.monotonic() - began_s))
+        x, bound = solve(program, time_limit_s - (time.monotonic() - began_s))
         schedule = freeing_early(graph, operators_of(program, x), "ilp", budget_bytes)
         outcome = simulate(graph, schedule, budget_bytes)
         if not outcome.failure:
@@ -52,8 +52,8 @@ def _passes(graph: Graph) -> int:
     return 2 if len(graph.operators) <= _FEW_OPERATORS else 1
 
 
-def _solve(program: Program, time_limit_s: float) -> tuple[np.ndarray, float]:
-    """Values of the variables, and what no solution goes below."""
+def solve(program: Program, time_limit_s: float) -> tuple[np.ndarray, float]:
+    """Values of the variables, and what no solution goes below. Raises `NoPlanError`."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     is_whole = np.zeros(len(program.cost))

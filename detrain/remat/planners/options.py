@@ -77,17 +77,68 @@ class Meter:
         made = {output for one in block.forward for output in self.graph.operators[one].outputs}
         return {one for operator in block.backward for one in self.graph.operators[operator].inputs if one in made}
 
+    def asked_by_others(self, number: int) -> set[int]:
+        """Tensors that other blocks ask for, and outputs of the step."""
+        asked = set(self.graph.outputs) | self._asked_forward[number]
+        for other, block in enumerate(self.chain.blocks):
+            if other != number:
+                asked.update(one for operator in block.backward for one in self.graph.operators[operator].inputs)
+        return asked
+
     def light(self, number: int) -> tuple[int, ...]:
         """What of a block has to be done for what it hands on."""
         return tuple(needed_for(self.graph, self.chain.blocks[number].forward, set(self._asked_forward[number])))
 
-    def option(self, number: int, kept: Set[int], again: Sequence[int] = ()) -> Option:
-        """To keep these tensors of those that the way back asks for, and to do these operators again there before all else."""
+    def dropping(self, number: int, most: int) -> list[Option]:
+        """Options that keep less and less: what is made again soonest for its memory goes first."""
+        kept = self.asked_by_backward(number)
+        handed = self.handed_to(number) | set(self.chain.blocks[number].boundary)
+        steps = [kept]
+        while True:
+            rest = [
+                one for one in sorted(kept) if self._tensors[one].base not in handed and self._tensors[one].size_bytes
+            ]
+            if not rest:
+                break
+            gone = min(rest, key=lambda one: self._price(number, one, kept))
+            kept = {one for one in kept if self._tensors[one].base != gone}
+            steps.append(kept)
+        chosen = (
+            steps if len(steps) <= most else [steps[place * (len(steps) - 1) // (most - 1)] for place in range(most)]
+        )
+        return [self.option(number, one, self.backward_making(number, one)) for one in chosen]
+
+    def _price(self, number: int, tensor: int, kept: Set[int]) -> float:
+        """Of making a tensor again when others are kept: ns for a byte."""
+        there = self._found(number) | (kept - {tensor})
+        again = needed_for(self.graph, self.chain.blocks[number].forward, {tensor}, there)
+        return self.time_ns(again) / self._tensors[tensor].size_bytes
+
+    def _found(self, number: int) -> set[int]:
+        """Tensors that a block finds."""
+        handed = self.handed_to(number)
+        return {one for one, tensor in enumerate(self._tensors) if tensor.base in handed}
+
+    def backward_making(self, number: int, kept: Set[int]) -> tuple[int, ...]:
+        """The way back of a block, and before each operator what has to be made again for it."""
+        block, found = self.chain.blocks[number], list[int]()
+        there = self._found(number) | kept
+        made = {output for one in block.forward for output in self.graph.operators[one].outputs}
+        for operator in block.backward:
+            again = needed_for(
+                self.graph, block.forward, made.intersection(self.graph.operators[operator].inputs), there
+            )
+            found += [*again, operator]
+            there.update(output for one in again for output in self.graph.operators[one].outputs)
+        return tuple(found)
+
+    def option(self, number: int, kept: Set[int], backward: Sequence[int] | None = None) -> Option:
+        """To keep these tensors of those that the way back asks for, which makes the others again."""
         block = self.chain.blocks[number]
         handed, gradients = self.handed_to(number), self._gradients_into(number)
         forward = tuple(needed_for(self.graph, block.forward, {*self._asked_forward[number], *kept}))
         alone = tuple(needed_for(self.graph, block.forward, set(kept)))
-        backward = (*again, *block.backward)
+        backward = tuple(block.backward if backward is None else backward)
         saved = {self._tensors[one].base for one in kept}.union(self._handed[number + 1]) - handed
         return Option(
             forward, alone, backward, self.time_ns(forward), self.time_ns(alone), self.time_ns(backward), self.bytes_of(saved),
@@ -119,29 +170,31 @@ class Meter:
 
         Outputs of the step stay as well.
         """
-        last = {
-            self._tensors[one].base: place
-            for place, number in enumerate(operators)
-            for one in self.graph.operators[number].inputs
-        }
+        asked = self._asked_behind(operators, kept)
         now = set(there) - self._constant
-        used = self.bytes_of(now)
-        peak, handed = used, self.bytes_of(there & kept)
+        used = peak = self.bytes_of(now)
         for place, number in enumerate(operators):
             operator = self.graph.operators[number]
             made = {self._tensors[one].base for one in operator.outputs} - now - self._constant
             used += self.bytes_of(made)
             peak = max(peak, used)
             now |= made
-            touched = {self._tensors[one].base for one in (*operator.inputs, *operator.outputs)}
-            over = {
-                one
-                for one in touched & now
-                if last.get(one, -1) <= place and one not in kept and one not in self._outputs
-            }
+            over = (now & {self._tensors[one].base for one in (*operator.inputs, *operator.outputs)}) - asked[place]
             used -= self.bytes_of(over)
             now -= over
-        return peak - handed
+        return peak - self.bytes_of(there & kept)
+
+    def _asked_behind(self, operators: Sequence[int], kept: Set[int]) -> list[set[int]]:
+        """By place: of the storages that its operator touches, those that are asked for before they are made again."""
+        asked, found = set(kept) | self._outputs, []
+        for number in reversed(operators):
+            operator = self.graph.operators[number]
+            inputs = {self._tensors[one].base for one in operator.inputs}
+            made = {self._tensors[one].base for one in operator.outputs if self._tensors[one].base == one}
+            found.append(asked & (inputs | made))
+            asked -= made - self._outputs
+            asked |= inputs
+        return found[::-1]
 
     def _gradients_into(self, number: int) -> set[int]:
         """Storages that ways back of later blocks make and that of this one or an earlier one asks for."""

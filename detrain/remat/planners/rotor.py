@@ -22,33 +22,32 @@ from detrain.remat.planners.polish import polish
 from detrain.remat.schedule import Schedule, freeing_early
 from detrain.remat.simulator import simulate
 
-#: Memory is counted in so many pieces; blocks in a chain at most.
-_SLOTS, MOST_BLOCKS = 400, 64
+#: Memory is counted in so many pieces.
+_SLOTS = 400
+#: Chains that are tried: of so many blocks at most.
+MOST_BLOCKS = (64, 24)
 #: What the blocks need together is not just the sum of what they need; so schedules for more and for less memory are tried too.
 _SHARES = tuple(round(1.6 - 0.04 * count, 2) for count in range(34))
 
 
 def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
-    """The step cut into a chain of at most `MOST_BLOCKS` blocks. Raises `NoPlanError` if no schedule of the chain keeps to the budget."""
+    """The best over chains of at most `MOST_BLOCKS` blocks. Raises `NoPlanError` if no schedule of a chain keeps to the budget."""
+
+    def through_chains() -> Iterator[Schedule]:
+        for most_blocks in MOST_BLOCKS:
+            meter = Meter(Chain(graph, most_blocks))
+            blocks = [
+                meter.measured(number, [meter.option(number, meter.asked_by_backward(number))])
+                for number in range(len(meter.chain.blocks))
+            ]
+            yield from schedules(meter, blocks, "rotor", budget_bytes)
+
     began_s = time.monotonic()
-    meter = Meter(Chain(graph, MOST_BLOCKS))
-    blocks = [
-        meter.measured(number, [meter.option(number, meter.asked_by_backward(number))])
-        for number in range(len(meter.chain.blocks))
-    ]
-    return through(meter, blocks, "rotor", budget_bytes, began_s=began_s, until_s=began_s + time_limit_s)
+    return best_of(graph, through_chains(), budget_bytes, until_s=began_s + time_limit_s, began_s=began_s)
 
 
-def through(
-    meter: Meter, blocks: Sequence[Measured], planner: str, budget_bytes: int, *, began_s: float, until_s: float
-) -> Plan:
-    """The best schedule for blocks with these options; each that keeps to the budget is polished."""
-    return best_of(
-        meter.graph, _polished(meter, blocks, planner, budget_bytes), budget_bytes, until_s=until_s, began_s=began_s
-    )
-
-
-def _polished(meter: Meter, blocks: Sequence[Measured], planner: str, budget_bytes: int) -> Iterator[Schedule]:
+def schedules(meter: Meter, blocks: Sequence[Measured], planner: str, budget_bytes: int) -> Iterator[Schedule]:
+    """Through blocks with these options; each that keeps to the budget, polished."""
     for order in orders(meter, blocks, budget_bytes):
         schedule = freeing_early(meter.graph, order, planner, budget_bytes)
         if not simulate(meter.graph, schedule, budget_bytes).failure:

@@ -39,16 +39,26 @@ class Program:
     alive: dict[tuple[int, int, int], int]
 
 
-def program_of(graph: Graph, budget_bytes: int, num_passes: int = 1) -> Program:
+@dataclass(frozen=True)
+class Turn:
+    """Where a part of a step waits for the rest: behind this stage these tensors are there, and no more than this in all."""
+
+    stage: int
+    there: frozenset[int]
+    most_bytes: int
+
+
+def program_of(graph: Graph, budget_bytes: int, num_passes: int = 1, turn: Turn | None = None) -> Program:
     """All stages. Memory is counted in shares of the budget."""
-    return _Builder(graph, budget_bytes, num_passes).build()
+    return _Builder(graph, budget_bytes, num_passes, turn).build()
 
 
-def operators_of(program: Program, x: Numbers) -> list[int]:
-    """What a solution does, in order. Where it is whole only in `again`, what is alive follows from that."""
+def operators_of(program: Program, x: Numbers, begin: int = 0) -> list[int]:
+    """What a solution does, in order, from a stage on. Where it is whole only in `again`, what is alive follows from that."""
     return [
         number
         for stage, operators in enumerate(program.stages)
+        if stage >= begin
         for step, number in enumerate(operators)
         if (variable := program.again.get((stage, step))) is None or x[variable] > _HALF
     ]
@@ -60,8 +70,8 @@ _HALF = 0.5
 class _Builder:
     """Collects variables and rows."""
 
-    def __init__(self, graph: Graph, budget_bytes: int, num_passes: int) -> None:
-        self._graph, self._budget = graph, float(budget_bytes)
+    def __init__(self, graph: Graph, budget_bytes: int, num_passes: int, turn: Turn | None) -> None:
+        self._graph, self._budget, self._turn = graph, float(budget_bytes), turn
         order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
         again = [number for number in order if not graph.operators[number].is_constant]
         place = {number: count for count, number in enumerate(again)}
@@ -92,6 +102,8 @@ class _Builder:
         for stage, operators in enumerate(self._stages):
             for step, number in enumerate(operators):
                 self._add_step(stage, step, number)
+        if self._turn is not None:
+            self._add_turn(self._turn)
         shape = (len(self._limits), len(self._cost))
         rows, columns, values = self._entries
         return Program(
@@ -117,7 +129,9 @@ class _Builder:
         for (stage, step, tensor), variable in self._alive.items():
             is_constant = self._graph.operators[self._graph.tensors[tensor].operator].is_constant
             is_end = stage == end and step == len(self._stages[end]) - 1
-            least[variable] = is_constant or (is_end and tensor in self._graph.outputs)
+            is_turn = self._turn is not None and stage == self._turn.stage and step == len(self._stages[stage]) - 1
+            is_there = is_turn and self._turn is not None and tensor in self._turn.there
+            least[variable] = is_constant or is_there or (is_end and tensor in self._graph.outputs)
         return least
 
     def _row(self, entries: list[tuple[int, float]], limit: float) -> None:
@@ -128,6 +142,15 @@ class _Builder:
             self._entries[1].append(variable)
             self._entries[2].append(factor)
         self._limits.append(limit)
+
+    def _add_turn(self, turn: Turn) -> None:
+        tensors, last = self._graph.tensors, len(self._stages[turn.stage]) - 1
+        there = [
+            (self._alive[turn.stage, last, one], tensors[one].size_bytes / self._budget)
+            for one in self._made[turn.stage]
+            if tensors[one].size_bytes
+        ]
+        self._row(there, turn.most_bytes / self._budget)
 
     def _before(self, stage: int, step: int, tensor: int) -> int | None:
         """Whether a tensor is in memory when a step begins; None if it cannot be."""
