@@ -4,11 +4,15 @@ import random
 
 import pytest
 
+pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
 pytest.importorskip("scipy", reason='planners solve programs with scipy: pip install "detrain[plan]"')
 
+from detrain.errors import GraphError, UsageError
 from detrain.remat import builders
 from detrain.remat.planners import ilp, rounding
-from detrain.remat.planners.plan import NoPlanError
+from detrain.remat.planners.plan import NoPlanError, Plan
+from detrain.remat.planners.polish import polish
+from detrain.remat.planners.registry import NAMES, pareto, plan
 from detrain.remat.schedule import freeing_early, keep_all
 from detrain.remat.simulator import floor_bytes, peak_bytes, simulate
 
@@ -59,3 +63,99 @@ def test_throwing_away_early_takes_the_least_memory_of_an_order(seed):
     assert outcome.failure == ""
     assert outcome.peak_bytes <= simulate(graph, kept).peak_bytes
     assert outcome.clock_ns == graph.cost_ns
+
+
+#: Those that any step can be given to; the program of `ilp` is for small ones.
+QUICK = [name for name in NAMES if name != "hiremate"]
+
+
+def check_all(graph, budget_bytes, names, least=None):
+    """Every planner's schedule keeps to the budget, and none is below the optimum."""
+    for name in names:
+        cost = cost_of(lambda graph, budget_bytes, name=name: plan(graph, budget_bytes, name, 20), graph, budget_bytes)
+        assert cost is None or least is None or cost >= least, name
+        assert cost is None or cost >= graph.cost_ns, name
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_planner_keeps_to_the_budget(seed):
+    graph, rng = training_graph(seed), random.Random(seed)
+    budget_bytes = rng.randrange(floor_bytes(graph), peak_bytes(graph) + 2)
+    check_all(graph, budget_bytes, QUICK if seed % 8 else NAMES, cost_of(ilp.plan, graph, budget_bytes))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(20))
+def test_every_planner_keeps_to_the_budget_on_a_thousand_steps(part, note_count):
+    for seed in range(1000 + part * 50, 1050 + part * 50):
+        graph, rng = training_graph(seed), random.Random(seed)
+        check_all(graph, rng.randrange(floor_bytes(graph), peak_bytes(graph) + 2), NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("hiremate", "lp-rounding")])
+def test_more_memory_never_takes_more_time(name):
+    graph = builders.residual(3)
+    budgets = [int(peak_bytes(graph) * share) for share in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)]
+    times = [found.outcome.clock_ns for _, found in pareto(graph, budgets, name, 20) if isinstance(found, Plan)]
+    assert times
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == graph.cost_ns or name == "chen-sqrt"  # which knows no budget
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_polishing_never_makes_a_schedule_slower_or_larger_than_the_budget(seed):
+    graph = training_graph(seed)
+    order = [step.target for step in keep_all(graph).steps if step.action == 0]
+    twice = [one for one in order if not graph.operators[one].is_backward]
+    twice += [one for one in order if not graph.operators[one].is_constant]
+    schedule = freeing_early(graph, twice, "twice")
+    before = simulate(graph, schedule)
+    assert before.failure == ""
+    polished, outcome = polish(graph, schedule, before.peak_bytes)
+    assert outcome == simulate(graph, polished, before.peak_bytes)
+    assert outcome.failure == ""
+    assert outcome.clock_ns <= before.clock_ns
+
+
+def test_with_room_for_everything_polishing_leaves_nothing_done_twice():
+    graph = builders.chain(6)
+    order = [step.target for step in keep_all(graph).steps if step.action == 0]
+    forward = [one for one in order if not graph.operators[one].is_backward]
+    again = [one for one in forward if not graph.operators[one].is_constant]
+    backward = [one for one in order if graph.operators[one].is_backward]
+    _, outcome = polish(graph, freeing_early(graph, [*forward, *again, *backward], "twice"), 10**9)
+    assert outcome.clock_ns == graph.cost_ns
+
+
+@pytest.mark.parametrize("name", ["ilp", "rotor", "dtr", "griewank"])
+def test_linear_nets_are_planned_as_well_as_can_be(name):
+    """Half of the memory is enough if half of the layers are done twice; less than √n layers of memory is not tried."""
+    graph = builders.linear(12)
+    least = cost_of(ilp.plan, graph, 7)
+    found = cost_of(lambda graph, budget_bytes: plan(graph, budget_bytes, name, 30), graph, 7)
+    assert found == least if name != "griewank" else found >= least
+
+
+@pytest.mark.parametrize(
+    ("budget_bytes", "name", "error", "said"),
+    [
+        (0, "dtr", GraphError, "a budget is above zero bytes, not 0"), (-5, "ilp", GraphError, "a budget is above zero bytes, not -5"),
+        (1, "rotor", NoPlanError, "1 bytes are less than the floor of 3: the constants, and the largest operator"),
+        (9, "best", UsageError, "there is no planner best: it is one of keep-all, chen-sqrt"),
+        (9, "keep-all", NoPlanError, "no schedule within 9 bytes has been found"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_is_refused(budget_bytes, name, error, said):
+    with pytest.raises(error, match=said):
+        plan(builders.linear(24), budget_bytes, name)
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch):
+    import detrain.remat.planners.registry as registry
+
+    def fail(name):
+        raise ImportError(name="numba")
+
+    monkeypatch.setattr(registry.importlib, "import_module", fail)
+    with pytest.raises(UsageError, match=r'rotor needs numba, which is not installed: pip install "detrain\[plan\]"'):
+        plan(builders.linear(24), 20, "rotor")

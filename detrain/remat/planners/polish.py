@@ -22,7 +22,7 @@ def polish(graph: Graph, schedule: Schedule, budget_bytes: int) -> tuple[Schedul
     best, outcome = schedule, simulate(graph, schedule, budget_bytes)
     order = [step.target for step in schedule.steps if step.action == Action.COMPUTE]
     while not outcome.failure:
-        order = _without_useless(graph, order)
+        order = without_useless(graph, order)
         found = freeing_early(graph, order, schedule.planner, schedule.budget_bytes)
         new = simulate(graph, found, budget_bytes)
         if new.failure or (new.clock_ns >= outcome.clock_ns and best is not schedule):
@@ -33,7 +33,7 @@ def polish(graph: Graph, schedule: Schedule, budget_bytes: int) -> tuple[Schedul
     return best, outcome
 
 
-def _without_useless(graph: Graph, order: Sequence[int]) -> list[int]:
+def without_useless(graph: Graph, order: Sequence[int]) -> list[int]:
     """Nothing is done again that nobody asks for before it is made once more."""
     asked, left = set(graph.outputs), []
     first = {number: place for place, number in reversed(list(enumerate(order)))}
