@@ -94,11 +94,15 @@ class _Network:
         cost_ns: int,
         inputs: list[str],
         constants: list[int],
-        **flags: bool,
+        *,
+        is_backward: bool = False,
+        is_random: bool = False,
     ) -> None:
         def call() -> None:
             numbers = [*(self._number[one] for one in inputs), *constants]
-            (self._number[name],) = self._made.compute(operator, cost_ns, numbers, [(name, size_bytes, -1)], **flags)
+            (self._number[name],) = self._made.compute(
+                operator, cost_ns, numbers, [(name, size_bytes, -1)], is_backward=is_backward, is_random=is_random
+            )
 
         # What is made and never used goes at once, too.
         self._calls.append((call, [*inputs, name]))

@@ -119,7 +119,7 @@ class _Decoder:
         if type(one) is not dict or type(one.get("name")) is not str:
             raise GraphError(f"{where} has no name")
         cost_ns, inputs, outputs = one.get("cost_ns"), one.get("inputs"), one.get("outputs")
-        if type(cost_ns) is not int or not _are_ints(inputs) or type(outputs) is not list:
+        if type(cost_ns) is not int or type(inputs) is not list or not _are_ints(inputs) or type(outputs) is not list:
             raise GraphError(
                 f"{where} ({one['name']}): cost_ns, inputs or outputs is missing, or not what it should be"
             )

@@ -110,7 +110,7 @@ def _reach(shape: Shape, state: State, links: Links, base: int, is_up: bool) -> 
         storage = links.stack[depth]
         for view in range(shape.view_first[storage], shape.view_first[storage + 1]):
             tensor = shape.views[view]
-            if shape.maker[tensor] >= state.count[DONE]:
+            if shape.maker[tensor] >= state.counters[DONE]:
                 break
             first = links.parent_first[tensor] if is_up else links.child_first[tensor]
             count = links.num_parents[tensor] if is_up else links.num_children[tensor]
@@ -126,7 +126,7 @@ def _reach(shape: Shape, state: State, links: Links, base: int, is_up: bool) -> 
 @njit(cache=True)
 def _score(shape: Shape, state: State, links: Links, heuristic: Heuristic, storage: int) -> float:
     """With the neighbourhood as old as what in it was used last."""
-    state.count[LOOKS] += 1
+    state.counters[LOOKS] += 1
     above, accessed = 1 if heuristic.cost == ONE else state.cost[storage], state.accessed[storage]
     if heuristic.cost == NEIGHBOURHOOD:
         links.reached[0] = 0
@@ -139,7 +139,7 @@ def _score(shape: Shape, state: State, links: Links, heuristic: Heuristic, stora
                         above += state.cost[one]
                         accessed = max(accessed, state.accessed[one])
     return score(
-        heuristic.cost, heuristic.has_size, heuristic.has_staleness, above, shape.storage_size[storage], accessed, state.count[CLOCK]
+        heuristic.cost, heuristic.has_size, heuristic.has_staleness, above, shape.storage_size[storage], accessed, state.counters[CLOCK]
     )  # fmt: skip
 
 
@@ -163,12 +163,12 @@ def _choose(shape: Shape, state: State, links: Links, heuristic: Heuristic) -> i
 def _evict(shape: Shape, state: State, links: Links, storage: int) -> None:
     note(state, 1, shape.root[storage])
     state.is_material[storage] = 0
-    state.count[USED] -= shape.storage_size[storage]
-    state.count[EVICTIONS] += 1
+    state.counters[USED] -= shape.storage_size[storage]
+    state.counters[EVICTIONS] += 1
     leave_pool(state, storage)
     for view in range(shape.view_first[storage], shape.view_first[storage + 1]):
         tensor = shape.views[view]
-        if shape.maker[tensor] >= state.count[DONE]:
+        if shape.maker[tensor] >= state.counters[DONE]:
             break
         state.is_defined[tensor] = 0
         for place in range(links.parent_first[tensor], links.parent_first[tensor] + links.num_parents[tensor]):
@@ -197,7 +197,7 @@ def _banish(shape: Shape, state: State, links: Links, storage: int) -> None:
         _evict(shape, state, links, storage)
     for view in range(shape.view_first[storage], shape.view_first[storage + 1]):
         tensor = shape.views[view]
-        if shape.maker[tensor] >= state.count[DONE]:
+        if shape.maker[tensor] >= state.counters[DONE]:
             break
         first = links.parent_first[tensor]
         for place in range(first, first + links.num_parents[tensor]):
@@ -220,7 +220,7 @@ def _prepare(shape: Shape, state: State, links: Links, tensor: int, depth: int) 
     for place in range(first, first + links.num_parents[tensor]):
         storage = shape.storage[links.parents[place]]
         if state.references[storage] > 0:
-            state.accessed[storage] = state.count[CLOCK]
+            state.accessed[storage] = state.counters[CLOCK]
     for place in range(first, first + links.num_parents[tensor]):
         parent = links.parents[place]
         if state.is_defined[parent]:
@@ -258,9 +258,9 @@ def _compute(shape: Shape, state: State, tensor: int) -> int:
     """Do the operator of a tensor; returns which of its outputs had been there, by bits."""
     operator, was_defined = shape.maker[tensor], 0
     note(state, 0, operator)
-    state.count[CLOCK] += shape.cost[operator]
-    state.count[USED] += shape.total[operator]
-    state.count[PEAK] = max(state.count[PEAK], state.count[USED])
+    state.counters[CLOCK] += shape.cost[operator]
+    state.counters[USED] += shape.total[operator]
+    state.counters[PEAK] = max(state.counters[PEAK], state.counters[USED])
     first, last = shape.output_first[operator], shape.output_first[operator + 1]
     fresh = np.zeros(last - first, np.int64)
     num_fresh = 0
@@ -272,7 +272,7 @@ def _compute(shape: Shape, state: State, tensor: int) -> int:
     for output in range(first, last):
         if state.is_defined[output]:
             was_defined |= 1 << (output - first)
-            state.count[USED] -= shape.size[output]
+            state.counters[USED] -= shape.size[output]
         else:
             state.is_material[shape.storage[output]] = 1
             state.is_defined[output] = 1
@@ -300,21 +300,21 @@ def _materialize(
             continue
         one = state.stack[depth]
         operator = shape.maker[one]
-        while state.count[USED] + shape.total[operator] > budget:
+        while state.counters[USED] + shape.total[operator] > budget:
             storage = _choose(shape, state, links, heuristic)
             if storage < 0:
                 return OUT_OF_MEMORY
             _evict(shape, state, links, storage)
         was_defined = _compute(shape, state, one)
         if depth or is_again:
-            state.count[AGAIN] += shape.cost[operator]
-            state.count[NUM_AGAIN] += 1
+            state.counters[AGAIN] += shape.cost[operator]
+            state.counters[NUM_AGAIN] += 1
         else:
-            state.count[MODEL] += shape.cost[operator]
+            state.counters[MODEL] += shape.cost[operator]
         needed = shape.total[operator] + _finish(shape, state, links, one, was_defined)
-        if state.count[AGAIN] > limit:
+        if state.counters[AGAIN] > limit:
             return THRASH
-        state.count[BOTTLENECK] = max(state.count[BOTTLENECK], needed)
+        state.counters[BOTTLENECK] = max(state.counters[BOTTLENECK], needed)
         depth -= 1
     return FINE
 
@@ -332,7 +332,7 @@ def run(
             _add(shape, links, target)
             status = _materialize(shape, state, links, heuristic, shape.output_first[target], False, budget, limit)
             for output in range(shape.output_first[target], shape.output_first[target + 1]):
-                state.accessed[shape.storage[output]] = state.count[CLOCK]
+                state.accessed[shape.storage[output]] = state.counters[CLOCK]
         elif kind == 1:
             state.references[shape.storage[target]] += 1
         elif kind == 2:

@@ -118,8 +118,8 @@ class Runner:
             status, command = self._start(policy, heuristic, state, budget_bytes, longest, is_compat)
             if status == FULL:
                 num_nodes *= 4
-            elif has_schedule and state.count[TRACED] > num_steps:
-                num_steps = int(state.count[TRACED])
+            elif has_schedule and state.counters[TRACED] > num_steps:
+                num_steps = int(state.counters[TRACED])
             else:
                 return self._result(policy, state, status, command, budget_bytes)
 
@@ -133,7 +133,7 @@ class Runner:
         return runtime.run(self._shape, state, heuristic, kinds, targets, True, is_compat, budget_bytes, longest)
 
     def _result(self, policy: Policy, state: State, status: int, command: int, budget_bytes: int) -> Result:
-        count = [int(one) for one in state.count]
+        count = [int(one) for one in state.counters]
         traced = min(count[TRACED], state.trace.shape[1])
         return Result(
             status={FINE: "ok", OUT_OF_MEMORY: "oom"}.get(status, "thrash"), clock=count[CLOCK],

@@ -31,7 +31,7 @@ def clear_bit(row: Bits, place: int) -> None:
 @njit(cache=True)
 def has_bit(row: Bits, place: int) -> bool:
     """True if it is in the set."""
-    return (row[place >> 6] >> np.uint64(place & 63)) & _ONE != 0
+    return bool((row[place >> 6] >> np.uint64(place & 63)) & _ONE)
 
 
 @njit(cache=True)
@@ -61,7 +61,7 @@ def rebuild(shape: Shape, state: State, direction: int, base: int, stack: Ints) 
     edge[:] = 0
     cost, depth = 0, 1
     stack[0] = base
-    num_storages, num_done = len(shape.root), state.count[DONE]
+    num_storages, num_done = len(shape.root), state.counters[DONE]
     while depth:
         depth -= 1
         row = direction * num_storages + stack[depth]
@@ -153,7 +153,7 @@ def _enter_first(shape: Shape, state: State, storage: int, stack: Ints) -> None:
     """Nothing is made of it yet, and what it was made of is in memory: its neighbours have one more at their edges."""
     row = UP * len(shape.root) + storage
     for place in range(shape.link_first[row], shape.link_first[row + 1]):
-        if shape.linked_by[place] >= state.count[DONE]:
+        if shape.linked_by[place] >= state.counters[DONE]:
             break
         other = shape.links[place]
         if state.is_pinned[other]:
@@ -182,10 +182,10 @@ def find(parent: Ints, node: int) -> int:
 @njit(cache=True)
 def leave_classes(shape: Shape, state: State, storage: int) -> bool:
     """A storage has been evicted: its class and those of its evicted neighbours are one. False if there is no room for another node."""
-    node, parent, num_done = state.count[NODES], state.parent, state.count[DONE]
+    node, parent, num_done = state.counters[NODES], state.parent, state.counters[DONE]
     if node >= len(parent):
         return False
-    state.count[NODES] += 1
+    state.counters[NODES] += 1
     parent[node], state.value[node], state.node[storage] = node, state.cost[storage], node
     for row in (UP * len(shape.root) + storage, DOWN * len(shape.root) + storage):
         for place in range(shape.link_first[row], shape.link_first[row + 1]):

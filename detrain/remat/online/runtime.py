@@ -73,8 +73,8 @@ def evict(shape: Shape, state: State, heuristic: Heuristic, storage: int, found:
     """Throw a storage away, and all that looks into it."""
     note(state, 1, shape.root[storage])
     state.is_material[storage] = 0
-    state.count[USED] -= shape.storage_size[storage]
-    state.count[EVICTIONS] += 1
+    state.counters[USED] -= shape.storage_size[storage]
+    state.counters[EVICTIONS] += 1
     leave_pool(state, storage)
     for view in range(shape.view_first[storage], shape.view_first[storage + 1]):
         state.is_defined[shape.views[view]] = 0
@@ -108,7 +108,7 @@ def make_room(
 ) -> int:
     """Evict until so many bytes are free. If nothing can be evicted, those that wait below `depth` give up, the lowest first."""
     lowest = 0
-    while state.count[USED] + size > budget:
+    while state.counters[USED] + size > budget:
         storage = choose(shape, state, heuristic, found)
         if storage < 0:
             while lowest < depth and state.has_given_up[lowest]:
@@ -130,9 +130,9 @@ def compute(
     """Do the operator of a tensor. What of its outputs was there already is made a second time and thrown away."""
     operator, num_fresh = shape.maker[tensor], 0
     note(state, 0, operator)
-    state.count[CLOCK] += shape.cost[operator]
-    state.count[USED] += shape.total[operator]
-    state.count[PEAK] = max(state.count[PEAK], state.count[USED])
+    state.counters[CLOCK] += shape.cost[operator]
+    state.counters[USED] += shape.total[operator]
+    state.counters[PEAK] = max(state.counters[PEAK], state.counters[USED])
     first, last = shape.output_first[operator], shape.output_first[operator + 1]
     for turn in range(2):  # the tensor that is asked for enters the pool behind its siblings
         for output in range(first, last):
@@ -141,7 +141,7 @@ def compute(
                 num_fresh += 1
     for output in range(first, last):
         if state.is_defined[output]:
-            state.count[USED] -= shape.size[output]
+            state.counters[USED] -= shape.size[output]
         else:
             state.is_material[shape.storage[output]] = 1
             state.is_defined[output] = 1
@@ -161,7 +161,7 @@ def prepare(shape: Shape, state: State, tensor: int, depth: int) -> None:
     waiting = state.waiting_first[depth]
     state.has_given_up[depth] = 0
     for place in range(first, last):
-        state.accessed[shape.storage[shape.inputs[place]]] = state.count[CLOCK]
+        state.accessed[shape.storage[shape.inputs[place]]] = state.counters[CLOCK]
     for place in range(first, last):
         if state.is_defined[shape.inputs[place]]:
             lock(state, shape.storage[shape.inputs[place]])
@@ -210,18 +210,20 @@ def materialize(
             return status
         compute(shape, state, heuristic, one, found, ring, fresh)
         if depth or is_again:
-            state.count[AGAIN] += shape.cost[operator]
-            state.count[NUM_AGAIN] += 1
+            state.counters[AGAIN] += shape.cost[operator]
+            state.counters[NUM_AGAIN] += 1
         else:
-            state.count[MODEL] += shape.cost[operator]
+            state.counters[MODEL] += shape.cost[operator]
         needed = shape.total[operator]
         for input_ in range(shape.input_first[operator], shape.input_first[operator + 1]):
             unlock(state, shape.storage[shape.inputs[input_]])
             needed += shape.size[shape.inputs[input_]]
-        state.count[COMPUTED] += 1
-        if state.count[AGAIN] > limit or (not is_compat and state.count[COMPUTED] > _MOST_TIMES * len(shape.cost)):
+        state.counters[COMPUTED] += 1
+        if state.counters[AGAIN] > limit or (
+            not is_compat and state.counters[COMPUTED] > _MOST_TIMES * len(shape.cost)
+        ):
             return THRASH
-        state.count[BOTTLENECK] = max(state.count[BOTTLENECK], needed)
+        state.counters[BOTTLENECK] = max(state.counters[BOTTLENECK], needed)
         depth -= 1
     return FINE
 
@@ -229,7 +231,7 @@ def materialize(
 @njit(cache=True)
 def introduce(shape: Shape, state: State, heuristic: Heuristic, operator: int) -> int:
     """The outputs of an operator are known from now on."""
-    state.count[DONE] = operator + 1
+    state.counters[DONE] = operator + 1
     for output in range(shape.output_first[operator], shape.output_first[operator + 1]):
         storage = shape.storage[output]
         state.references[storage] += 1
@@ -237,10 +239,10 @@ def introduce(shape: Shape, state: State, heuristic: Heuristic, operator: int) -
             state.last_operator[storage] = operator
             state.cost[storage] += shape.cost[operator]
         if heuristic.cost == CLASSES and shape.root[storage] == output:
-            node = state.count[NODES]
+            node = state.counters[NODES]
             if node >= len(state.parent):
                 return FULL
-            state.count[NODES] += 1
+            state.counters[NODES] += 1
             state.parent[node], state.value[node], state.node[storage] = node, 0, node
     if heuristic.cost == NEIGHBOURHOOD or heuristic.cost == ABOVE:
         note_views(shape, state, operator)
@@ -275,7 +277,7 @@ def run(
                     fresh,
                 )
             for output in range(shape.output_first[target], shape.output_first[target + 1]):
-                state.accessed[shape.storage[output]] = state.count[CLOCK]
+                state.accessed[shape.storage[output]] = state.counters[CLOCK]
         elif kind == 1:
             state.references[shape.storage[target]] += 1
         elif kind == 2:

@@ -108,7 +108,7 @@ def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int
     )
     is_material, node, parent, value = state.is_material, state.node, state.parent, state.value
     kind, has_size, has_staleness = heuristic.cost, heuristic.has_size, heuristic.has_staleness
-    end, clock, num_done = len(shape.root), state.count[CLOCK], state.count[DONE]
+    end, clock, num_done = len(shape.root), state.counters[CLOCK], state.counters[DONE]
     best, best_score, looks = -1, np.inf, 0
     storage = after[end]
     if kind == RANDOM:
@@ -139,7 +139,7 @@ def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int
         if one == 0:
             break
         storage = after[storage]
-    state.count[LOOKS] += looks
+    state.counters[LOOKS] += looks
     return best
 
 

@@ -13,7 +13,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.uint8]]
 Bits = np.ndarray[Any, np.dtype[np.uint64]]
 
-#: Places in `State.count`.
+#: Places in `State.counters`.
 CLOCK, USED, PEAK, MODEL, AGAIN, BOTTLENECK, LOOKS, NUM_AGAIN, EVICTIONS, NODES, DONE, TRACED, COMPUTED = range(13)
 _COUNTERS = 13
 #: How a command ended.
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 class State(NamedTuple):
     """What changes."""
 
-    count: Ints
+    counters: Ints
     is_material: Flags  # of a storage
     is_defined: Flags  # of a tensor: an alias is undefined until its own operator is done again
     locks: Ints  # of a storage
@@ -79,10 +79,10 @@ class State(NamedTuple):
 @njit(cache=True)
 def note(state: State, kind: int, target: int) -> None:
     """Write what has been done into the trace, if there is room; it is counted in any case."""
-    place = state.count[TRACED]
+    place = state.counters[TRACED]
     if place < state.trace.shape[1]:
         state.trace[0, place], state.trace[1, place] = kind, target
-    state.count[TRACED] += 1
+    state.counters[TRACED] += 1
 
 
 def shape_of(graph: Graph) -> Shape:
@@ -135,7 +135,7 @@ def state_of(shape: Shape, *, has_regions: bool, num_nodes: int, trace: int = 0)
     count = np.zeros(_COUNTERS, np.int64)
     count[CLOCK] = 1  # as in the published simulator
     return State(
-        count=count,
+        counters=counters,
         is_material=np.zeros(num_storages, np.uint8), is_defined=np.zeros(num_tensors, np.uint8),
         locks=np.zeros(num_storages, np.int64), references=np.zeros(num_storages, np.int64),
         is_pinned=np.zeros(num_storages, np.uint8), accessed=np.zeros(num_storages, np.int64),

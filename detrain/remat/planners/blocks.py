@@ -97,7 +97,8 @@ class Chain:
         current = len(parts) - 1
         handed_on = {base for end in self._cuts for base in self._live[end - 1]}
         for number in self._backward:
-            inner, outer = [], []
+            inner: list[int] = []
+            outer: list[int] = []
             for one in self.graph.operators[number].inputs:
                 if one in self._block_of:
                     (outer if self.graph.tensors[one].base in handed_on else inner).append(self._block_of[one])

@@ -118,7 +118,9 @@ def _cut(graph: Graph, order: Sequence[int], most: int) -> list[list[int]]:
     turn = next((place for place, one in enumerate(order) if graph.operators[one].is_backward), len(order))
     sizes = _handed_on_bytes(graph, order)
     total_ns = sum(graph.operators[one].cost_ns for one in order)
-    cuts, best, spent_ns = [], None, 0
+    cuts: list[int] = []
+    best: int | None = None
+    spent_ns = 0
     for place, one in enumerate(order[:-1]):
         spent_ns += graph.operators[one].cost_ns
         best = place if best is None or sizes[place] <= sizes[best] else best
