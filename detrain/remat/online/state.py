@@ -132,8 +132,8 @@ def state_of(shape: Shape, *, has_regions: bool, num_nodes: int, trace: int = 0)
     words = -(-num_storages // 64) if has_regions else 0
     rows = num_storages if has_regions else 0
     ring = np.full(num_storages + 1, num_storages, np.int64)
-    count = np.zeros(_COUNTERS, np.int64)
-    count[CLOCK] = 1  # as in the published simulator
+    counters = np.zeros(_COUNTERS, np.int64)
+    counters[CLOCK] = 1  # as in the published simulator
     return State(
         counters=counters,
         is_material=np.zeros(num_storages, np.uint8), is_defined=np.zeros(num_tensors, np.uint8),
