@@ -131,6 +131,10 @@ class GraphBuilder:
         self._refer(tensor, 0)
         self._program.append(Command(Kind.PIN, tensor))
 
+    def is_constant(self, tensor: int) -> bool:
+        """True if it is there from the beginning."""
+        return self._operators[self._tensors[tensor].operator].is_constant
+
     def has(self, tensor: int) -> bool:
         """True if there is a tensor of this number."""
         return 0 <= tensor < len(self._tensors)
