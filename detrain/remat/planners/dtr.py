@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from detrain.remat.graph import Graph
 from detrain.remat.online.policy import Runner, parse
@@ -34,7 +35,7 @@ def _polished(graph: Graph, budget_bytes: int) -> Iterator[Schedule]:
         for is_compat in (True, False):
             result = runner.run(policy, budget_bytes, limit=_LIMIT, is_compat=is_compat, has_schedule=True)
             if result.status == "ok":
-                yield polish(graph, result.schedule, budget_bytes)[0]
+                yield replace(polish(graph, result.schedule, budget_bytes)[0], planner=f"dtr, {name}")
                 break  # where nobody has to give anything up, both do the same
             if policy.deallocation == "banish":
                 break

@@ -1,0 +1,81 @@
+"""`detrain remat …` as a user types it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
+
+from detrain.remat import builders, dtrlog, graphfile
+from detrain.remat.simulator import peak_bytes
+
+
+@pytest.fixture
+def remat(tmp_path):
+    graphfile.write(tmp_path / "linear.json", builders.linear(24))
+
+    def run(*words):
+        command = [sys.executable, "-m", "detrain", "remat", *map(str, words)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def test_a_log_is_converted_simulated_planned_and_shown(remat, tmp_path):
+    dtrlog.write(tmp_path / "step.log", builders.chain(6))
+    assert remat("convert", "step.log", "-o", "step.json")[0] == 0
+    of_graph, of_log = (
+        remat("simulate", name, "--budget", "0.8", "--policy", "dtr:eager", "--json")
+        for name in ("step.json", "step.log")
+    )
+    assert of_graph == of_log
+    found = json.loads(of_graph[1])
+    assert found["status"] == "ok"
+    assert found["peak_bytes"] <= found["budget_bytes"]
+    status, out, err = remat("plan", "step.json", "--budget", "0.8", "--planner", "rotor", "-o", "plan.json", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["peak_bytes"] <= json.loads(out)["budget_bytes"]
+    status, out, _ = remat("show", "plan.json", "-o", "memory.svg")
+    assert status == 0
+    assert out.startswith("rotor: overhead ")
+    assert (tmp_path / "memory.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_a_sweep_has_a_table_and_a_picture(remat, tmp_path):
+    status, _, err = remat(
+        "sweep", "linear.json", "--budgets", "0.9,0.5,2", "--planners", "chen-greedy,dtr", "-o", "found"
+    )
+    assert status == 0
+    assert len(err.splitlines()) == 6
+    header, *rows = (tmp_path / "found" / "sweep.csv").read_text().splitlines()
+    assert header == "planner,budget_bytes,overhead,peak_bytes,num_rematerialized,is_optimal,seconds,why"
+    assert [row.split(",")[:2] for row in rows] == [
+        [name, size] for name in ("chen-greedy", "dtr") for size in ("2", "12", "21")
+    ]
+    assert (tmp_path / "found" / "overhead.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["plan", "linear.json", "--budget", "2", "--planner", "dtr"], 1, "detrain: dtr: 2 bytes are less than the floor of 3"),
+        (["plan", "linear.json", "--budget", "0", "--planner", "dtr"], 2, "a share of the peak (0.4) or bytes (4GiB) above zero"),
+        (["plan", "linear.json", "--budget", "-3", "--planner", "dtr"], 2, "above zero, not -3"),
+        (["plan", "linear.json", "--budget", "0.5", "--planner", "best"], 2, "there is no planner best: it is one of keep-all"),
+        (["plan", "nothing.json", "--budget", "0.5", "--planner", "dtr"], 2, "nothing.json"),
+        (["simulate", "linear.json", "--budget", "0.5", "--policy", "best:eager"], 2, "there is no heuristic best"),
+        (["show", "linear.json"], 2, "is no plan"),
+        (["plan", "linear.json", "--budget", "0.5", "--planner", "dtr", "-o", "no/such/place.json"], 2, "cannot be written"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said(remat, words, status, said):
+    found, _, err = remat(*words)
+    assert (found, said in err) == (status, True), err
+
+
+def test_a_share_is_one_of_the_peak(remat):
+    found = json.loads(remat("plan", "linear.json", "--budget", "0.5", "--planner", "dtr", "--json")[1])
+    assert found["budget_bytes"] == int(peak_bytes(builders.linear(24)) * 0.5)
