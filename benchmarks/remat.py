@@ -32,7 +32,7 @@ PUBLISHED = (
 #: The same, going on where the published simulator gives up.
 OURS = ("dtr:eager", "msps:eager")
 PLANNERS = ("chen-sqrt", "chen-greedy", "griewank", "rotor", "rockmate", "hiremate", "dtr")
-TIME_LIMIT_S = 60.0
+TIME_LIMIT_S = 20.0
 _LIMIT = 10.0
 
 

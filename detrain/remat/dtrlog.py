@@ -55,6 +55,8 @@ class _Reader:
         self._bound: dict[str, int] = {}
         self._text: dict[int, str] = {}
         self._is_backward = False
+        #: A log that says where the way back begins is believed; the names of its operators are not, where it says so.
+        self._goes_by_names = not any(one.get("ANNOTATION") == "BACKWARD" for _, one in lines)
         self._on: dict[str, Callable[[], None]] = {
             "ANNOTATE": self._annotate, "CONSTANT": self._constant, "CALL": self._call, "MUTATE": self._mutate, "COPY": self._copy,
             "COPY_FROM": self._copy_from, "RELEASE": self._release,
@@ -144,7 +146,7 @@ class _Reader:
             self._arguments(),
             self._whole("TIME"),
         )
-        self._is_backward |= "backward" in name
+        self._is_backward |= self._goes_by_names and "backward" in name
         outputs = []
         for result in results:
             self._refuse_known(result)
@@ -160,7 +162,7 @@ class _Reader:
     def _mutate(self) -> None:
         name, inputs, positions = self._field("NAME", str), self._arguments(), self._field("MUTATE", list)
         names, cost_ns = self._line["ARGS"], self._whole("TIME")
-        self._is_backward |= "backward" in name
+        self._is_backward |= self._goes_by_names and "backward" in name
         if any(type(one) is not int or not 0 <= one < len(inputs) for one in positions):
             raise self._error(f"MUTATE is {positions}, and there are {len(inputs)} arguments")
         outputs = [(f"{self._text[inputs[one]]}$", self._builder.storage_bytes(inputs[one]), -1) for one in positions]
@@ -206,6 +208,9 @@ def lines_of(graph: Graph) -> Iterator[str]:
         yield json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
+_BACKWARD = {"INSTRUCTION": "ANNOTATE", "ANNOTATION": "BACKWARD"}
+
+
 class _Writer:
     """Follows a program: which names stand for a tensor."""
 
@@ -245,6 +250,8 @@ class _Writer:
                     f"a log cannot say what follows {operator.name} in the program, at command {place + 1}"
                 )
             place += len(done)
+        if not self._is_backward and any("backward" in operator.name for operator in self._graph.operators):
+            yield _BACKWARD  # or the reader would go by names
         self._check_outputs()
 
     def _text(self, tensor: int) -> str:
@@ -262,9 +269,9 @@ class _Writer:
         if operator.is_constant:
             yield from self._constant(operator)
             return
-        if operator.is_backward and not self._is_backward and "backward" not in operator.name:
-            yield {"INSTRUCTION": "ANNOTATE", "ANNOTATION": "BACKWARD"}
-        self._is_backward |= operator.is_backward or "backward" in operator.name
+        if operator.is_backward and not self._is_backward:
+            yield _BACKWARD
+        self._is_backward |= operator.is_backward
         if self._is_backward != operator.is_backward:
             raise GraphError(f"a log cannot say that {operator.name} belongs to the way forward")
         if operator.mutates:

@@ -123,6 +123,16 @@ def test_what_is_built_can_be_said_in_a_log(graph):
     assert list(dtrlog.lines_of(dtrlog.parse(lines))) == lines
 
 
+@pytest.mark.parametrize(("annotated", "flags"), [(True, [False, False, True]), (False, [False, True, True])])
+def test_an_annotation_says_where_the_way_back_begins_and_names_do_only_without(annotated, flags):
+    # DTR's logs call the pooling of the way forward max_pool2d_backward.
+    way_forward = [*call("conv", ["w"], ("a", 2, -1)), *call("max_pool2d_backward", ["a"], ("b", 2, -1))]
+    annotation = [line("ANNOTATE", ANNOTATION="BACKWARD")] if annotated else []
+    graph = dtrlog.parse([*constant("w", 3), *way_forward, *annotation, *call("mm", ["b"], ("c", 2, -1))])
+    assert [one.is_backward for one in graph.operators if not one.is_constant] == flags
+    assert dtrlog.parse(list(dtrlog.lines_of(graph))).operators == graph.operators
+
+
 def test_a_log_has_sorted_keys_and_numbers_as_text():
     made = GraphBuilder()
     weight = made.constant("w", 8)
@@ -130,6 +140,7 @@ def test_a_log_has_sorted_keys_and_numbers_as_text():
     assert list(dtrlog.lines_of(made.build([0, 1, 2]))) == [
         '{"INSTRUCTION":"CONSTANT","NAME":"w"}',
         '{"INSTRUCTION":"MEMORY","MEMORY":"8","NAME":"w"}',
+        '{"ANNOTATION":"BACKWARD","INSTRUCTION":"ANNOTATE"}',
         '{"ARGS":["w"],"INSTRUCTION":"CALL","NAME":"mul_backward","RESULT":["a","v"],"TIME":"10"}',
         '{"INSTRUCTION":"MEMORY","MEMORY":"16","NAME":"a"}',
         '{"ALIAS":"-1","INSTRUCTION":"ALIAS","NAME":"a"}',

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from detrain.remat.graph import Graph, Kind
+from detrain.remat.planners.turn import turn
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Chain:
         order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
         self.constants = tuple(one for one in order if graph.operators[one].is_constant)
         rest = [one for one in order if not graph.operators[one].is_constant]
-        turn = next((place for place, one in enumerate(rest) if graph.operators[one].is_backward), len(rest))
-        self._forward, self._backward = rest[:turn], rest[turn:]
+        middle = turn(graph, rest)
+        self._forward, self._backward = rest[:middle], rest[middle:]
         self._cuts = self._choose_cuts(most_blocks)
         self._block_of = {
             output: number

@@ -1,4 +1,7 @@
-"""The best of what the online policies do, seen from the end: each one's trace is polished, and the quickest is taken."""
+"""The best of what the online policies do, seen from the end: each one's trace is polished, and the quickest is taken.
+
+Where all of them run out of memory, or turn in circles, what keeps nothing at all (`scratch`) may still be made to fit.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from dataclasses import replace
 
 from detrain.remat.graph import Graph
 from detrain.remat.online.policy import Runner, parse
+from detrain.remat.planners import scratch
 from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.polish import polish
-from detrain.remat.schedule import Schedule
+from detrain.remat.schedule import Schedule, freeing_early
 
 #: In the order in which they are tried, the most promising first.
 POLICIES = (
@@ -22,7 +26,7 @@ _LIMIT = 10.0
 
 
 def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
-    """Raises `NoPlanError` if no policy keeps to the budget."""
+    """Raises `NoPlanError` if nothing keeps to the budget."""
     began_s = time.monotonic()
     until_s = began_s + time_limit_s
     return best_of(graph, _polished(graph, budget_bytes), budget_bytes, until_s=until_s, began_s=began_s)
@@ -39,3 +43,6 @@ def _polished(graph: Graph, budget_bytes: int) -> Iterator[Schedule]:
                 break  # where nobody has to give anything up, both do the same
             if policy.deallocation == "banish":
                 break
+    if (order := scratch.order(graph)) is not None:
+        schedule = freeing_early(graph, order, "dtr, nothing kept", budget_bytes)
+        yield polish(graph, schedule, budget_bytes)[0]

@@ -15,6 +15,7 @@ from detrain.remat.graph import Graph
 from detrain.remat.planners.blocks import Chain
 from detrain.remat.planners.options import Meter
 from detrain.remat.planners.plan import Plan, best_of
+from detrain.remat.planners.polish import polish
 from detrain.remat.schedule import Schedule, freeing_early
 
 _MOST_BLOCKS = 128
@@ -35,7 +36,7 @@ def _schedules(graph: Graph, budget_bytes: int) -> Iterator[Schedule]:
         order = tuple(_Walk(meter).order(num_checkpoints))
         if order not in seen:
             seen.add(order)
-            yield freeing_early(graph, order, "griewank", budget_bytes)
+            yield polish(graph, freeing_early(graph, order, "griewank", budget_bytes), budget_bytes)[0]
 
 
 @functools.cache

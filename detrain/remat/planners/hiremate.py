@@ -16,6 +16,7 @@ from detrain.remat.planners.ilp import solve
 from detrain.remat.planners.plan import NoPlanError, Plan, best_of
 from detrain.remat.planners.polish import polish, without_useless
 from detrain.remat.planners.stages import operators_of, program_of
+from detrain.remat.planners.turn import turn
 from detrain.remat.schedule import Schedule, freeing_early
 from detrain.remat.simulator import simulate
 
@@ -115,7 +116,7 @@ class _Coarse:
 
 def _cut(graph: Graph, order: Sequence[int], most: int) -> list[list[int]]:
     """Stretches of about the same time, cut where little is handed on; the turn from forward to back is a cut."""
-    turn = next((place for place, one in enumerate(order) if graph.operators[one].is_backward), len(order))
+    middle = turn(graph, order)
     sizes = _handed_on_bytes(graph, order)
     total_ns = sum(graph.operators[one].cost_ns for one in order)
     cuts: list[int] = []
@@ -124,7 +125,7 @@ def _cut(graph: Graph, order: Sequence[int], most: int) -> list[list[int]]:
     for place, one in enumerate(order[:-1]):
         spent_ns += graph.operators[one].cost_ns
         best = place if best is None or sizes[place] <= sizes[best] else best
-        is_turn = place == turn - 1
+        is_turn = place == middle - 1
         if is_turn or spent_ns * most >= total_ns * (len(cuts) + 1):
             cuts.append((place if is_turn else best) + 1)
             best = None

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from detrain.remat.graph import Graph, Kind
+from detrain.remat.planners.turn import turn
 from detrain.remat.schedule import Action, Schedule, Step
 
 
 def candidates(graph: Graph) -> list[int]:
     """Storages, by their bases, that are made going forward and used going back: there is a choice for these only."""
-    used_back = {
-        graph.tensors[one].base for operator in graph.operators if operator.is_backward for one in operator.inputs
-    }
+    order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
+    middle = turn(graph, order)
+    used_back = {graph.tensors[one].base for number in order[middle:] for one in graph.operators[number].inputs}
     return [
         output
-        for operator in graph.operators
-        if not operator.is_backward and not operator.is_constant
-        for output in operator.outputs
+        for number in order[:middle]
+        if not graph.operators[number].is_constant
+        for output in graph.operators[number].outputs
         if graph.tensors[output].base == output and output in used_back
     ]
 
@@ -68,11 +69,10 @@ class _Choice:
 
     def _last_forward_uses(self) -> dict[int, int]:
         last: dict[int, int] = {}
-        for place, number in enumerate(self._order):
+        for place, number in enumerate(self._order[: turn(self._graph, self._order)]):
             operator = self._graph.operators[number]
-            if not operator.is_backward:
-                for one in (*operator.inputs, *operator.outputs):
-                    last[self._base[one]] = place
+            for one in (*operator.inputs, *operator.outputs):
+                last[self._base[one]] = place
         return last
 
     def _compute(self, operator: int, made: list[int]) -> Iterator[Step]:
