@@ -89,6 +89,7 @@ def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Pa
 @as_json_option
 def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit: float, as_json: bool) -> int:
     """Plan a graph's step, or a log's, within a budget. Exit status 1 if the planner finds no schedule that keeps to it."""
+    from detrain.cli.waiting import planning
     from detrain.remat import planfile, report
     from detrain.remat.planners.plan import NoPlanError
     from detrain.remat.planners.registry import plan as plan_within
@@ -96,7 +97,8 @@ def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit
 
     step = _graph_of(graph)
     try:
-        found = plan_within(step, budget_of(step, budget), planner, time_limit)
+        with planning(planner, time_limit):
+            found = plan_within(step, budget_of(step, budget), planner, time_limit)
     except NoPlanError as error:
         click.echo(f"detrain: {planner}: {error}", err=True)
         return 1
@@ -117,19 +119,16 @@ def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit
 @_time_limit_option
 def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: float) -> int:
     """Planners over budgets: sweep.csv, and overhead.svg with what is impossible drawn in."""
+    from detrain.cli.waiting import counting
     from detrain.remat import report
     from detrain.remat import sweep as sweeping
     from detrain.remat.simulator import budget_of
 
     step = _graph_of(graph)
     budgets_bytes = [budget_of(step, one) for one in budgets.split(",")]
-    rows = sweeping.sweep(
-        step,
-        budgets_bytes,
-        planners.split(","),
-        time_limit,
-        lambda row: click.echo(report.row_text(step, row), err=True),
-    )
+    names = planners.split(",")
+    with counting(len(budgets_bytes) * len(names)) as told:
+        rows = sweeping.sweep(step, budgets_bytes, names, time_limit, lambda row: told(report.row_text(step, row)))
     _write(output, lambda path: path.mkdir(parents=True, exist_ok=True))
     _write(output / "sweep.csv", lambda path: sweeping.write_table(path, rows))
     _write(output / "overhead.svg", lambda path: sweeping.draw(path, step, rows))
@@ -143,21 +142,25 @@ def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: fl
     "output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.svg",
-    help="Memory over time, as a picture.",
+    help="Memory over time, as a picture; beside it the graph, where Graphviz is installed. FILE.dot: the graph for Graphviz.",
 )
 def show(plan: Path, output: Path | None) -> int:
     """What a plan does, judged again; exit status 1 if it cannot be done."""
-    from detrain.remat import picture, planfile, report
+    from detrain.remat import dot, picture, planfile, report
 
     planned = _of_file(plan, planfile.read)
     text, is_sound = report.planned_text(planned)
     click.echo(text)
     if output is not None and is_sound:
-        _write(output, lambda path: picture.draw(path, planned))
+        if output.suffix == ".dot":
+            _write(output, lambda path: dot.write(path, planned))
+        else:
+            _write(output, lambda path: picture.draw(path, planned))
+            _write(output.with_suffix(".graph.svg"), lambda path: dot.draw(path, planned))
     return 0 if is_sound else 1
 
 
-def _write(path: Path, write: Callable[[Path], None]) -> None:
+def _write(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write(path)
     except OSError as error:

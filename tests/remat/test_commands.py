@@ -1,6 +1,7 @@
 """`detrain remat …` as a user types it."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -42,6 +43,12 @@ def test_a_log_is_converted_simulated_planned_and_shown(remat, tmp_path):
     assert status == 0
     assert out.startswith("rotor: overhead ")
     assert (tmp_path / "memory.svg").read_text().lstrip().startswith("<?xml")
+    assert (tmp_path / "memory.graph.svg").exists() == (shutil.which("dot") is not None)
+    assert remat("show", "plan.json", "-o", "graph.dot")[0] == 0
+    again = [number for number in out.splitlines()[1:] if " times, " in number]
+    dot = (tmp_path / "graph.dot").read_text()
+    assert dot.count("->") > 20
+    assert dot.count('fillcolor="#fdba74"') >= len(again) > 0
 
 
 def test_a_sweep_has_a_table_and_a_picture(remat, tmp_path):

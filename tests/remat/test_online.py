@@ -110,6 +110,17 @@ def test_linear_net_takes_as_many_operators_again_as_published(name, again):
         assert (result.status, round(result.again_ns / length, 2)) == ("ok", share)
 
 
+def test_outputs_may_only_be_counted():
+    graph = builders.linear(64)
+    runner = Runner(graph)
+    with_outputs, without = (
+        runner.run(parse("dtr:ignore"), 16, limit=math.inf, has_outputs=has_outputs) for has_outputs in (True, False)
+    )
+    assert with_outputs.output_bytes == without.output_bytes == 1
+    assert (with_outputs.status, without.status) == ("ok", "ok")
+    assert without.again_ns <= with_outputs.again_ns
+
+
 @pytest.mark.parametrize("text", ["", "best:eager", "dtr:never", "msps:banish", "dtr-eq:banish"])
 def test_policy_that_there_is_not_is_refused(text):
     with pytest.raises(GraphError, match=text.partition(":")[2] if "never" in text else "heuristic|neighbourhood"):

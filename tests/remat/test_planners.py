@@ -11,7 +11,7 @@ pytest.importorskip("scipy", reason='planners solve programs with scipy: pip ins
 from detrain.errors import GraphError, UsageError
 from detrain.remat import builders
 from detrain.remat.planners import ilp, rounding, scratch
-from detrain.remat.planners.plan import NoPlanError, Plan
+from detrain.remat.planners.plan import NoPlanError, Plan, best_of, hearing
 from detrain.remat.planners.polish import polish
 from detrain.remat.planners.registry import NAMES, pareto, plan
 from detrain.remat.schedule import freeing_early, keep_all
@@ -48,6 +48,33 @@ def test_an_optimum_says_so():
     plan = ilp.plan(graph, int(peak_bytes(graph) * 0.7))
     assert plan.is_optimal
     assert plan.outcome.num_again > 0
+
+
+def test_what_the_policies_find_is_where_the_optimum_begins():
+    graph = builders.transformer(2)
+    budget_bytes = int(peak_bytes(graph) * 0.8)
+    known = plan(graph, budget_bytes, "dtr", 5)
+    found = ilp.plan(graph, budget_bytes, 6)
+    assert found.outcome.clock_ns <= known.outcome.clock_ns
+    assert found.schedule.planner.startswith("ilp")
+    assert found.seconds < 30
+
+
+def test_who_is_stopped_gives_the_best_so_far_and_tells_of_it():
+    graph = builders.chain(6)
+    heard = []
+
+    def schedules():
+        order = [step.target for step in keep_all(graph).steps if step.action == 0]
+        yield freeing_early(graph, order, "first")
+        raise KeyboardInterrupt
+
+    with hearing(heard.append):
+        found = best_of(graph, schedules(), peak_bytes(graph))
+    assert found.schedule.planner == "first"
+    assert heard == [found.outcome]
+    with pytest.raises(KeyboardInterrupt):
+        best_of(graph, schedules(), 1)
 
 
 def test_a_program_too_large_is_refused():

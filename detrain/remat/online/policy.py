@@ -65,6 +65,7 @@ class Result:
     model_ns: int
     again_ns: int
     bottleneck_bytes: int
+    output_bytes: int  # of what the program still refers to at the end
     num_again: int
     num_evictions: int
     num_looks: int
@@ -94,15 +95,21 @@ class Runner:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._shape = shape_of(graph)
-        self._commands = {is_whole: _commands(graph, is_whole=is_whole) for is_whole in (True, False)}
+        outputs = {graph.tensors[one].base for one in graph.outputs}
+        self._output_bytes = sum(graph.tensors[base].size_bytes for base in outputs)
+        self._commands: dict[bool, tuple[Ints, ...]] = {
+            is_whole: _commands(graph, is_whole=is_whole) for is_whole in (True, False)
+        }
         self.baseline = self.run(Policy("dtr-local", "banish"), _UNBOUNDED, limit=float("inf"))
 
     def run(
-        self, policy: Policy, budget_bytes: int, *, limit: float = THRASH_LIMIT, is_compat: bool = True, has_schedule: bool = False
+        self, policy: Policy, budget_bytes: int, *, limit: float = THRASH_LIMIT, is_compat: bool = True, has_schedule: bool = False,
+        has_outputs: bool = True,
     ) -> Result:  # fmt: skip
         """One run. `limit` is that of all time over the time without a budget.
 
         `is_compat`: as the published simulator does it. Else what waits for its inputs gives them up when nothing else can be evicted.
+        `has_outputs`: at the end what the program still refers to is made again and stays; else it is only counted (`output_bytes`).
         """
         heuristic = HEURISTICS[policy.heuristic]
         num_nodes, num_steps = len(self._shape.root) * 64, 1 << 16 if has_schedule else 0
@@ -115,7 +122,10 @@ class Runner:
                 num_nodes=num_nodes if heuristic.has_classes else 0,
                 trace=num_steps,
             )
-            status, command = self._start(policy, heuristic, state, budget_bytes, longest, is_compat)
+            commands = self._commands[policy.deallocation != "ignore"]
+            if not has_outputs:
+                commands = tuple(one[: len(one) - len(self.graph.outputs)] for one in commands)
+            status, command = self._start(policy, heuristic, state, commands, budget_bytes, longest, is_compat)
             if status == FULL:
                 num_nodes *= 4
             elif has_schedule and state.counters[TRACED] > num_steps:
@@ -124,9 +134,10 @@ class Runner:
                 return self._result(policy, state, status, command, budget_bytes)
 
     def _start(
-        self, policy: Policy, heuristic: Heuristic, state: State, budget_bytes: int, longest: int, is_compat: bool
-    ) -> tuple[int, int]:
-        kinds, targets = self._commands[policy.deallocation != "ignore"]
+        self, policy: Policy, heuristic: Heuristic, state: State, commands: tuple[Ints, ...], budget_bytes: int, longest: int,
+        is_compat: bool,
+    ) -> tuple[int, int]:  # fmt: skip
+        kinds, targets = commands
         if policy.deallocation == "banish":
             links = banish.links_of(self._shape)
             return banish.run(self._shape, state, links, heuristic, kinds, targets, budget_bytes, longest)
@@ -138,7 +149,8 @@ class Runner:
         return Result(
             status={FINE: "ok", OUT_OF_MEMORY: "oom"}.get(status, "thrash"), clock=count[CLOCK],
             overhead=count[CLOCK] / max(self.graph.cost_ns, 1), peak_bytes=count[PEAK], model_ns=count[MODEL], again_ns=count[AGAIN],
-            bottleneck_bytes=count[BOTTLENECK], num_again=count[NUM_AGAIN], num_evictions=count[EVICTIONS], num_looks=count[LOOKS],
+            bottleneck_bytes=count[BOTTLENECK], output_bytes=self._output_bytes,
+            num_again=count[NUM_AGAIN], num_evictions=count[EVICTIONS], num_looks=count[LOOKS],
             command=command,
             schedule=from_trace(state.trace[0, :traced], state.trace[1, :traced], str(policy), budget_bytes),
         )  # fmt: skip

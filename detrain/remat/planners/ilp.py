@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from detrain.remat.graph import Graph
-from detrain.remat.planners.plan import NoPlanError, Plan
+from detrain.remat.planners import dtr
+from detrain.remat.planners.plan import NoPlanError, Plan, best_of
 from detrain.remat.planners.stages import Program, operators_of, program_of
-from detrain.remat.schedule import freeing_early
+from detrain.remat.schedule import Schedule, freeing_early
 from detrain.remat.simulator import simulate
 
 #: The solver's rows may be off by so much, in shares of the budget; sizes are whole bytes.
@@ -23,28 +26,53 @@ _FEW_OPERATORS = 12
 
 
 def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0, num_passes: int | None = None) -> Plan:
-    """The schedule of least time, or the best that was found in time.
+    """The schedule of least time, or the best that was found in time, which the policies' best is the first of.
 
     Operators are done for the first time in the program's order. Raises `NoPlanError` if there is none, or none was
     found in time, and for steps of more than `MOST_OPERATORS` operators.
     """
     began_s = time.monotonic()
+    until_s = began_s + time_limit_s
     if len(graph.operators) > MOST_OPERATORS:
         raise NoPlanError(
             f"the step has {len(graph.operators):,} operators, and a program of more than {MOST_OPERATORS} is not solved; "
             "take rockmate or hiremate, which cut it up"
         )
+    bounds: list[float] = []
+    schedules = _schedules(graph, budget_bytes, until_s, num_passes or _passes(graph), bounds)
+    found = best_of(graph, schedules, budget_bytes, until_s=until_s, began_s=began_s)
+    if not bounds:
+        return found
+    bound_ns = graph.cost_ns + math.ceil(bounds[0] - 1e-4 * max(1.0, abs(bounds[0])))
+    return replace(found, bound_ns=min(bound_ns, found.outcome.clock_ns))
+
+
+def _schedules(
+    graph: Graph, budget_bytes: int, until_s: float, num_passes: int, bounds: list[float]
+) -> Iterator[Schedule]:
+    """What the policies have come to, and then what the solver makes of it; `bounds` gets what no solution goes below."""
+    most_ns = None
+    if len(graph.operators) > _FEW_OPERATORS:
+        try:
+            known = dtr.plan(graph, budget_bytes, until_s - time.monotonic())
+        except NoPlanError:
+            pass  # nothing to begin with
+        else:
+            yield replace(known.schedule, planner=f"ilp, from {known.schedule.planner}")
+            most_ns = known.outcome.clock_ns - graph.cost_ns
     for margin in (0.0, 2 * _TOLERANCE):
-        program = program_of(graph, max(math.floor(budget_bytes * (1 - margin)), 1), num_passes or _passes(graph))
-        x, bound = solve(program, time_limit_s - (time.monotonic() - began_s))
+        program = program_of(graph, max(math.floor(budget_bytes * (1 - margin)), 1), num_passes)
+        try:
+            x, bound = solve(program, until_s - time.monotonic(), most_ns)
+        except NoPlanError:
+            if most_ns is None:
+                raise
+            return  # nothing better in time
+        bounds.append(bound)
         schedule = freeing_early(graph, operators_of(program, x), "ilp", budget_bytes)
-        outcome = simulate(graph, schedule, budget_bytes)
-        if not outcome.failure:
-            once_ns = sum(operator.cost_ns for operator in graph.operators)
-            return Plan(
-                schedule, outcome, time.monotonic() - began_s, once_ns + math.ceil(bound - 1e-4 * max(1.0, abs(bound)))
-            )
-    raise NoPlanError(f"what the solver has found does not keep to {budget_bytes:,} bytes: {outcome.failure}")
+        yield schedule
+        if not simulate(graph, schedule, budget_bytes).failure:
+            return
 
 
 def _passes(graph: Graph) -> int:
@@ -52,17 +80,20 @@ def _passes(graph: Graph) -> int:
     return 2 if len(graph.operators) <= _FEW_OPERATORS else 1
 
 
-def solve(program: Program, time_limit_s: float) -> tuple[np.ndarray, float]:
-    """Values of the variables, and what no solution goes below. Raises `NoPlanError`."""
+def solve(program: Program, time_limit_s: float, most_ns: float | None = None) -> tuple[np.ndarray, float]:
+    """Values of the variables, and what no solution goes below; of solutions that cost `most_ns` at most. Raises `NoPlanError`."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     is_whole = np.zeros(len(program.cost))
     is_whole[: program.num_again] = 1
     # Costs of some 10^8 ns would put the gap's tolerance in the place of single operators.
     scale = max(float(program.cost.max(initial=0.0)), 1.0)
+    constraints = [LinearConstraint(program.rows, ub=program.limits)]
+    if most_ns is not None:
+        constraints.append(LinearConstraint(program.cost[None, :] / scale, ub=most_ns / scale * (1 + 1e-9)))
     found = milp(
         program.cost / scale, integrality=is_whole, bounds=Bounds(program.least, np.ones(len(program.cost))),
-        constraints=LinearConstraint(program.rows, ub=program.limits),
+        constraints=constraints,
         options={"time_limit": max(time_limit_s, 0.1), "mip_rel_gap": 0.0},
     )  # fmt: skip
     if found.x is None:
@@ -70,4 +101,4 @@ def solve(program: Program, time_limit_s: float) -> tuple[np.ndarray, float]:
             "no schedule within the budget exists" if found.status == 2 else f"none was found in time: {found.message}"
         )
     bound = found.mip_dual_bound if found.mip_dual_bound is not None else 0.0
-    return found.x, float(bound) * scale
+    return found.x, max(float(bound), 0.0) * scale

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from detrain.errors import GraphError
@@ -19,7 +21,7 @@ class Plan:
     schedule: Schedule
     outcome: Outcome
     seconds: float
-    #: No schedule that does the operators for the first time in the program's order takes less; None if nothing is known.
+    #: No schedule of those that `stages.program_of` can say takes less; None if nothing is known.
     bound_ns: int | None = None
 
     @property
@@ -37,19 +39,39 @@ def best_of(
 ) -> Plan:  # fmt: skip
     """The quickest of those that keep to the budget; of equal ones the one that needs the least memory, then the first.
 
-    Looks no further once `time.monotonic()` is past `until_s`. Raises `NoPlanError` if none does.
+    Looks no further once `time.monotonic()` is past `until_s`, or at a `KeyboardInterrupt`, if there is one. Raises
+    `NoPlanError` if none does.
     """
     began_s = time.monotonic() if began_s is None else began_s
     best: tuple[Schedule, Outcome] | None = None
-    for schedule in schedules:
-        outcome = simulate(graph, schedule, budget_bytes)
-        if not outcome.failure and (best is None or _rank(outcome) < _rank(best[1])):
-            best = schedule, outcome
-        if time.monotonic() > until_s and best is not None:
-            break
+    try:
+        for schedule in schedules:
+            outcome = simulate(graph, schedule, budget_bytes)
+            if not outcome.failure and (best is None or _rank(outcome) < _rank(best[1])):
+                best = schedule, outcome
+                if (told := _LISTENER.get()) is not None:
+                    told(outcome)
+            if time.monotonic() > until_s and best is not None:
+                break
+    except KeyboardInterrupt:
+        if best is None:
+            raise
     if best is None:
         raise NoPlanError(f"no schedule within {budget_bytes:,} bytes has been found")
     return Plan(*best, time.monotonic() - began_s)
+
+
+_LISTENER: ContextVar[Callable[[Outcome], None] | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def hearing(told: Callable[[Outcome], None]) -> Iterator[None]:
+    """Within it, `told` hears of each schedule that is the best so far."""
+    token = _LISTENER.set(told)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
 
 
 def _rank(outcome: Outcome) -> tuple[int, int]:

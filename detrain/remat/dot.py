@@ -1,0 +1,50 @@
+"""An operator graph in Graphviz' language: what is done again, and how often, stands out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from detrain.remat.planfile import Planned
+from detrain.remat.simulator import simulate
+
+#: Graphviz takes minutes for more operators than this.
+MOST_OPERATORS = 600
+
+
+def write(path: Path, planned: Planned) -> None:
+    """The graph as text. Raises `OSError`."""
+    path.write_text("\n".join(_lines(planned)) + "\n", encoding="utf-8")
+
+
+def draw(path: Path, planned: Planned) -> bool:
+    """The graph as SVG, by Graphviz; False if that is not installed or the graph is too large. Raises `OSError`."""
+    program = shutil.which("dot")
+    if program is None or len(planned.graph.operators) > MOST_OPERATORS:
+        return False
+    text = "\n".join(_lines(planned)).encode()
+    done = subprocess.run([program, "-Tsvg", "-o", str(path)], input=text, capture_output=True, check=False)
+    if done.returncode:
+        raise OSError(f"Graphviz: {done.stderr.decode(errors='replace').strip()[:200]}")
+    return True
+
+
+def _lines(planned: Planned) -> Iterator[str]:
+    graph = planned.graph
+    counts = simulate(graph, planned.schedule, planned.schedule.budget_bytes).counts
+    yield "digraph step {"
+    yield '  node [shape=box, style=filled, fontname="sans-serif", fontsize=10, color="#9ca3af"];'
+    for number, operator in enumerate(graph.operators):
+        size_bytes = sum(graph.tensors[one].size_bytes for one in operator.outputs)
+        label = f"{operator.name}\n{size_bytes:,} bytes\n{operator.cost_ns:,} ns"
+        color = "#e5e7eb" if operator.is_constant else "#dbeafe"
+        if counts[number] > 1:
+            label, color = f"{label}\n{counts[number]} times", "#fdba74"
+        yield f"  {number} [label={json.dumps(label, ensure_ascii=False)}, fillcolor={json.dumps(color)}];"
+    for number, operator in enumerate(graph.operators):
+        for maker in dict.fromkeys(graph.tensors[one].operator for one in operator.inputs):
+            yield f"  {maker} -> {number};"
+    yield "}"
