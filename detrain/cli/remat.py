@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from detrain.remat.graph import Graph
 
 _Read = TypeVar("_Read")
+_Written = TypeVar("_Written")
 _time_limit_option = click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, metavar="S",
     help="Seconds after which the best so far is taken.",
@@ -156,13 +157,16 @@ def show(plan: Path, output: Path | None) -> int:
             _write(output, lambda path: dot.write(path, planned))
         else:
             _write(output, lambda path: picture.draw(path, planned))
-            _write(output.with_suffix(".graph.svg"), lambda path: dot.draw(path, planned))
+            if not _write(beside := output.with_suffix(".graph.svg"), lambda path: dot.draw(path, planned)):
+                click.echo(
+                    f"{beside.name} is not drawn: Graphviz is not installed, or the graph is too large for it", err=True
+                )
     return 0 if is_sound else 1
 
 
-def _write(path: Path, write: Callable[[Path], object]) -> None:
+def _write(path: Path, write: Callable[[Path], _Written]) -> _Written:
     try:
-        write(path)
+        return write(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error}") from None
     except ImportError as error:

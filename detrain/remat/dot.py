@@ -11,8 +11,9 @@ from pathlib import Path
 from detrain.remat.planfile import Planned
 from detrain.remat.simulator import simulate
 
-#: Graphviz takes minutes for more operators than this.
-MOST_OPERATORS = 600
+#: Graphviz' time grows with a high power of these; a picture of more is not to be read, either.
+MOST_OPERATORS = 200
+_MOST_S = 30.0
 
 
 def write(path: Path, planned: Planned) -> None:
@@ -21,14 +22,18 @@ def write(path: Path, planned: Planned) -> None:
 
 
 def draw(path: Path, planned: Planned) -> bool:
-    """The graph as SVG, by Graphviz; False if that is not installed or the graph is too large. Raises `OSError`."""
+    """The graph as SVG, by Graphviz; False if that is not installed, or the graph is too large for it. Raises `OSError`."""
     program = shutil.which("dot")
     if program is None or len(planned.graph.operators) > MOST_OPERATORS:
         return False
     text = "\n".join(_lines(planned)).encode()
-    done = subprocess.run([program, "-Tsvg", "-o", str(path)], input=text, capture_output=True, check=False)
+    try:
+        done = subprocess.run([program, "-Tsvg"], input=text, capture_output=True, check=False, timeout=_MOST_S)
+    except subprocess.TimeoutExpired:
+        return False
     if done.returncode:
         raise OSError(f"Graphviz: {done.stderr.decode(errors='replace').strip()[:200]}")
+    path.write_bytes(done.stdout)
     return True
 
 
