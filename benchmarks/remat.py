@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
-from pathlib import Path
 
+from dtr_logs import logs
 from measure import Bench, Report, main
 
 from detrain.remat import dtrlog
@@ -34,14 +31,6 @@ OURS = ("dtr:eager", "msps:eager")
 PLANNERS = ("chen-sqrt", "chen-greedy", "griewank", "rotor", "rockmate", "hiremate", "dtr")
 TIME_LIMIT_S = 20.0
 _LIMIT = 10.0
-
-
-def _logs() -> dict[str, Path]:
-    folder = os.environ.get("DETRAIN_DTR_LOGS")
-    if not folder:
-        sys.exit("DETRAIN_DTR_LOGS has to name the folder of DTR's published logs, with their manifest.json")
-    manifest = json.loads((Path(folder) / "manifest.json").read_text(encoding="utf-8"))
-    return {model["name"]: Path(folder) / Path(model["log"]).name for model in manifest["models"]}
 
 
 class Table:
@@ -89,7 +78,7 @@ def _text(cell: float | None) -> str:
 def measure_logs(_: Bench, report: Report, is_quick: bool) -> None:
     """A table for each log."""
     behind, gone = [], []
-    for model, path in _logs().items():
+    for model, path in logs().items():
         table = Table(dtrlog.read(path), (0.9, 0.5, 0.2) if is_quick else RATIOS)
         published = [f"published {name}" for name in PUBLISHED]
         for row, name in zip(published, PUBLISHED, strict=True):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import sys
 import time
-from pathlib import Path
 
+from dtr_logs import logs
 from measure import Bench, Report, main, spread
 
 from detrain.remat import builders, dtrlog
@@ -28,14 +25,6 @@ HEURISTICS = ("dtr", "dtr-eq", "dtr-local", "msps", "lru", "size")
 SLOW_S = 50.0
 
 
-def _logs() -> dict[str, Path]:
-    folder = os.environ.get("DETRAIN_DTR_LOGS")
-    if not folder:
-        sys.exit("DETRAIN_DTR_LOGS has to name the folder of DTR's published logs, with their manifest.json")
-    manifest = json.loads((Path(folder) / "manifest.json").read_text(encoding="utf-8"))
-    return {model["name"]: Path(folder) / Path(model["log"]).name for model in manifest["models"]}
-
-
 def _row(runner: Runner, heuristic: str) -> tuple[float, str]:
     """Seconds, and the overhead at each ratio down to the first that fails."""
     policy, found, began_s = parse(f"{heuristic}:eager"), [], time.perf_counter()
@@ -52,7 +41,7 @@ def measure_rows(_: Bench, report: Report, is_quick: bool) -> None:
     small = Runner(builders.chain(4))
     for heuristic in HEURISTICS:
         _row(small, heuristic)  # compiles
-    for model, path in _logs().items():
+    for model, path in logs().items():
         began_s = time.perf_counter()
         runner = Runner(dtrlog.read(path))
         ready_s = time.perf_counter() - began_s
