@@ -21,6 +21,9 @@ _time_limit_option = click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, metavar="S",
     help="Seconds after which the best so far is taken.",
 )  # fmt: skip
+_budget_option = click.option(
+    "--budget", required=True, metavar="B", help="A share of the peak of keeping everything (0.4), or bytes (4GiB)."
+)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -54,9 +57,7 @@ def convert(log: Path, output: Path, whole: bool) -> int:
 
 @remat.command()
 @click.argument("graph", type=_FILE)
-@click.option(
-    "--budget", required=True, metavar="B", help="A share of the peak of keeping everything (0.4), or bytes (4GiB)."
-)
+@_budget_option
 @click.option(
     "--policy", "policy_name", default="dtr:eager", show_default=True, metavar="P", help="HEURISTIC:DEALLOCATION."
 )
@@ -81,9 +82,7 @@ def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Pa
 
 @remat.command()
 @click.argument("graph", type=_FILE)
-@click.option(
-    "--budget", required=True, metavar="B", help="A share of the peak of keeping everything (0.4), or bytes (4GiB)."
-)
+@_budget_option
 @click.option("--planner", required=True, metavar="NAME", help="keep-all, chen-sqrt, …, dtr.")
 @click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Where to.")
 @_time_limit_option

@@ -15,7 +15,7 @@ from detrain.remat import builders, dtrlog, simulator
 from detrain.remat.graph import GraphBuilder
 from detrain.remat.online.policy import DEALLOCATIONS, THRASH_LIMIT, Runner, parse
 from detrain.remat.online.scores import HEURISTICS
-from detrain.remat.schedule import keep_all
+from detrain.remat.schedule import Action, Step, keep_all
 
 STEPS = [
     builders.linear(12), builders.chain(7), builders.residual(4), builders.u_net(3), builders.recurrent(4), builders.tree(3),
@@ -108,6 +108,30 @@ def test_linear_net_takes_as_many_operators_again_as_published(name, again):
         runner = Runner(builders.linear(length))
         result = runner.run(parse(name), math.ceil(2 * math.sqrt(length)), limit=math.inf)
         assert (result.status, round(result.again_ns / length, 2)) == ("ok", share)
+
+
+def test_whichever_goes_is_the_same_each_time():
+    runner = Runner(builders.linear(64))
+    for name in ("random:eager", "random:banish"):
+        first, second = (runner.run(parse(name), 24, limit=9.0, has_schedule=True) for _ in range(2))
+        assert first == second
+        assert first.num_evictions
+
+
+def test_an_operator_may_make_more_tensors_than_a_word_has_bits():
+    made = GraphBuilder("split")
+    weight = made.constant("w", 1)
+    (whole,) = made.compute("f", 10**6, [weight], [("a", 100, -1)])
+    parts = made.compute("split", 7, [whole], [(f"p{one}", 1, -1) for one in range(100)])
+    made.release(made.compute("wait", 100, [weight], [("x", 1, -1)])[0])
+    made.release(made.compute("large", 3, [parts[35]], [("l", 60, -1)])[0])  # the first part is evicted for it
+    (last,) = made.compute("use", 3, [parts[0]], [("u", 1, -1)])  # and made again, while later ones are there
+    made.release(whole)
+    graph = made.build([last])
+    result = Runner(graph).run(parse("dtr-local:banish"), 260, has_schedule=True)
+    assert (result.status, result.num_again) == ("ok", 1)
+    assert Step(Action.FREE, whole) in result.schedule.steps  # nothing evicted depends on it any more
+    assert simulator.simulate(graph, result.schedule, 260).clock_ns + 1 == result.clock
 
 
 def test_outputs_may_only_be_counted():

@@ -10,6 +10,7 @@ pytest.importorskip("scipy", reason='planners solve programs with scipy: pip ins
 
 from detrain.errors import GraphError, UsageError
 from detrain.remat import builders
+from detrain.remat.graph import GraphBuilder
 from detrain.remat.planners import ilp, rounding, scratch
 from detrain.remat.planners.plan import NoPlanError, Plan, best_of, hearing
 from detrain.remat.planners.polish import polish
@@ -57,7 +58,6 @@ def test_what_the_policies_find_is_where_the_optimum_begins():
     found = ilp.plan(graph, budget_bytes, 6)
     assert found.outcome.clock_ns <= known.outcome.clock_ns
     assert found.schedule.planner.startswith("ilp")
-    assert found.seconds < 30
 
 
 def test_who_is_stopped_gives_the_best_so_far_and_tells_of_it():
@@ -75,6 +75,34 @@ def test_who_is_stopped_gives_the_best_so_far_and_tells_of_it():
     assert heard == [found.outcome]
     with pytest.raises(KeyboardInterrupt):
         best_of(graph, schedules(), 1)
+
+
+def largest_first():
+    made = GraphBuilder("largest first")
+    weight = made.constant("w", 3)
+    made.release(made.compute("f", 3, [weight], [("a", 100, -1)])[0])
+    (last,) = made.compute("g", 3, [weight], [("b", 2, -1)])
+    return made.build([last])
+
+
+def of_no_size_and_no_time():
+    made = GraphBuilder("of no size and no time")
+    (first,) = made.compute("f", 0, [made.constant("w", 0)], [("a", 0, -1)])
+    return made.build(made.compute("g", 0, [first], [("b", 0, -1)]))
+
+
+def only_constants():
+    made = GraphBuilder("only constants")
+    return made.build([made.constant("w", 5)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "graph", [largest_first(), of_no_size_and_no_time(), only_constants()], ids=lambda graph: graph.name
+)
+def test_where_there_is_room_or_nothing_to_do_no_planner_takes_more_time(graph, name):
+    found = plan(graph, max(peak_bytes(graph), 1), name, 5)
+    assert found.outcome.clock_ns == graph.cost_ns
 
 
 def test_a_program_too_large_is_refused():

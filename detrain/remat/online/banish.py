@@ -13,27 +13,25 @@ import numpy as np
 from numba import njit
 
 from detrain.remat.online.regions import clear_bit, has_bit, set_bit
-from detrain.remat.online.runtime import enter_pool, introduce, leave_pool, lock, unlock
+from detrain.remat.online.runtime import do, introduce, let_go, lock, pin, unlock
 from detrain.remat.online.scores import NEIGHBOURHOOD, ONE, RANDOM, Heuristic, choose_any, score
 from detrain.remat.online.state import (
     AGAIN,
     BOTTLENECK,
     CLOCK,
     DONE,
-    EVICTIONS,
     FINE,
     LOOKS,
     MODEL,
     NUM_AGAIN,
     OUT_OF_MEMORY,
-    PEAK,
     THRASH,
     USED,
     Bits,
+    Flags,
     Ints,
     Shape,
     State,
-    note,
 )  # fmt: skip
 
 
@@ -161,11 +159,7 @@ def _choose(shape: Shape, state: State, links: Links, heuristic: Heuristic) -> i
 
 @njit(cache=True)
 def _evict(shape: Shape, state: State, links: Links, storage: int) -> None:
-    note(state, 1, shape.root[storage])
-    state.is_material[storage] = 0
-    state.counters[USED] -= shape.storage_size[storage]
-    state.counters[EVICTIONS] += 1
-    leave_pool(state, storage)
+    let_go(shape, state, storage)
     for view in range(shape.view_first[storage], shape.view_first[storage + 1]):
         tensor = shape.views[view]
         if shape.maker[tensor] >= state.counters[DONE]:
@@ -175,13 +169,6 @@ def _evict(shape: Shape, state: State, links: Links, storage: int) -> None:
             parent = shape.storage[links.parents[place]]
             if parent != storage:
                 set_bit(links.dependents[parent], tensor)
-
-
-@njit(cache=True)
-def _pin(state: State, storage: int) -> None:
-    if not state.is_pinned[storage]:
-        lock(state, storage)
-        state.is_pinned[storage] = 1
 
 
 @njit(cache=True)
@@ -210,7 +197,7 @@ def _banish(shape: Shape, state: State, links: Links, storage: int) -> None:
             child = links.children[place]
             if shape.storage[child] != storage:
                 _remove(links.parent_first[child], links.num_parents, links.parents, child, tensor)
-                _pin(state, shape.storage[child])
+                pin(state, shape.storage[child])
 
 
 @njit(cache=True)
@@ -236,8 +223,8 @@ def _prepare(shape: Shape, state: State, links: Links, tensor: int, depth: int) 
 
 
 @njit(cache=True)
-def _finish(shape: Shape, state: State, links: Links, tensor: int, was_defined: int) -> int:
-    """Give the inputs back; returns the bytes that they took. Bit `i` of `was_defined`: output `i` had been there before."""
+def _finish(shape: Shape, state: State, links: Links, tensor: int, was_defined: Flags) -> int:
+    """Give the inputs back; returns the bytes that they took. `was_defined`: which outputs had been there before."""
     operator, needed, place = shape.maker[tensor], 0, 0
     while place < links.num_parents[tensor]:
         parent = links.parents[links.parent_first[tensor] + place]
@@ -246,39 +233,11 @@ def _finish(shape: Shape, state: State, links: Links, tensor: int, was_defined: 
         unlock(state, storage)
         first = shape.output_first[operator]
         for output in range(first, shape.output_first[operator + 1]):
-            if not (was_defined >> (output - first)) & 1 and shape.storage[output] != storage:
+            if not was_defined[output - first] and shape.storage[output] != storage:
                 clear_bit(links.dependents[storage], output)
         _banish(shape, state, links, storage)
         place += 1
     return needed
-
-
-@njit(cache=True)
-def _compute(shape: Shape, state: State, tensor: int) -> int:
-    """Do the operator of a tensor; returns which of its outputs had been there, by bits."""
-    operator, was_defined = shape.maker[tensor], 0
-    note(state, 0, operator)
-    state.counters[CLOCK] += shape.cost[operator]
-    state.counters[USED] += shape.total[operator]
-    state.counters[PEAK] = max(state.counters[PEAK], state.counters[USED])
-    first, last = shape.output_first[operator], shape.output_first[operator + 1]
-    fresh = np.zeros(last - first, np.int64)
-    num_fresh = 0
-    for turn in range(2):
-        for output in range(first, last):
-            if (output == tensor) == (turn == 1) and not state.is_material[shape.storage[output]]:
-                fresh[num_fresh] = shape.storage[output]
-                num_fresh += 1
-    for output in range(first, last):
-        if state.is_defined[output]:
-            was_defined |= 1 << (output - first)
-            state.counters[USED] -= shape.size[output]
-        else:
-            state.is_material[shape.storage[output]] = 1
-            state.is_defined[output] = 1
-    for one in range(num_fresh):
-        enter_pool(state, fresh[one])
-    return was_defined
 
 
 @njit(cache=True)
@@ -305,7 +264,9 @@ def _materialize(
             if storage < 0:
                 return OUT_OF_MEMORY
             _evict(shape, state, links, storage)
-        was_defined = _compute(shape, state, one)
+        first, last = shape.output_first[operator], shape.output_first[operator + 1]
+        was_defined = state.is_defined[first:last].copy()
+        do(shape, state, one, np.zeros(last - first, np.int64))
         if depth or is_again:
             state.counters[AGAIN] += shape.cost[operator]
             state.counters[NUM_AGAIN] += 1
@@ -339,7 +300,7 @@ def run(
             if not state.is_defined[target]:
                 status = _materialize(shape, state, links, heuristic, target, True, budget, limit)
             if status == FINE:
-                _pin(state, shape.storage[target])
+                pin(state, shape.storage[target])
         else:
             storage = shape.storage[target]
             state.references[storage] -= 1

@@ -10,7 +10,16 @@ import numpy as np
 from detrain.errors import GraphError
 from detrain.remat.graph import Graph, Kind
 from detrain.remat.online import banish, runtime
-from detrain.remat.online.scores import HEURISTICS, LOCAL, NEIGHBOURHOOD, ONE, RANDOM, RECENCY, Heuristic
+from detrain.remat.online.scores import (
+    HEURISTICS,
+    LOCAL,
+    NEIGHBOURHOOD,
+    ONE,
+    RANDOM,
+    RECENCY,
+    Heuristic,
+    begin_choosing,
+)
 from detrain.remat.online.state import (
     AGAIN,
     BOTTLENECK,
@@ -113,8 +122,9 @@ class Runner:
         """
         heuristic = HEURISTICS[policy.heuristic]
         num_nodes, num_steps = len(self._shape.root) * 64, 1 << 16 if has_schedule else 0
-        longest = int(min(self.graph.cost_ns * (limit - 1), _UNBOUNDED))
+        longest = int(min(max(self.graph.cost_ns, 1) * (limit - 1), _UNBOUNDED))
         while True:
+            begin_choosing()
             has_regions = heuristic.has_regions and policy.deallocation != "banish"
             state = state_of(
                 self._shape,

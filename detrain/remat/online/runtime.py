@@ -69,13 +69,27 @@ def unlock(state: State, storage: int) -> None:
 
 
 @njit(cache=True)
-def evict(shape: Shape, state: State, heuristic: Heuristic, storage: int, found: Ints, ring: Ints) -> int:
-    """Throw a storage away, and all that looks into it."""
+def pin(state: State, storage: int) -> None:
+    """It is never evicted from here on."""
+    if not state.is_pinned[storage]:
+        lock(state, storage)
+        state.is_pinned[storage] = 1
+
+
+@njit(cache=True)
+def let_go(shape: Shape, state: State, storage: int) -> None:
+    """The memory of a storage is free."""
     note(state, 1, shape.root[storage])
     state.is_material[storage] = 0
     state.counters[USED] -= shape.storage_size[storage]
     state.counters[EVICTIONS] += 1
     leave_pool(state, storage)
+
+
+@njit(cache=True)
+def evict(shape: Shape, state: State, heuristic: Heuristic, storage: int, found: Ints, ring: Ints) -> int:
+    """Throw a storage away, and all that looks into it."""
+    let_go(shape, state, storage)
     for view in range(shape.view_first[storage], shape.view_first[storage + 1]):
         state.is_defined[shape.views[view]] = 0
     if heuristic.cost == NEIGHBOURHOOD or heuristic.cost == ABOVE:
@@ -124,10 +138,11 @@ def make_room(
 
 
 @njit(cache=True)
-def compute(
-    shape: Shape, state: State, heuristic: Heuristic, tensor: int, found: Ints, ring: Ints, fresh: Ints
-) -> None:
-    """Do the operator of a tensor. What of its outputs was there already is made a second time and thrown away."""
+def do(shape: Shape, state: State, tensor: int, fresh: Ints) -> int:
+    """Do the operator of a tensor. What of its outputs was there already is made a second time and thrown away.
+
+    Returns how many storages are new in memory, which are written into `fresh`.
+    """
     operator, num_fresh = shape.maker[tensor], 0
     note(state, 0, operator)
     state.counters[CLOCK] += shape.cost[operator]
@@ -147,6 +162,15 @@ def compute(
             state.is_defined[output] = 1
     for one in range(num_fresh):
         enter_pool(state, fresh[one])
+    return num_fresh
+
+
+@njit(cache=True)
+def compute(
+    shape: Shape, state: State, heuristic: Heuristic, tensor: int, found: Ints, ring: Ints, fresh: Ints
+) -> None:
+    """Do the operator of a tensor, and keep the neighbourhoods up to date."""
+    num_fresh = do(shape, state, tensor, fresh)
     if heuristic.cost == NEIGHBOURHOOD or heuristic.cost == ABOVE:
         enter_regions(shape, state, fresh, num_fresh, ring, found)
     if heuristic.cost == CLASSES:
@@ -285,10 +309,8 @@ def run(
                 status = materialize(
                     shape, state, heuristic, target, True, is_compat, budget, limit, found, ring, fresh
                 )
-            storage = shape.storage[target]
-            if status == FINE and not state.is_pinned[storage]:
-                lock(state, storage)
-                state.is_pinned[storage] = 1
+            if status == FINE:
+                pin(state, shape.storage[target])
         else:
             storage = shape.storage[target]
             state.references[storage] -= 1

@@ -144,6 +144,12 @@ def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int
 
 
 @njit(cache=True)
+def begin_choosing() -> None:
+    """The generator of `choose_any` begins anew, so that the same run comes out the same; it is numba's own and no script's."""
+    np.random.seed(0)
+
+
+@njit(cache=True)
 def choose_any(after: Ints, first: int, end: int) -> int:
     """Any of the pool, by numba's generator; -1 if there is none."""
     count, storage = 0, first

@@ -42,11 +42,14 @@ def plan(graph: Graph, budget_bytes: int, planner: str, time_limit_s: float = 60
         raise NoPlanError(
             f"{budget_bytes:,} bytes are less than the floor of {floor:,}: the constants, and the largest operator's inputs and outputs"
         )
-    if planner in _AT_ONCE:
-        began_s = time.monotonic()
-        schedules = _AT_ONCE[planner](graph, budget_bytes)
-        return best_of(graph, schedules, budget_bytes, until_s=began_s + time_limit_s, began_s=began_s)
-    return _planner(planner)(graph, budget_bytes, time_limit_s)
+    if planner not in _AT_ONCE:
+        find = _planner(planner)
+        if not all(operator.is_constant for operator in graph.operators):
+            return find(graph, budget_bytes, time_limit_s)
+        planner = "keep-all"  # nothing can be done again
+    began_s = time.monotonic()
+    schedules = _AT_ONCE[planner](graph, budget_bytes)
+    return best_of(graph, schedules, budget_bytes, until_s=began_s + time_limit_s, began_s=began_s)
 
 
 def pareto(

@@ -71,7 +71,7 @@ class _Builder:
     """Collects variables and rows."""
 
     def __init__(self, graph: Graph, budget_bytes: int, num_passes: int, turn: Turn | None) -> None:
-        self._graph, self._budget, self._turn = graph, float(budget_bytes), turn
+        self._graph, self._budget, self._turn = graph, float(max(budget_bytes, 1)), turn
         order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
         again = [number for number in order if not graph.operators[number].is_constant]
         place = {number: count for count, number in enumerate(again)}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from detrain.remat.graph import Graph
 from detrain.remat.schedule import Action, keep_all
+from detrain.remat.simulator import simulate
 
 
 def turn(graph: Graph, order: Sequence[int]) -> int:
@@ -15,13 +16,11 @@ def turn(graph: Graph, order: Sequence[int]) -> int:
     the way forward backward, and a step that trains two models in turn has several ways back.
     """
     place_of = {number: place for place, number in enumerate(order)}
-    used_bytes = most_bytes = 0
-    found = len(order)
-    for step in keep_all(graph).steps:
-        if step.action == Action.FREE:
-            used_bytes -= graph.tensors[step.target].size_bytes
-            continue
-        used_bytes += sum(graph.tensors[one].size_bytes for one in graph.operators[step.target].outputs)
-        if used_bytes > most_bytes and step.target in place_of:
-            most_bytes, found = used_bytes, place_of[step.target]
-    return found
+    schedule = keep_all(graph)
+    usage = [
+        (used_bytes, -place_of[step.target])
+        for step, used_bytes in zip(schedule.steps, simulate(graph, schedule).usage_bytes, strict=True)
+        if step.action == Action.COMPUTE and step.target in place_of
+    ]
+    # The way forward has one operator at least.
+    return max(-max(usage)[1], 1) if usage else 0
