@@ -1,0 +1,84 @@
+"""A plan: which layers make a stage, who runs it, and what the planner expects of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detrain.errors import GraphError
+
+
+class NoPlanError(GraphError):
+    """A planner has found no plan; the message says what stands in the way."""
+
+    exit_status = 1
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one step of the training is. Counts are in samples."""
+
+    #: Mini-batch that the profile was measured with; times and activations are taken in proportion to it.
+    profile_batch: int
+    #: Samples of one step, over all devices.
+    batch: int
+    #: Samples that one copy of the pipeline takes at a time.
+    micro_batch: int
+    #: Bytes that stay on a device for each byte of parameters: 4 are the weights, gradients and Adam's two moments.
+    state_factor: float = 4.0
+
+    def __post_init__(self) -> None:
+        if min(self.profile_batch, self.batch, self.micro_batch) < 1:
+            raise GraphError(
+                f"batches are of one sample at least: profile {self.profile_batch}, batch {self.batch}, micro-batch {self.micro_batch}"
+            )
+        if self.micro_batch > self.batch:
+            raise GraphError(f"a micro-batch of {self.micro_batch} is more than the batch of {self.batch}")
+
+    def num_micro_batches(self, replication: int) -> int:
+        """Micro-batches of one copy of the pipeline in a step; 0 if there are not enough samples for all copies."""
+        return self.batch // replication // self.micro_batch
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive layers, done by the same devices."""
+
+    #: States of the profile, as the planner counts them; the last one's `end` is that of the profile.
+    start: int
+    end: int
+    layers: tuple[str, ...]
+    #: Devices in each copy of the pipeline.
+    replicas: int
+    #: Of the topology: those of the first copy, then those of the second.
+    devices: tuple[int, ...]
+    #: Its activations are thrown away and made again on the way back; only what enters it is kept.
+    is_recomputed: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stages from the first layers to the last."""
+
+    planner: str
+    stages: tuple[Stage, ...]
+    #: Copies of the whole pipeline.
+    replication: int
+    #: As the planner reckons: time between two mini-batches at the slowest stage.
+    bottleneck_s: float
+    #: As the planner reckons: over one device, and that of data parallelism alone.
+    speedup: float
+    data_parallel_speedup: float
+    #: Time that the planning took.
+    seconds: float = 0.0
+    #: What it was planned for; None where the planner knows of no batches.
+    workload: Workload | None = None
+
+    @property
+    def num_devices(self) -> int:
+        """Of all stages and copies."""
+        return sum(len(set(stage.devices)) for stage in self.stages)
+
+    def devices_of(self, stage: int, copy: int) -> tuple[int, ...]:
+        """Those of one copy of the pipeline."""
+        replicas = self.stages[stage].replicas
+        return self.stages[stage].devices[copy * replicas : (copy + 1) * replicas]
