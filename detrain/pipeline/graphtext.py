@@ -49,7 +49,9 @@ def parse(text: str, path: str = "the profile") -> Profile:
 
 def _layer(parts: list[str], where: str) -> Layer:
     if not 3 <= len(parts) <= 4:
-        raise GraphError(f"{where}: a layer is `NAME -- DESCRIPTION -- {_FIELDS[0]}=…, …`, not {' -- '.join(parts)[:80]}")
+        raise GraphError(
+            f"{where}: a layer is `NAME -- DESCRIPTION -- {_FIELDS[0]}=…, …`, not {' -- '.join(parts)[:80]}"
+        )
     found = dict(part.partition("=")[::2] for part in parts[2].split(", "))
     for name in _FIELDS:
         if name not in found:
@@ -64,7 +66,9 @@ def _layer(parts: list[str], where: str) -> Layer:
         stage = int(parts[3].partition("=")[2])
     sizes = found["activation_size"].strip()
     is_list = sizes.startswith("[") and sizes.endswith("]")
-    outputs = [_number(one, parts[0], "activation_size", where) for one in (sizes[1:-1].split("; ") if is_list else [sizes])]
+    outputs = [
+        _number(one, parts[0], "activation_size", where) for one in (sizes[1:-1].split("; ") if is_list else [sizes])
+    ]
     forward_ms, backward_ms, parameter_bytes = (
         _number(found[name], parts[0], name, where) for name in (*_FIELDS[:2], _FIELDS[3])
     )

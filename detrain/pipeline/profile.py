@@ -123,7 +123,8 @@ class Profile:
 
     def without(self, gone: Iterable[int]) -> Profile:
         """The rest of the layers, and the edges among them."""
-        left = [number for number in range(len(self.layers)) if number not in set(gone)]
+        lost = set(gone)
+        left = [number for number in range(len(self.layers)) if number not in lost]
         place = {number: position for position, number in enumerate(left)}
         edges = tuple((place[begin], place[end]) for begin, end in self.edges if begin in place and end in place)
         return Profile(tuple(self.layers[number] for number in left), edges, self.name)

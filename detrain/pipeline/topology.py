@@ -71,7 +71,9 @@ class Topology:
         if not level.latency_s >= 0:
             raise GraphError(f"level {number + 1} has a latency below zero")
         if len(level.groups) != len(self.devices):
-            raise GraphError(f"level {number + 1} has groups of {len(level.groups)} devices, not of {len(self.devices)}")
+            raise GraphError(
+                f"level {number + 1} has groups of {len(level.groups)} devices, not of {len(self.devices)}"
+            )
 
     def _check_matrix(self, what: str, rows: Sequence[Sequence[float]], *, lowest: float, is_open: bool) -> None:
         if rows and (len(rows) != len(self.devices) or any(len(row) != len(self.devices) for row in rows)):
@@ -132,7 +134,9 @@ class Topology:
                             link = number, groups[device]
                             carried[link] = carried.get(link, 0.0) + part
         busiest = (
-            size / self.levels[number].bandwidth for carried in (leaving, entering) for (number, _), size in carried.items()
+            size / self.levels[number].bandwidth
+            for carried in (leaving, entering)
+            for (number, _), size in carried.items()
         )
         return max(busiest, default=0.0) + latency_s
 
@@ -150,7 +154,9 @@ class Topology:
             seconds = size / self.bandwidths[begin][end]
             out[begin] = out.get(begin, 0.0) + seconds
             into[end] = into.get(end, 0.0) + seconds
-        latency_s = max((self.latencies_s[begin][end] for begin, end in carried), default=0.0) if self.latencies_s else 0.0
+        latency_s = (
+            max((self.latencies_s[begin][end] for begin, end in carried), default=0.0) if self.latencies_s else 0.0
+        )
         return max([*out.values(), *into.values()], default=0.0) + latency_s
 
 
