@@ -1,0 +1,166 @@
+"""Fewer states than there are, where branches side by side make too many.
+
+Inception's modules of four branches have as many states as there are ways of being somewhere in each branch. Between two
+*waists*, layers that all others come before or behind, lies a *region*, and the states of one region have nothing to do
+with those of another. A region that has too many states keeps fewer:
+
+* each unbranched chain of it is cut into at most so many pieces of like time, as many as there is room for;
+* where that is too many still, only orders are left in which all its layers can be done one after the other.
+
+One such order's states are always there. So whatever times the best cuts divide the layers into, there are cuts that come
+as near as the time of the slowest layer; this is what compression can cost where nothing but time counts. What it can cost
+in transfers has no such bound: the cut that sends least may be one that is left out. `tests/pipeline/test_states.py` has
+both against all states on small graphs, `benchmarks/results/pipeline.md` on the larger profiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.states import States, all_ideals, numbers_of, of_members
+
+#: Enough for every plan to take seconds.
+LIMIT = 1200
+
+
+def states_of(profile: Profile, limit: int = LIMIT) -> States:
+    """All states if there are no more than `limit`, else about as many, or a few for each layer."""
+    found = all_ideals(profile, limit)
+    return of_members(profile, _fewer(profile, limit) if found is None else found)
+
+
+def _fewer(profile: Profile, limit: int) -> Iterator[int]:
+    regions = list(_regions(profile))
+    quota = max(1, limit // max(1, len(regions)))
+    for before, layers in regions:
+        yield before
+        inner = profile.without(set(range(len(profile.layers))) - set(numbers_of(layers)))
+        numbers = list(numbers_of(layers))
+        for bits in _of_region(inner, quota):
+            yield before | sum(1 << numbers[one] for one in numbers_of(bits))
+
+
+def _regions(profile: Profile) -> Iterator[tuple[int, int]]:
+    """What comes before each region, and its layers, as bits; a waist's own region is itself, without layers."""
+    everything = (1 << len(profile.layers)) - 1
+    descendants = [0] * len(profile.layers)
+    for number, before in enumerate(profile.ancestors):
+        for one in numbers_of(before):
+            descendants[one] |= 1 << number
+    waists = [
+        number
+        for number in profile.order
+        if profile.ancestors[number] | descendants[number] | 1 << number == everything
+    ]
+    done = 0
+    for waist in waists:
+        if between := profile.ancestors[waist] & ~done:
+            yield done, between
+        done = profile.ancestors[waist] | 1 << waist
+        yield done, 0
+    if rest := everything & ~done:
+        yield done, rest
+
+
+def _of_region(region: Profile, quota: int) -> Iterable[int]:
+    if not region.layers:
+        return ()
+    found = all_ideals(region, quota)
+    if found is not None:
+        return found
+    chains = list(_chains(region))
+    for most in range(max(map(len, chains)), 0, -1):
+        pieces = [piece for chain in chains for piece in _pieces(region, chain, most)]
+        found = all_ideals(_merged(region, pieces), quota)
+        if found is not None:
+            whole = [sum(1 << one for one in piece) for piece in pieces]
+            return {sum(whole[one] for one in numbers_of(bits)) for bits in found} | set(_prefixes(region.order))
+    return {*_prefixes(region.order), *_prefixes(depth_first(region)), *_prefixes(least_crossing(region))}
+
+
+def _chains(region: Profile) -> Iterator[list[int]]:
+    """Maximal runs of layers each of which is the only one behind the one before it, and that the only one before it."""
+
+    def is_link(begin: int, end: int) -> bool:
+        return len(set(region.successors[begin])) == 1 and len(set(region.predecessors[end])) == 1
+
+    for number in region.order:
+        before = region.predecessors[number]
+        if before and is_link(before[0], number):
+            continue
+        chain = [number]
+        while region.successors[chain[-1]] and is_link(chain[-1], region.successors[chain[-1]][0]):
+            chain.append(region.successors[chain[-1]][0])
+        yield chain
+
+
+def _pieces(region: Profile, chain: Sequence[int], most: int) -> list[list[int]]:
+    """The chain in at most so many pieces; each ends where its share of the time is reached."""
+    if len(chain) <= most:
+        return [[one] for one in chain]
+    times = [region.layers[one].forward_ms + region.layers[one].backward_ms for one in chain]
+    share = sum(times) / most
+    pieces: list[list[int]] = [[]]
+    filled = 0.0
+    for one, taken in zip(chain, times, strict=True):
+        if pieces[-1] and len(pieces) < most and filled + taken / 2 > share * len(pieces):
+            pieces.append([])
+        pieces[-1].append(one)
+        filled += taken
+    return pieces
+
+
+def _merged(region: Profile, pieces: Sequence[Sequence[int]]) -> Profile:
+    piece_of = {one: number for number, piece in enumerate(pieces) for one in piece}
+    edges = {(piece_of[begin], piece_of[end]) for begin, end in region.edges}
+    layers = tuple(Layer(str(number), "", 0.0, 0.0, (0.0,), 0.0) for number in range(len(pieces)))
+    return Profile(layers, tuple(sorted((begin, end) for begin, end in edges if begin != end)))
+
+
+def _prefixes(order: Iterable[int]) -> Iterator[int]:
+    bits = 0
+    for one in order:
+        bits |= 1 << one
+        yield bits
+
+
+def depth_first(profile: Profile) -> list[int]:
+    """A topological order that ends a branch before it begins another."""
+    waiting = [len(before) for before in profile.predecessors]
+    stack = [number for number in reversed(range(len(waiting))) if not waiting[number]]
+    found = []
+    while stack:
+        found.append(stack.pop())
+        for after in reversed(profile.successors[found[-1]]):
+            waiting[after] -= 1
+            if not waiting[after]:
+                stack.append(after)
+    return found
+
+
+def least_crossing(profile: Profile) -> list[int]:
+    """A topological order in which the next layer is always that after which least crosses the cut; ties to the earliest."""
+    waiting = [len(before) for before in profile.predecessors]
+    unused = [len(after) for after in profile.successors]
+    ready = [number for number in range(len(waiting)) if not waiting[number]]
+    found = []
+
+    def change(number: int) -> float:
+        grown = profile.layers[number].activation_bytes if unused[number] else 0.0
+        for before in set(profile.predecessors[number]):
+            if unused[before] == profile.predecessors[number].count(before):
+                grown -= profile.layers[before].activation_bytes
+        return grown
+
+    while ready:
+        chosen = min(ready, key=lambda number: (change(number), number))
+        ready.remove(chosen)
+        found.append(chosen)
+        for before in profile.predecessors[chosen]:
+            unused[before] -= 1
+        for after in profile.successors[chosen]:
+            waiting[after] -= 1
+            if not waiting[after]:
+                ready.append(after)
+    return found

@@ -1,0 +1,266 @@
+"""PipeDream's optimizer: the split whose slowest stage is quickest, by dynamic programming, level by level.
+
+Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training" (SOSP 2019). A stage on m machines takes its
+layers' time and the all-reduce of its parameters, one after the other, over m; between stages the activations go one way
+and the gradients back. The innermost level is solved for every pair of states; what it finds there is the time of one
+machine at the next level.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from detrain.errors import GraphError
+from detrain.pipeline.branches import merge_branches
+from detrain.pipeline.compression import states_of
+from detrain.pipeline.plan import NoPlanError, Plan, Stage
+from detrain.pipeline.profile import Profile
+from detrain.pipeline.states import Bools, Floats, States, published
+
+Ints = NDArray[np.int32]
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class Options:
+    """PipeDream's, under its names where it has one."""
+
+    #: Machines of each level, the innermost first, and the bytes a second between them.
+    num_machines: tuple[int, ...]
+    bandwidths: tuple[float, ...]
+    memory_bytes: float = 16e9
+    #: No stage on more than one machine.
+    is_straight: bool = False
+    uses_memory_constraint: bool = False
+    uses_fewer_machines: bool = False
+    #: Activations go over the network this many times smaller; None: they cost nothing.
+    compression_ratio: float | None = None
+    #: As published: its numbering of states, its memory check (which asks nothing of the last stages), and its transfers of
+    #: layers that have been used up.
+    is_compat: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.num_machines or len(self.num_machines) != len(self.bandwidths):
+            raise GraphError(
+                f"each level has its bandwidth: there are {len(self.num_machines)} levels of machines and {len(self.bandwidths)} bandwidths"
+            )
+        if min(self.num_machines) < 1:
+            raise GraphError(f"a level has at least one machine, not {min(self.num_machines)}")
+        if not min(self.bandwidths) > 0:
+            raise GraphError(f"a bandwidth is above zero bytes a second, not {min(self.bandwidths):g}")
+        if self.compression_ratio is not None and not self.compression_ratio > 0:
+            raise GraphError(f"a compression ratio is above zero, not {self.compression_ratio:g}")
+        if not self.memory_bytes > 0:
+            raise GraphError(f"a machine has more than {self.memory_bytes:g} bytes of memory")
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Of one level. [i, j, m]: for the layers of state j beyond state i - 1, on m + 1 machines."""
+
+    times_s: Floats
+    #: State and machines - 1 before the last stage, -1 where there is one stage.
+    cuts: Ints
+    rests: Ints
+    #: Machines of the last stage.
+    used: Ints
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stage of one level: states from `start` up to before `end`, on `machines` groups of the level below."""
+
+    start: int
+    end: int
+    machines: int
+
+
+def plan(profile: Profile, options: Options) -> Plan:
+    """Raises `NoPlanError` if no split keeps to the memory."""
+    began_s = time.perf_counter()
+    states, stands_for = _states(profile, is_compat=options.is_compat)
+    tables = _solve_levels(states, options)
+    bottleneck_s = float(tables[-1].times_s[0, -1, -1])
+    if not np.isfinite(bottleneck_s):
+        raise NoPlanError(
+            f"no split keeps to {options.memory_bytes:,.0f} bytes on {options.num_machines[-1]} machines"
+            + (" with a stage on each" if options.is_straight else "")
+        )
+    levels = _levels(tables, options, len(states.members))
+    total_s = float(states.compute_s[-1])
+    return Plan(
+        "pipedream", tuple(_stages(states, stands_for, levels, options)), 1, bottleneck_s, _ratio(total_s, bottleneck_s),
+        _ratio(total_s, data_parallel_s(states, options)), time.perf_counter() - began_s,
+    )  # fmt: skip
+
+
+def _states(profile: Profile, *, is_compat: bool) -> tuple[States, dict[str, tuple[str, ...]]]:
+    """As published, a network with too many states has its branches merged before; with what merged layers stand for."""
+    if not is_compat:
+        return states_of(profile.to_plan()), {}
+    if (found := published(profile.to_plan())) is not None:
+        return found, {}
+    merged, stands_for = merge_branches(profile)
+    if (found := published(merged.to_plan())) is None:
+        raise NoPlanError(
+            f"{profile.name} has too many states for the published planner, also with its branches merged"
+        )
+    return found, stands_for
+
+
+def _ratio(total_s: float, part_s: float) -> float:
+    return total_s / part_s if part_s else 1.0
+
+
+def data_parallel_s(states: States, options: Options) -> float:
+    """Time of a mini-batch on all machines in data parallelism, as PipeDream reckons it: nothing overlaps."""
+    found, within = float(states.compute_s[-1]), 1
+    for machines, bandwidth in zip(options.num_machines, options.bandwidths, strict=True):
+        found += 4 * (machines - 1) * float(states.parameter_bytes[-1]) / (bandwidth * machines) / within
+        found /= machines
+        within = machines
+    return found
+
+
+def _solve_levels(states: States, options: Options) -> list[_Table]:
+    count = len(states.members)
+    compute_s = _between(states.compute_s)
+    tables: list[_Table] = []
+    within = 1
+    below = states.below
+    for level, (machines, bandwidth) in enumerate(zip(options.num_machines, options.bandwidths, strict=True)):
+        rows = 1 if level == len(options.num_machines) - 1 else count
+        if rows * count * machines > _MOST_CELLS:
+            raise NoPlanError(
+                f"{count:,} states on {machines} machines within a level are too many; give the machines as one level"
+            )
+        table = _Table(
+            np.full((rows, count, machines), np.inf), np.full((rows, count, machines), _NONE, np.int32),
+            np.full((rows, count, machines), _NONE, np.int32), np.zeros((rows, count, machines), np.int32),
+        )  # fmt: skip
+        memory = options.memory_bytes if options.uses_memory_constraint else np.inf
+        ratio = np.inf if options.compression_ratio is None else options.compression_ratio
+        _solve(
+            compute_s, states.activation_bytes, states.parameter_bytes, states.output_bytes / ratio, below, bandwidth, within, memory,
+            (options.is_straight, options.uses_fewer_machines, options.is_compat),
+            table.times_s, table.cuts, table.rests, table.used,
+        )  # fmt: skip
+        tables.append(table)
+        within = machines
+        compute_s = table.times_s[:, :, -1]
+    return tables
+
+
+#: A level's table of this many cells takes 2 GB.
+_MOST_CELLS = 100_000_000
+
+
+def _between(cumulative: Floats) -> Floats:
+    """[i, j]: of state j without what the state before i has; infinite where i comes behind j."""
+    earlier = np.concatenate(([0.0], cumulative[:-1]))
+    found = cumulative[None, :] - earlier[:, None]
+    found[np.tril_indices(len(cumulative), -1)] = np.inf
+    return found
+
+
+@njit(cache=True)
+def _solve(
+    compute_s: Floats, activations: Floats, parameters: Floats, outputs: Floats, below: Bools, bandwidth: float, within: int,
+    memory: float, flags: tuple[bool, bool, bool], times: Floats, cuts: Ints, rests: Ints, used: Ints,
+) -> None:  # fmt: skip
+    """Fill a level's table. Ties go to fewer stages, then to the latest cut, then to fewer machines of the last stage.
+
+    The published one goes through the cuts in the order of a set of objects, so its ties differ from run to run.
+    """
+    is_straight, uses_fewer, is_compat = flags
+    rows, count, machines = times.shape
+    for i in range(rows):
+        activations_before = activations[i - 1] if i else 0.0
+        parameters_before = parameters[i - 1] if i else 0.0
+        for j in range(i, count):
+            if i and not is_compat and not below[i - 1, j]:
+                continue
+            size = parameters[j] - parameters_before
+            for m in range(1 if is_straight else machines):
+                stashed = np.ceil((machines - (m + 1)) / (m + 1)) + (0 if is_compat else 1)
+                if stashed * (activations[j] - activations_before + size) > memory:
+                    continue
+                times[i, j, m] = (compute_s[i, j] + 4 * m * size / (bandwidth * (m + 1)) / within) / (m + 1)
+                used[i, j, m] = m + 1
+        for m in range(1, machines):
+            for j in range(i + 1, count):
+                if uses_fewer and times[i, j, m - 1] < times[i, j, m]:
+                    times[i, j, m], used[i, j, m] = times[i, j, m - 1], used[i, j, m - 1]
+                    cuts[i, j, m], rests[i, j, m] = cuts[i, j, m - 1], rests[i, j, m - 1]
+                for k in range(j - 1, i - 1, -1):
+                    if not below[k, j] or (i and (below[k, i - 1] if is_compat else not below[i - 1, k])):
+                        continue
+                    size = parameters[j] - parameters[k]
+                    stash = activations[j] - activations[k] + size
+                    for last in range(1, 2 if is_straight else m + 1):
+                        stashed = np.ceil((machines - (m + 1)) / last) + (0 if is_compat else 1)
+                        if stashed * stash > memory:
+                            continue
+                        found = (compute_s[k + 1, j] + 4 * (last - 1) * size / (bandwidth * last)) / last
+                        found = max(found, times[i, k, m - last], 2.0 * outputs[k] / (bandwidth * last))
+                        if j < count - 1:
+                            found = max(found, 2.0 * outputs[j] / (bandwidth * last))
+                        if found < times[i, j, m]:
+                            times[i, j, m], used[i, j, m] = found, last
+                            cuts[i, j, m], rests[i, j, m] = k, m - last
+
+
+def _levels(tables: Sequence[_Table], options: Options, count: int) -> list[list[tuple[Part, ...]]]:
+    """By level, the outermost first, how each stage of the level around it is split."""
+    found: list[list[tuple[Part, ...]]] = []
+    around = [(0, count)]
+    for table, machines in zip(reversed(tables), reversed(options.num_machines), strict=True):
+        found.append([_parts(table, start, end, machines) for start, end in around])
+        around = [(part.start, part.end) for parts in found[-1] for part in parts]
+    return found
+
+
+def _parts(table: _Table, start: int, end: int, machines: int) -> tuple[Part, ...]:
+    found: list[Part] = []
+    state, rest = end - 1, machines - 1
+    while True:
+        cut, used = int(table.cuts[start, state, rest]), int(table.used[start, state, rest])
+        found.append(Part(start if cut == _NONE else cut + 1, state + 1, used))
+        if cut == _NONE:
+            return tuple(reversed(found))
+        state, rest = cut, int(table.rests[start, state, rest])
+
+
+def _stages(
+    states: States,
+    stands_for: dict[str, tuple[str, ...]],
+    levels: Sequence[Sequence[tuple[Part, ...]]],
+    options: Options,
+) -> Iterator[Stage]:
+    """The innermost level's parts, each on its share of the machines of the parts around it."""
+    groups: list[tuple[int, ...]] = [(0,)]
+    parts: list[Part] = []
+    for level, splits in enumerate(levels):
+        machines = options.num_machines[len(levels) - 1 - level]
+        inner: list[tuple[int, ...]] = []
+        for within, split in zip(groups, splits, strict=True):
+            first = 0
+            for part in split:
+                inner.append(
+                    tuple(group * machines + one for group in within for one in range(first, first + part.machines))
+                )
+                first += part.machines
+        groups, parts = inner, [part for split in splits for part in split]
+    done = 0
+    for part, devices in zip(parts, groups, strict=True):
+        # As published: what an earlier stage has is not given to a later one, though states need not lie within each other.
+        bits = states.members[part.end - 1] & ~done
+        done |= bits
+        layers = tuple(name for one in states.names(bits) for name in stands_for.get(one, (one,)))
+        yield Stage(part.start, part.end, layers, len(devices), devices)
