@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from detrain.errors import GraphError
 from detrain.remat.graph import Graph
 from detrain.remat.schedule import Action, Schedule, keep_all
+from detrain.units import parse_bytes
 
 
 @dataclass(frozen=True)
@@ -135,15 +136,12 @@ class _Run:
 
 def budget_of(graph: Graph, text: str) -> int:
     """A budget in bytes: a share of the peak of keeping all (`0.4`), or bytes (`4GiB`, `500MB`, `1000000`). Raises `GraphError`."""
-    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-    digits = text.strip().rstrip("BbGgIiKkMm")
-    unit = text.strip()[len(digits) :].upper()
     try:
-        amount = float(digits)
+        amount, unit = parse_bytes(text)
     except ValueError:
-        amount = -1.0
-    if unit not in units or not 0 < amount < float("inf"):
+        amount, unit = 0.0, ""
+    if not amount > 0:
         raise GraphError(f"a budget is a share of the peak (0.4) or bytes (4GiB) above zero, not {text}")
     if not unit and amount <= 1:
         return int(peak_bytes(graph) * amount)
-    return int(amount * units[unit])
+    return int(amount)
