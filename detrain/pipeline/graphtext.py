@@ -3,76 +3,112 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from detrain.errors import GraphError
 from detrain.pipeline.profile import Layer, Profile
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+_SHAPE = f"NAME -- DESCRIPTION -- {_FIELDS[0]}=…, {_FIELDS[1]}=…, {_FIELDS[2]}=…, {_FIELDS[3]}=…"
 
 
 def read(path: Path) -> Profile:
     """A profile. Raises `GraphError` naming file, line and field, or `OSError`."""
-    return parse(path.read_text(encoding="utf-8"), str(path))
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{path} is no text: {error}") from None
+    return parse(text, str(path))
 
 
 def parse(text: str, path: str = "the profile") -> Profile:
     """The profile of a text. Lines that begin with a space or a tab are edges; the others are layers, or empty."""
     layers: list[Layer] = []
     numbers: dict[str, int] = {}
-    edges: list[tuple[int, int, int]] = []
-    for line_number, line in enumerate(text.splitlines(), 1):
+    edges: list[tuple[int, int]] = []
+    lines: list[int] = []
+    for line_number, line in enumerate(text.split("\n"), 1):
         where = f"{path}, line {line_number}"
         if not line.strip():
             continue
-        parts = line.strip().split(" -- ")
-        if line[0] not in " \t":
-            layer = _layer(parts, where)
-            if layer.name in numbers:
-                raise GraphError(f"{where}: there is a {layer.name} before it")
-            numbers[layer.name] = len(layers)
-            layers.append(layer)
+        if line[0] in " \t":
+            edges.append(_edge(line, numbers, where))
+            lines.append(line_number)
             continue
-        if len(parts) != 2:
-            raise GraphError(f"{where}: an edge is `FROM -- TO`, not {line.strip()[:80]}")
-        unknown = [name for name in parts if name not in numbers]
-        if unknown:
-            raise GraphError(f"{where}: the edge names {unknown[0]}, and no line before it is a layer of that name")
-        edges.append((numbers[parts[0]], numbers[parts[1]], line_number))
+        layer = _layer(line.strip().split(" -- "), where)
+        if layer.name in numbers:
+            raise GraphError(f"{where}: there is a {layer.name} before it")
+        numbers[layer.name] = len(layers)
+        layers.append(layer)
     if not layers:
         raise GraphError(f"{path} has no layers")
     try:
-        return Profile(tuple(layers), tuple(edge[:2] for edge in edges), Path(path).stem)
+        return Profile(tuple(layers), tuple(edges), Path(path).stem)
     except GraphError as error:
-        raise GraphError(f"{path}: {error}") from None
+        # All but the edges has been looked at already: they have a circle.
+        place = f"{path}, line {lines[_closes_circle(layers, edges)]}"
+        raise GraphError(f"{place}: {error}") from None
+
+
+def _closes_circle(layers: Sequence[Layer], edges: Sequence[tuple[int, int]]) -> int:
+    """The first edge that closes a circle with those before it."""
+    low, high = 0, len(edges) - 1
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            Profile(tuple(layers), tuple(edges[: middle + 1]))
+            low = middle + 1
+        except GraphError:
+            high = middle
+    return low
+
+
+def _edge(line: str, numbers: dict[str, int], where: str) -> tuple[int, int]:
+    parts = line.strip().split(" -- ")
+    if len(parts) != 2:
+        raise GraphError(f"{where}: an edge is `FROM -- TO`, not {line.strip()[:80]}")
+    for name in parts:
+        if name not in numbers:
+            raise GraphError(f"{where}: the edge names {name[:40]}, and no line before it is a layer of that name")
+    return numbers[parts[0]], numbers[parts[1]]
 
 
 def _layer(parts: list[str], where: str) -> Layer:
-    if not 3 <= len(parts) <= 4:
-        raise GraphError(
-            f"{where}: a layer is `NAME -- DESCRIPTION -- {_FIELDS[0]}=…, …`, not {' -- '.join(parts)[:80]}"
-        )
-    found = dict(part.partition("=")[::2] for part in parts[2].split(", "))
-    for name in _FIELDS:
-        if name not in found:
-            raise GraphError(f"{where}: layer {parts[0]} has no {name}")
-    for name in found:
-        if name not in _FIELDS:
-            raise GraphError(f"{where}: layer {parts[0]} has a field {name}, which is none of {', '.join(_FIELDS)}")
     stage = None
-    if len(parts) == 4:
-        if not re.fullmatch(r"stage_id=\d+", parts[3]):
-            raise GraphError(f"{where}: layer {parts[0]} ends with {parts[3][:40]}, not with stage_id=NUMBER")
-        stage = int(parts[3].partition("=")[2])
-    sizes = found["activation_size"].strip()
+    if len(parts) > 3 and re.fullmatch(r"stage_id=\d+", parts[-1]):
+        stage = int(parts.pop().partition("=")[2])
+    if len(parts) > 3:
+        if parts[2].startswith(f"{_FIELDS[0]}="):
+            raise GraphError(f"{where}: layer {parts[0]} ends with {parts[-1][:40]}, not with stage_id=NUMBER")
+        raise GraphError(f"{where}: layer {parts[0]} has ` -- ` in its description: {' -- '.join(parts[1:-1])[:80]}")
+    if len(parts) < 3:
+        raise GraphError(f"{where}: a layer is `{_SHAPE}`, not {' -- '.join(parts)[:80]}")
+    found = _fields(parts[2], f"{where}: layer {parts[0]}")
+    sizes = found["activation_size"]
     is_list = sizes.startswith("[") and sizes.endswith("]")
-    outputs = [
-        _number(one, parts[0], "activation_size", where) for one in (sizes[1:-1].split("; ") if is_list else [sizes])
-    ]
+    outputs = (
+        _number(one.strip(), parts[0], "activation_size", where)
+        for one in (sizes[1:-1].split(";") if is_list else [sizes])
+    )
     forward_ms, backward_ms, parameter_bytes = (
         _number(found[name], parts[0], name, where) for name in (*_FIELDS[:2], _FIELDS[3])
     )
     return Layer(parts[0], parts[1], forward_ms, backward_ms, tuple(outputs), parameter_bytes, stage)
+
+
+def _fields(text: str, layer: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in _FIELDS or name in found:
+            why = "stands there twice" if name in found else f"is none of {', '.join(_FIELDS)}"
+            raise GraphError(f"{layer} has a field {name[:40]}, which {why}")
+        found[name] = value.strip()
+    for name in _FIELDS:
+        if name not in found:
+            raise GraphError(f"{layer} has no {name}")
+    return found
 
 
 def _number(text: str, layer: str, field: str, where: str) -> float:
@@ -86,26 +122,41 @@ def _number(text: str, layer: str, field: str, where: str) -> float:
 
 
 def write(path: Path, profile: Profile) -> None:
-    """What is read of it again is the same profile. Raises `OSError`."""
-    path.write_text(render(profile), encoding="utf-8")
+    """What is read of it again is the same profile. Raises `GraphError` for what `render` refuses, or `OSError`."""
+    path.write_text(render(profile), encoding="utf-8", newline="\n")
 
 
 def render(profile: Profile) -> str:
-    """The text, in PipeDream's spelling; layers and edges keep their order."""
+    """The text as PipeDream writes it, without a newline at its end; layers and edges keep their order.
+
+    Raises `GraphError` for a name or a description that would be read as something else.
+    """
     lines = []
     for layer in profile.layers:
-        sizes = "; ".join(f"{size:.3f}" for size in layer.output_bytes)
+        _check_words(layer)
+        sizes = "; ".join(_decimal(size) for size in layer.output_bytes)
         line = (
-            f"{layer.name} -- {layer.description} -- forward_compute_time={_time(layer.forward_ms)}, "
-            f"backward_compute_time={_time(layer.backward_ms)}, "
-            f"activation_size={sizes if len(layer.output_bytes) == 1 else f'[{sizes}]'}, parameter_size={layer.parameter_bytes:.3f}"
+            f"{layer.name} -- {layer.description} -- forward_compute_time={_decimal(layer.forward_ms)}, "
+            f"backward_compute_time={_decimal(layer.backward_ms)}, "
+            f"activation_size={sizes if len(layer.output_bytes) == 1 else f'[{sizes}]'}, parameter_size={_decimal(layer.parameter_bytes)}"
         )
         lines.append(line if layer.stage is None else f"{line} -- stage_id={layer.stage}")
     lines += [f"\t{profile.layers[begin].name} -- {profile.layers[end].name}" for begin, end in profile.edges]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def _time(milliseconds: float) -> str:
+def _check_words(layer: Layer) -> None:
+    for what, text in (("name", layer.name), ("description", layer.description)):
+        if text != text.strip() or not text or " -- " in f" {text} " or re.search("[\r\n\ud800-\udfff]", text):
+            raise GraphError(
+                f"layer {layer.name!r}: graph.txt cannot have the {what} {text[:80]!r}: it is empty, begins or ends with a space, "
+                "or has ` -- ` or a new line in it"
+            )
+    if not layer.output_bytes:
+        raise GraphError(f"layer {layer.name}: graph.txt cannot have a layer without outputs")
+
+
+def _decimal(number: float) -> str:
     """Three decimals, as PipeDream writes them, where nothing is lost."""
-    short = f"{milliseconds:.3f}"
-    return short if float(short) == milliseconds else repr(milliseconds)
+    short = f"{number:.3f}"
+    return short if float(short) == number else repr(float(number))
