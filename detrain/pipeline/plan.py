@@ -51,8 +51,9 @@ class Stage:
     replicas: int
     #: Of the topology: those of the first copy, then those of the second.
     devices: tuple[int, ...]
-    #: Its activations are thrown away and made again on the way back; only what enters it is kept.
-    is_recomputed: bool = False
+    #: What of its activations is thrown away and made again on the way back: nothing (""), all but what enters it ("all"),
+    #: or what a planner of `detrain.remat` says within a share of the stage's peak ("rotor@0.5").
+    recompute: str = ""
 
 
 @dataclass(frozen=True)
