@@ -7,6 +7,7 @@ device's own link is that of the innermost level.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,6 +93,18 @@ class Topology:
         """The innermost level that has both in one group."""
         return next(number for number, level in enumerate(self.levels) if level.groups[one] == level.groups[other])
 
+    def uplinks(self, devices: Iterable[int]) -> tuple[int, ...]:
+        """Numbers of the uplinks, of whatever level, that an all-reduce over these devices goes through."""
+        found: list[int] = []
+        members = set(devices)
+        for number in range(1, len(self.levels)):
+            inner, outer = self.levels[number - 1].groups, self.levels[number].groups
+            for group in sorted({outer[one] for one in members}):
+                within = {inner[one] for one in members if outer[one] == group}
+                if len(within) > 1:
+                    found += (one * len(self.levels) + number for one in sorted(within))
+        return tuple(found)
+
     def all_reduce_s(self, devices: Iterable[int], size_bytes: float) -> float:
         """A ring over these devices: each link carries 2 (g - 1) / g of the bytes; the slowest one decides."""
         ring = sorted(set(devices))
@@ -117,28 +130,21 @@ class Topology:
         """
         if self.bandwidths:
             return self._matrix_transfer_s(pairs, size_bytes)
-        leaving: dict[tuple[int, int], float] = {}
-        entering: dict[tuple[int, int], float] = {}
+        carried: dict[tuple[bool, int, int], float] = {}
         latency_s = 0.0
         for senders, receivers in pairs:
-            part = size_bytes / (len(senders) * len(receivers))
-            for begin in senders:
-                for end in receivers:
-                    if begin == end:
-                        continue
-                    crossed = self.level_between(begin, end)
-                    latency_s = max(latency_s, self.levels[crossed].latency_s)
-                    for number in range(crossed + 1):
-                        groups = self.levels[number - 1].groups if number else range(self.num_devices)
-                        for carried, device in ((leaving, begin), (entering, end)):
-                            link = number, groups[device]
-                            carried[link] = carried.get(link, 0.0) + part
-        busiest = (
-            size / self.levels[number].bandwidth
-            for carried in (leaving, entering)
-            for (number, _), size in carried.items()
-        )
-        return max(busiest, default=0.0) + latency_s
+            for number, level in enumerate(self.levels):
+                inner: Sequence[int] = self.levels[number - 1].groups if number else range(self.num_devices)
+                sending, receiving = (Counter(inner[one] for one in ends) for ends in (senders, receivers))
+                if len(sending.keys() | receiving.keys()) > 1:
+                    latency_s = max(latency_s, level.latency_s)
+                for link in sending.keys() | receiving.keys():
+                    from_share, to_share = sending[link] / len(senders), receiving[link] / len(receivers)
+                    for is_leaving, share in ((True, from_share * (1 - to_share)), (False, to_share * (1 - from_share))):
+                        key = is_leaving, number, link
+                        carried[key] = carried.get(key, 0.0) + share * size_bytes
+        busiest = max(size / self.levels[number].bandwidth for (_, number, _), size in carried.items())
+        return busiest + latency_s
 
     def _matrix_transfer_s(self, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], size_bytes: float) -> float:
         carried: dict[tuple[int, int], float] = {}
