@@ -110,11 +110,11 @@ def _float(value: Any) -> float:
         return math.inf
 
 
-def parsed(path: Path, called: str, parse: Callable[[str], Any], errors: tuple[type[Exception], ...]) -> Any:
-    """The text of a file, parsed. Raises `GraphError` for what `parse` raises, and for what is no text; or `OSError`."""
+def parsed(path: Path, called: str, parse: Callable[[str], Any]) -> Any:
+    """The text of a file, parsed. Raises `GraphError` where `parse` raises `ValueError`, and for what is no text; or `OSError`."""
     try:
         return parse(path.read_text(encoding="utf-8-sig"))
-    except (*errors, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise GraphError(f"{path} is no {called}: {error}") from None
 
 

@@ -1,0 +1,115 @@
+"""The YAML of PipeDream's driver: which machines run a model, and with what options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from detrain.errors import GraphError
+from detrain.pipeline.deployment import Deployment
+from detrain.pipeline.fields import Fields, parsed
+from detrain.pipeline.topology import Device, Level, Topology
+
+#: By type: what the published files say beside their machines.
+TEXTS = (
+    "log_directory",
+    "module",
+    "data_dir",
+    "container",
+    "model_type",
+    "distributed_backend",
+    "config_file",
+    "learning_rate_policy",
+)
+#: Without these the published driver does not begin.
+REQUIRED = TEXTS[:6]
+WHOLES = ("batch_size", "epochs", "print_frequency", "verbose_frequency")
+NUMBERS = ("learning_rate", "weight_decay")
+FLAGS = (
+    "compress_activations", "compress_in_gpu", "lr_warmup", "macrobatch", "no_input_pipelining", "recompute", "synthetic_data",
+    "translation_model",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Driver:
+    """Raises `GraphError` for machines that cannot be."""
+
+    #: By rank: host, and number of its device.
+    machines: tuple[tuple[str, int], ...]
+    #: All else, by name, in the order of the file.
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.machines:
+            raise GraphError("machines is empty")
+        for rank, machine in enumerate(self.machines):
+            if machine in self.machines[:rank]:
+                raise GraphError(f"machines has {machine[0]}:{machine[1]} twice")
+
+    def hosts(self) -> tuple[int, ...]:
+        """By rank: the number of its host, in the order in which they are named."""
+        numbers: dict[str, int] = {}
+        return tuple(numbers.setdefault(host, len(numbers)) for host, _ in self.machines)
+
+
+def read(path: Path) -> Driver:
+    """Raises `GraphError` naming file and key, or `OSError`."""
+    document = parsed(path, "YAML", _load)
+    fields = Fields(document, str(path), ("machines", *TEXTS, *WHOLES, *NUMBERS, *FLAGS))
+    for name in REQUIRED:
+        fields.text(name)
+    options = {name: _option(fields, name) for name in document if name != "machines"}
+    machines = tuple(_machine(one, f"{path}: machines[{at}]") for at, one in enumerate(fields.texts("machines")))
+    try:
+        return Driver(machines, options)
+    except GraphError as error:
+        raise GraphError(f"{path}: {error}") from None
+
+
+def _load(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _option(fields: Fields, name: str) -> Any:
+    if name in TEXTS:
+        return fields.text(name)
+    if name in WHOLES:
+        return fields.whole(name)
+    return fields.number(name) if name in NUMBERS else fields.flag(name)
+
+
+def _machine(text: str, place: str) -> tuple[str, int]:
+    host, _, device = text.partition(":")
+    if not host or not (device.isascii() and device.isdigit()):
+        raise GraphError(f"{place} is {text[:60]!r}, not host:device")
+    return host, int(device)
+
+
+def write(path: Path, driver: Driver) -> None:
+    """What is read of it again is the same. Raises `OSError`."""
+    document = {**driver.options, "machines": [f"{host}:{device}" for host, device in driver.machines]}
+    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=140), encoding="utf-8")
+
+
+def topology_of(
+    driver: Driver, deployment: Deployment | None, inside: float, across: float, memory_bytes: float
+) -> Topology:
+    """The driver's machines as a topology, a rank for a device: `inside` a host and `across` hosts, in bytes a second.
+
+    Raises `GraphError` if the deployment has ranks that no machine has; machines beyond its ranks have nothing to do.
+    """
+    if deployment is not None and deployment.num_ranks > len(driver.machines):
+        raise GraphError(f"there are {deployment.num_ranks} ranks and {len(driver.machines)} machines")
+    hosts = driver.hosts()
+    levels = [Level(inside, hosts)]
+    if len(set(hosts)) > 1:
+        levels.append(Level(across, (0,) * len(hosts)))
+    return Topology((Device(memory_bytes),) * len(hosts), tuple(levels))
