@@ -1,0 +1,167 @@
+"""What a simulated step was: who did what when, what it took, and the same for trace viewers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from detrain.pipeline.schedules import Kind, Schedule
+
+Ints = np.ndarray[Any, np.dtype[np.int32]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+_LETTERS = {
+    Kind.FORWARD: "F",
+    Kind.BACKWARD: "B",
+    Kind.WEIGHT: "W",
+    Kind.SEND: "→",
+    Kind.SEND_BACK: "←",
+    Kind.ALL_REDUCE: "AR",
+}
+_THREADS = ("compute", "send", "send back", "all-reduce")
+_THREAD_OF = {Kind.SEND: 1, Kind.SEND_BACK: 2, Kind.ALL_REDUCE: 3}
+
+
+class Task(NamedTuple):
+    """One thing done."""
+
+    kind: Kind
+    stage: int
+    #: Of the stages of its device; 0 but for interleaved.
+    chunk: int
+    #: From 0; in an asynchronous schedule over all mini-batches. An all-reduce has the number of its round.
+    micro_batch: int
+    #: That does it, or sends it; of an all-reduce the first one of the stage.
+    worker: int
+    start_s: float
+    end_s: float
+
+    @property
+    def name(self) -> str:
+        """A letter and the micro-batch."""
+        return f"{_LETTERS[self.kind]} {self.micro_batch}"
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Tasks as arrays, by when they begin; figures by stage, from the first."""
+
+    schedule: Schedule
+    #: By worker the stages that it runs.
+    worker_stages: tuple[tuple[int, ...], ...]
+    kinds: Ints
+    stages: Ints
+    micro_batches: Ints
+    workers: Ints
+    #: By task what it occupies: a worker, a link or what all-reduces go over.
+    resources: Ints
+    starts_s: Floats
+    ends_s: Floats
+    #: By task, what its worker holds while it is done; not a number for what is sent or reduced.
+    used_bytes: Floats
+    #: Of a synchronous schedule: until all is done. Of an asynchronous one: between two mini-batches, in the second half of the run.
+    step_s: float
+    #: Until all is done.
+    makespan_s: float
+    #: By stage, the time that a worker computes for it in a step.
+    busy_s: tuple[float, ...]
+    #: By stage, of a worker of it: all that its device holds.
+    peak_bytes: tuple[float, ...]
+    #: By stage, the most micro-batches whose activations a worker keeps.
+    in_flight: tuple[int, ...]
+    #: By stage, the most versions of its weights that a worker keeps.
+    versions: tuple[int, ...]
+    #: Stages whose device has not the memory.
+    over_memory: tuple[int, ...]
+    #: How much longer a step is for its all-reduces. Synchronous: what comes after all work of the pipeline.
+    all_reduce_exposed_s: float
+    #: Part of the time of all-reduces that is not exposed; 1 if there are none.
+    all_reduce_overlap: float
+
+    @property
+    def num_workers(self) -> int:
+        """Of all stages."""
+        return len(self.worker_stages)
+
+    @property
+    def chunks(self) -> Ints:
+        """By task."""
+        return self.stages // (len(self.busy_s) // self.schedule.chunks)
+
+    @property
+    def bubble_share(self) -> float:
+        """Part of a step in which a worker does not compute, in the mean of all workers."""
+        if not self.step_s > 0:
+            return 0.0
+        busy_s = sum(self.busy_s[stage] for stages in self.worker_stages for stage in stages)
+        return max(0.0, 1.0 - busy_s / (self.step_s * self.num_workers))
+
+    def tasks(self) -> Iterator[Task]:
+        """One by one, by when they begin."""
+        columns = (self.kinds, self.stages, self.chunks, self.micro_batches, self.workers, self.starts_s, self.ends_s)
+        for kind, *rest in zip(*(column.tolist() for column in columns), strict=True):
+            yield Task(Kind(kind), *rest)
+
+    def doers(self, task: Task) -> list[int]:
+        """Its worker; all those of the stage if it is an all-reduce."""
+        if task.kind != Kind.ALL_REDUCE:
+            return [task.worker]
+        return [worker for worker, stages in enumerate(self.worker_stages) if task.stage in stages]
+
+    def worker_name(self, worker: int) -> str:
+        """Such as `stage 2`, `device 0: stages 0, 4`, `stage 0, replica 1`."""
+        stages = self.worker_stages[worker]
+        if len(stages) > 1:
+            return f"device {worker}: stages {', '.join(map(str, stages))}"
+        others = [one for one, theirs in enumerate(self.worker_stages) if theirs == stages]
+        return f"stage {stages[0]}" + (f", replica {worker - others[0]}" if len(others) > 1 else "")
+
+
+def chrome_trace(timeline: Timeline) -> dict[str, Any]:
+    """The timeline as JSON for Perfetto or chrome://tracing: a process for each worker; times in microseconds.
+
+    What takes no time is left out. An all-reduce stands at each worker of its stage. The counter is what the worker holds.
+    """
+    events: list[dict[str, Any]] = []
+    for worker in range(timeline.num_workers):
+        events.append(_named("process_name", worker, 0, timeline.worker_name(worker)))
+        events.append(
+            {"name": "process_sort_index", "ph": "M", "pid": worker, "tid": 0, "args": {"sort_index": worker}}
+        )
+        events += [_named("thread_name", worker, thread, name) for thread, name in enumerate(_THREADS)]
+    for task, used_bytes in zip(timeline.tasks(), timeline.used_bytes.tolist(), strict=True):
+        if used_bytes == used_bytes:
+            counter = {
+                "name": "bytes",
+                "ph": "C",
+                "pid": task.worker,
+                "ts": task.start_s * 1e6,
+                "args": {"held": used_bytes},
+            }
+            events.append(counter)
+        if not task.end_s > task.start_s:
+            continue
+        for worker in timeline.doers(task):
+            event = {
+                "name": task.name, "cat": task.kind.name.lower(), "ph": "X", "pid": worker, "tid": _THREAD_OF.get(task.kind, 0),
+                "ts": task.start_s * 1e6, "dur": (task.end_s - task.start_s) * 1e6,
+                "args": {"stage": task.stage, "chunk": task.chunk, "micro_batch": task.micro_batch},
+            }  # fmt: skip
+            events.append(event)
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": _figures(timeline)}
+
+
+def _named(what: str, worker: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": worker, "tid": thread, "args": {"name": name}}
+
+
+def _figures(timeline: Timeline) -> dict[str, Any]:
+    return {
+        "schedule": timeline.schedule.name,
+        "step_s": timeline.step_s,
+        "bubble_share": timeline.bubble_share,
+        "peak_bytes": list(timeline.peak_bytes),
+    }
