@@ -27,6 +27,10 @@ class Fields:
         """True if it is there, and not null."""
         return self._document.get(name) is not None
 
+    def is_text(self, name: str) -> bool:
+        """True if it is there as a string."""
+        return type(self._document.get(name)) is str
+
     def wrong(self, name: str, why: str) -> NoReturn:
         """A field is not what it should be."""
         raise GraphError(f"{self.place}: {name} is {_shown(self._document.get(name))}, {why}")

@@ -56,6 +56,8 @@ class Topology:
                 raise GraphError(f"device {number} has {device.memory_bytes:g} bytes and speed {device.speed:g}")
         if bool(self.levels) == bool(self.bandwidths):
             raise GraphError("a topology has either levels or a matrix of bandwidths")
+        if self.levels and self.latencies_s:
+            raise GraphError("a matrix of latencies goes with a matrix of bandwidths; a level has a latency of its own")
         for number, level in enumerate(self.levels):
             self._check(number, level)
         for inner, outer in pairwise(self.levels):
@@ -140,11 +142,14 @@ class Topology:
                     latency_s = max(latency_s, level.latency_s)
                 for link in sending.keys() | receiving.keys():
                     from_share, to_share = sending[link] / len(senders), receiving[link] / len(receivers)
-                    for is_leaving, share in ((True, from_share * (1 - to_share)), (False, to_share * (1 - from_share))):
+                    for is_leaving, share in (
+                        (True, from_share * (1 - to_share)),
+                        (False, to_share * (1 - from_share)),
+                    ):
                         key = is_leaving, number, link
                         carried[key] = carried.get(key, 0.0) + share * size_bytes
-        busiest = max(size / self.levels[number].bandwidth for (_, number, _), size in carried.items())
-        return busiest + latency_s
+        busiest = (size / self.levels[number].bandwidth for (_, number, _), size in carried.items())
+        return max(busiest, default=0.0) + latency_s
 
     def _matrix_transfer_s(self, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], size_bytes: float) -> float:
         carried: dict[tuple[int, int], float] = {}
