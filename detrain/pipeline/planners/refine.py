@@ -1,0 +1,149 @@
+"""Small changes to a draft of a plan, kept as long as the simulator says that they help."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from detrain.errors import GraphError
+from detrain.pipeline.judge import Judge, Score
+from detrain.pipeline.planners.layouts import Layout
+from detrain.pipeline.pricing import Arrangement
+from detrain.pipeline.states import States
+
+Item = TypeVar("Item")
+#: How far cuts move at once, in states of those that may be cut at, from far to near.
+_STRIDES = (32, 8, 4, 2, 1)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Stages on devices. Without a layout, devices stay where they are."""
+
+    arranged: Arrangement
+    layout: Layout | None
+
+
+def refine(
+    judge: Judge, states: States, draft: Draft, limit_s: float, *, is_recomputing: bool = True
+) -> tuple[Score, Draft]:
+    """The draft after all steps that help, each the first found; whoever has more time goes further."""
+    until_s = time.perf_counter() + max(limit_s, 0.0)
+    moves = _Moves(states, is_recomputing=is_recomputing)
+    best = judge.score(draft.arranged)
+    is_better = True
+    while is_better:
+        is_better = False
+        for arranged in moves.of(draft):
+            if time.perf_counter() > until_s:
+                return best, draft
+            try:
+                score = judge.score(arranged)
+            except GraphError:
+                continue  # too few samples for this many stages
+            if score < best:
+                best, draft, is_better = score, replace(draft, arranged=arranged), True
+                break
+    return best, draft
+
+
+class _Moves:
+    """What can be changed at once."""
+
+    def __init__(self, states: States, *, is_recomputing: bool) -> None:
+        self._states, self._is_recomputing = states, is_recomputing
+        self._number_of = {bits: number for number, bits in enumerate(states.members)}
+        self._by_time = np.argsort(states.compute_s, kind="stable")
+        self._place = np.empty_like(self._by_time)
+        self._place[self._by_time] = np.arange(len(self._by_time))
+
+    def of(self, draft: Draft) -> Iterator[Arrangement]:
+        """All arrangements one step away."""
+        for stage in range(len(draft.arranged.done)):
+            yield from self._cuts(draft.arranged, stage)
+            if self._is_recomputing:
+                yield from self._recomputations(draft.arranged, stage)
+            if draft.layout is not None:
+                yield from self._devices(draft.arranged, draft.layout, stage)
+                yield from self._joined(draft.arranged, draft.layout, stage)
+                yield from self._divided(draft.arranged, draft.layout, stage)
+
+    def _between(self, before: int, after: int) -> list[int]:
+        """States strictly between two, by time."""
+        return [
+            bits
+            for bits in (self._states.members[one] for one in self._by_time)
+            if bits not in (before, after) and before & ~bits == 0 and bits & ~after == 0
+        ]
+
+    def _cuts(self, arranged: Arrangement, stage: int) -> Iterator[Arrangement]:
+        if stage == len(arranged.done) - 1:
+            return
+        before = arranged.done[stage - 1] if stage else 0
+        room = self._between(before, arranged.done[stage + 1])
+        here = arranged.done[stage]
+        at = room.index(here) if here in room else len(room) // 2
+        for stride in _STRIDES:
+            for place in (at - stride, at + stride):
+                if 0 <= place < len(room):
+                    yield replace(arranged, done=_with(arranged.done, stage, room[place]))
+
+    def _recomputations(self, arranged: Arrangement, stage: int) -> Iterator[Arrangement]:
+        for how in ("", "all"):
+            if how != arranged.recompute[stage]:
+                yield replace(arranged, recompute=_with(arranged.recompute, stage, how))
+
+    def _devices(self, arranged: Arrangement, layout: Layout, stage: int) -> Iterator[Arrangement]:
+        """Some devices more for this stage and fewer for the next, and the other way round."""
+        sizes = tuple(len(devices) // layout.replication for devices in arranged.devices)
+        if stage == len(sizes) - 1:
+            if sum(sizes) < layout.num_positions:
+                yield self._placed(arranged, layout, _with(sizes, stage, sizes[stage] + 1))
+            if sizes[stage] > 1:
+                yield self._placed(arranged, layout, _with(sizes, stage, sizes[stage] - 1))
+            return
+        for moved in (1, -1, 2, -2, 4, -4):
+            changed = _with(_with(sizes, stage, sizes[stage] + moved), stage + 1, sizes[stage + 1] - moved)
+            if min(changed) > 0:
+                yield self._placed(arranged, layout, changed)
+
+    def _joined(self, arranged: Arrangement, layout: Layout, stage: int) -> Iterator[Arrangement]:
+        if stage == len(arranged.done) - 1:
+            return
+        sizes = tuple(len(devices) // layout.replication for devices in arranged.devices)
+        joined = (*sizes[:stage], sizes[stage] + sizes[stage + 1], *sizes[stage + 2 :])
+        recompute = (*arranged.recompute[:stage], arranged.recompute[stage], *arranged.recompute[stage + 2 :])
+        done = (*arranged.done[:stage], *arranged.done[stage + 1 :])
+        yield self._placed(replace(arranged, done=done, recompute=recompute), layout, joined)
+
+    def _divided(self, arranged: Arrangement, layout: Layout, stage: int) -> Iterator[Arrangement]:
+        sizes = tuple(len(devices) // layout.replication for devices in arranged.devices)
+        if sizes[stage] < 2:
+            return
+        before = arranged.done[stage - 1] if stage else 0
+        room = self._between(before, arranged.done[stage])
+        for first in sorted({1, sizes[stage] // 2, sizes[stage] - 1}):
+            if room:
+                place = min(len(room) - 1, len(room) * first // sizes[stage])
+                parts = (*sizes[:stage], first, sizes[stage] - first, *sizes[stage + 1 :])
+                changed = replace(
+                    arranged, done=(*arranged.done[:stage], room[place], *arranged.done[stage:]),
+                    recompute=(*arranged.recompute[:stage], arranged.recompute[stage], *arranged.recompute[stage:]),
+                )  # fmt: skip
+                yield self._placed(changed, layout, parts)
+
+    def _placed(self, arranged: Arrangement, layout: Layout, sizes: tuple[int, ...]) -> Arrangement:
+        """Stages on blocks of these sizes, one after the other."""
+        devices, begin = [], 0
+        for size in sizes:
+            devices.append(layout.devices(begin, begin + size))
+            begin += size
+        return replace(arranged, devices=tuple(devices))
+
+
+def _with(row: tuple[Item, ...], place: int, value: Item) -> tuple[Item, ...]:
+    return (*row[:place], value, *row[place + 1 :])

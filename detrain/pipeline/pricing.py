@@ -1,0 +1,200 @@
+"""What a plan's stages take in time and memory: from a profile, a topology and a workload to the simulator's loads.
+
+Nothing here estimates a step; it says what each stage does for one micro-batch, and the simulator does the rest.
+
+* Times and activations are in proportion to samples. The replicas of a stage share out a micro-batch in whole samples, in
+  proportion to their speeds as nearly as whole samples allow; the last one to end decides.
+* Between stages goes whatever of the layers so far any later layer needs, also past the next stage.
+* Of a stage's way back, half makes gradients of the weights, where its layers have any; profiles do not tell the two apart.
+* The all-reduce of a layer's gradients may begin when the way back of the last micro-batch is through with that layer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from detrain.errors import GraphError
+from detrain.pipeline.plan import Plan, Workload
+from detrain.pipeline.profile import Profile
+from detrain.pipeline.recomputation import Kept, recompute
+from detrain.pipeline.simulator import StageLoad
+from detrain.pipeline.states import Floats, numbers_of
+from detrain.pipeline.topology import Topology
+
+#: Schedules that deal whole mini-batches to the replicas of a stage in turn; the others split each micro-batch.
+ASYNCHRONOUS = ("1f1b-async", "2bw")
+#: Rounds of mini-batches over which a link between replicated stages is looked at are no longer than this.
+_LONGEST_ROUND = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Layers of a stage, for one sample."""
+
+    forward_s: float
+    backward_s: float
+    #: Of the way back, what makes gradients of weights.
+    weight_s: float
+    activation_bytes: float
+    parameter_bytes: float
+    #: By layer, in the order of the way back: when it is through, as a share of the way back, and the share of the
+    #: parameters of it and of all layers that follow.
+    ready: Floats
+    still: Floats
+
+    def all_reduce_lead_s(self, backward_s: float, all_reduce_s: float) -> float:
+        """How long before the end of the last way back the all-reduce may begin, if it is to go on without a pause."""
+        if not all_reduce_s or not len(self.ready):
+            return 0.0
+        end_s = float((self.ready * backward_s + self.still * all_reduce_s).max())
+        return min(max(all_reduce_s - (end_s - backward_s), 0.0), all_reduce_s, backward_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """What of a plan counts for its price."""
+
+    #: By stage the layers of it and of those before, as bits; the last has all.
+    done: tuple[int, ...]
+    #: By stage the devices, those of the first copy first.
+    devices: tuple[tuple[int, ...], ...]
+    replication: int
+    #: By stage, as in `Stage.recompute`.
+    recompute: tuple[str, ...]
+
+    def of_copy(self, stage: int, copy: int) -> tuple[int, ...]:
+        """Devices of a stage in one copy."""
+        replicas = len(self.devices[stage]) // self.replication
+        return self.devices[stage][copy * replicas : (copy + 1) * replicas]
+
+
+class Pricing:
+    """Of one profile on one topology; keeps what it has worked out. Layers are sets of bits over the profile's."""
+
+    def __init__(self, profile: Profile, topology: Topology, workload: Workload) -> None:
+        self.profile, self.topology, self.workload = profile, topology, workload
+        self._number_of = {layer.name: number for number, layer in enumerate(profile.layers)}
+        self.work = lru_cache(maxsize=None)(self._work)
+        self.crossing_bytes = lru_cache(maxsize=None)(self._crossing_bytes)
+        self.samples = lru_cache(maxsize=None)(self._samples)
+        self.transfer_s = lru_cache(maxsize=None)(self._transfer_s)
+        self.all_reduce_s = lru_cache(maxsize=None)(self._all_reduce_s)
+        self.fabrics = lru_cache(maxsize=None)(self._fabrics)
+        self.kept = lru_cache(maxsize=None)(self._kept)
+        self.memory_bytes = lru_cache(maxsize=None)(self._memory_bytes)
+
+    def arrangement(self, plan: Plan) -> Arrangement:
+        """Of a plan. Raises `GraphError` for a layer that the profile lacks."""
+        found, done = [], 0
+        for stage in plan.stages:
+            for name in stage.layers:
+                if name not in self._number_of:
+                    raise GraphError(f"the plan has a layer {name}, and the profile has none of that name")
+                done |= 1 << self._number_of[name]
+            found.append(done)
+        devices = tuple(stage.devices for stage in plan.stages)
+        return Arrangement(tuple(found), devices, plan.replication, tuple(stage.recompute for stage in plan.stages))
+
+    def loads(self, arranged: Arrangement, schedule: str = "1f1b") -> list[StageLoad]:
+        """What each stage does for one micro-batch, or, where the schedule is asynchronous, one mini-batch."""
+        is_dealt = schedule in ASYNCHRONOUS
+        sends = [self._boundary_s(arranged, number, is_dealt=is_dealt) for number in range(len(arranged.done) - 1)]
+        return [
+            self._load(arranged, number, (into, out), is_dealt=is_dealt)
+            for number, (into, out) in enumerate(zip([0.0, *sends], [*sends, 0.0], strict=True))
+        ]
+
+    def _load(self, arranged: Arrangement, number: int, boundary: tuple[float, float], *, is_dealt: bool) -> StageLoad:
+        before = arranged.done[number - 1] if number else 0
+        layers, devices = arranged.done[number] & ~before, arranged.devices[number]
+        work, kept = self.work(layers), self.kept(layers, arranged.recompute[number])
+        if is_dealt:
+            slowest = min(self.topology.devices[one].speed for one in devices)
+            times, most = self.workload.micro_batch / slowest, self.workload.micro_batch
+        else:
+            shares = [
+                self.samples(arranged.of_copy(number, copy), self.workload.micro_batch)
+                for copy in range(arranged.replication)
+            ]
+            times, most = max(share[0] for share in shares), max(share[1] for share in shares)
+        all_reduce_s = self.all_reduce_s(devices, work.parameter_bytes)
+        return StageLoad(
+            forward_s=work.forward_s * times, backward_s=(work.backward_s + kept.again_s) * times, weight_s=work.weight_s * times,
+            send_s=boundary[1], send_back_s=boundary[0], all_reduce_s=all_reduce_s,
+            all_reduce_lead_s=work.all_reduce_lead_s(work.backward_s * times, all_reduce_s), weight_bytes=work.parameter_bytes,
+            state_bytes=work.parameter_bytes * self.workload.state_factor,
+            activation_bytes=(kept.bytes + self.crossing_bytes(before)) * most, working_bytes=kept.working_bytes * most,
+            replicas=len(devices) if is_dealt else 1, memory_bytes=self.memory_bytes(devices),
+            fabrics=self.fabrics(devices) if all_reduce_s else (),
+        )  # fmt: skip
+
+    def _boundary_s(self, arranged: Arrangement, number: int, *, is_dealt: bool) -> float:
+        """Of one micro-batch from this stage to the next; the gradients of it take the same on their way back."""
+        size = self.crossing_bytes(arranged.done[number]) * self.workload.micro_batch
+        senders, receivers = arranged.devices[number : number + 2]
+        if not is_dealt:
+            pairs = tuple(
+                (arranged.of_copy(number, copy), arranged.of_copy(number + 1, copy))
+                for copy in range(arranged.replication)
+            )
+            return self.transfer_s(pairs, size)
+        length = min(math.lcm(len(senders), len(receivers)), _LONGEST_ROUND)
+        pairs = tuple(((senders[one % len(senders)],), (receivers[one % len(receivers)],)) for one in range(length))
+        # As many transfers go on at once as the side with fewer devices has.
+        return self.transfer_s(pairs, size) / length * min(len(senders), len(receivers))
+
+    def _work(self, layers: int) -> Work:
+        inside = [number for number in self.profile.order if layers >> number & 1]
+        found = [self.profile.layers[number] for number in inside]
+        backward = np.array([layer.backward_ms for layer in reversed(found)])
+        parameters = np.array([layer.parameter_bytes for layer in reversed(found)])
+        per_sample = 1.0 / 1000.0 / self.workload.profile_batch
+        with_weights = math.fsum(layer.backward_ms for layer in found if layer.parameter_bytes)
+        total = float(parameters.sum())
+        still = parameters[::-1].cumsum()[::-1] / total if total else np.zeros(len(found))
+        return Work(
+            math.fsum(layer.forward_ms for layer in found) * per_sample, math.fsum(backward) * per_sample,
+            with_weights / 2 * per_sample, math.fsum(layer.activation_bytes for layer in found) / self.workload.profile_batch,
+            math.fsum(parameters), backward.cumsum() / (float(backward.sum()) or 1.0), still,
+        )  # fmt: skip
+
+    def _crossing_bytes(self, done: int) -> float:
+        """Of one sample, what layers outside need of these."""
+        crossing = (
+            self.profile.layers[number].activation_bytes
+            for number in numbers_of(done)
+            if any(not done >> after & 1 for after in self.profile.successors[number])
+        )
+        return math.fsum(crossing) / self.workload.profile_batch
+
+    def _samples(self, devices: tuple[int, ...], micro_batch: int) -> tuple[float, int]:
+        """A micro-batch shared out in whole samples: samples of the last to end over its speed, and the most on one device."""
+        speeds = [self.topology.devices[one].speed for one in devices]
+        if len(set(speeds)) == 1:
+            most = math.ceil(micro_batch / len(devices))
+            return most / speeds[0], most
+        given = [int(micro_batch * speed / sum(speeds)) for speed in speeds]
+        while sum(given) < micro_batch:
+            # The next sample goes to whoever would be done with it first.
+            at = min(range(len(speeds)), key=lambda one: ((given[one] + 1) / speeds[one], one))
+            given[at] += 1
+        return max(count / speed for count, speed in zip(given, speeds, strict=True)), max(given)
+
+    def _transfer_s(self, pairs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], size_bytes: float) -> float:
+        return self.topology.transfer_s(pairs, size_bytes) if size_bytes else 0.0
+
+    def _all_reduce_s(self, devices: tuple[int, ...], size_bytes: float) -> float:
+        return self.topology.all_reduce_s(devices, size_bytes) if size_bytes else 0.0
+
+    def _fabrics(self, devices: tuple[int, ...]) -> tuple[int, ...]:
+        return self.topology.uplinks(devices)
+
+    def _memory_bytes(self, devices: tuple[int, ...]) -> float:
+        return min(self.topology.devices[one].memory_bytes for one in devices)
+
+    def _kept(self, layers: int, how: str) -> Kept:
+        return recompute(self.profile, layers, how, self.workload.profile_batch)

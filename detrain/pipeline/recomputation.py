@@ -1,0 +1,64 @@
+"""Rematerialization inside a stage: what is kept of a micro-batch between its way forward and its way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detrain.errors import GraphError
+from detrain.pipeline.profile import Profile
+from detrain.pipeline.states import numbers_of
+from detrain.remat.graph import Graph
+from detrain.remat.schedule import Action, Schedule
+from detrain.remat.simulator import peak_bytes, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """For one sample."""
+
+    #: From the way forward to the way back, beyond what enters the stage.
+    bytes: float
+    #: Beyond it, while the way back is done.
+    working_bytes: float
+    #: Seconds of what is done again.
+    again_s: float
+
+
+def recompute(profile: Profile, layers: int, how: str, profile_batch: int) -> Kept:
+    """What a stage of these layers keeps and does again; `how` as in `Stage.recompute`. Raises `GraphError` for another word."""
+    inside = [profile.layers[number] for number in numbers_of(layers)]
+    activation_bytes = sum(layer.activation_bytes for layer in inside) / profile_batch
+    if not how:
+        return Kept(activation_bytes, 0.0, 0.0)
+    if how == "all":
+        again = sum(layer.forward_ms for layer in inside) / 1000.0 / profile_batch
+        return Kept(0.0, activation_bytes, again)
+    planner, _, share = how.partition("@")
+    try:
+        budget = float(share)
+    except ValueError:
+        raise GraphError(f'a stage recomputes "", "all" or as PLANNER@SHARE says, not {how!r}') from None
+    # Loads compilers and solvers; most plans need none of them.
+    from detrain.pipeline.opgraph import to_graph
+    from detrain.remat.planners.registry import plan as plan_within
+
+    part = profile.without(set(range(len(profile.layers))) - set(numbers_of(layers)))
+    graph = to_graph(part)
+    schedule = plan_within(graph, int(budget * peak_bytes(graph)), planner).schedule
+    return _of_schedule(graph, schedule, profile_batch)
+
+
+def _of_schedule(graph: Graph, schedule: Schedule, profile_batch: int) -> Kept:
+    """Kept is what is in use, without the constants, when the last operator of the way forward has been done first."""
+    outcome = simulate(graph, schedule, None)
+    seen: set[int] = set()
+    turn = 0
+    for place, step in enumerate(schedule.steps):
+        if step.action == Action.COMPUTE and step.target not in seen:
+            seen.add(step.target)
+            if not graph.operators[step.target].is_backward:
+                turn = place
+    kept_bytes = max(outcome.usage_bytes[turn] - graph.constant_bytes, 0)
+    peak = max(outcome.usage_bytes[turn:]) - graph.constant_bytes
+    again = (outcome.overhead - 1.0) * graph.cost_ns / 1e9
+    return Kept(kept_bytes / profile_batch, max(peak - kept_bytes, 0) / profile_batch, again / profile_batch)
