@@ -141,7 +141,7 @@ def step_s(asked: Problem, split: Split) -> float:
     blocks = asked.blocks
     slowest_s = sum_s = longest_s = 0.0
     before = 0
-    rows = zip(split.states, split.begins, split.ends, split.is_recomputed, split.ends[1:] + (0,), strict=True)
+    rows = zip(split.states, split.begins, split.ends, split.is_recomputed, (*split.ends[1:], 0), strict=True)
     for state, a, b, is_again, c in rows:
         after = state + 1
         work = forward[after] - forward[before]
