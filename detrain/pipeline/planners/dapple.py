@@ -3,26 +3,35 @@
 Fan et al., "DAPPLE: A Pipelined Data Parallel Approach for Training Large Models" (PPoPP 2021). Three kinds of plan compete
 by `estimates.pipeline_s`: one stage in so many copies, straight pipelines, and two stages with every share of the devices.
 
-The published planner's dynamic programming also tries stages of several devices in straight pipelines' place, but none of
-them is ever its answer. It compares the slowest stage, and reckons no all-reduce for it. In one stage on the same number of
-devices each of them has the mean of the work; where the work is divided otherwise, some device has no less than the mean.
-So one stage is the answer, up to the rounding of sums where all devices have exactly the same to do. Here one stage is taken
-at once.
+The published planner's dynamic programming goes over stages of any number of devices as well, and always ends with one stage:
+it asks for the least time of the slowest stage, without all-reduces, and m devices in one stage have the mean of the work
+each. If it is divided in another way some device has no less than the mean. (Where all have the same to the last bit, the
+rounding of sums may make it take more stages, as quick as one.) So here one stage is taken at once, and the dynamic
+programming is left to straight pipelines.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
 from detrain.pipeline.compression import states_of
 from detrain.pipeline.plan import NoPlanError, Plan, Stage, Workload
 from detrain.pipeline.planners.baselines import no_overlap
-from detrain.pipeline.planners.estimates import Amount, Copies, Share, pipeline_s, split_concat_s, through_s
+from detrain.pipeline.planners.estimates import (
+    Amount,
+    Copies,
+    Share,
+    pipeline_s,
+    recursive_s,
+    split_concat_s,
+    through_s,
+)
 from detrain.pipeline.planners.placement import Cluster, Devices, cluster_of, placements
 from detrain.pipeline.planners.straight import Ints, Layout, solve
 from detrain.pipeline.profile import Profile
@@ -201,12 +210,30 @@ def _candidate(
     problem: Problem, cuts: tuple[int, ...], replicas: tuple[int, ...], devices: tuple[Devices, ...], replication: int,
     bottleneck_s: float,
 ) -> Candidate:  # fmt: skip
-    shares = []
-    for number, start in enumerate((-1, *cuts)):
-        end = cuts[number] if number < len(cuts) else problem.last
-        shares.append(problem.share(np.array([start]), np.array([end]), replicas[number], devices[number]))
+    shares = [
+        problem.share(np.array([start]), np.array([end]), replicas[number], devices[number])
+        for number, (start, end) in enumerate(pairwise((-1, *cuts, problem.last)))
+    ]
     (speedup,) = problem.speedups(shares, replication, bottleneck_s).tolist()
     return Candidate(cuts, replicas, devices, replication, bottleneck_s, speedup)
+
+
+def recursive_speedup(problem: Problem, found: Candidate) -> float:
+    """The same plan's speed-up by `estimates.recursive_s`, which the published planner has and does not ask.
+
+    As published, what comes behind a cut takes its time in the stage before it too. 0 without a micro-batch for each copy.
+    """
+    num_micro_batches = problem.workload.num_micro_batches(found.replication)
+    if not num_micro_batches:
+        return 0.0
+    shares = []
+    for number, (start, end) in enumerate(pairwise((-1, *found.cuts, problem.last))):
+        starts, ends = np.array([start]), np.array([end])
+        share = problem.share(starts, ends, found.replicas[number], found.devices[number])
+        counted = np.minimum(ends + 1, problem.last) if problem.is_compat else ends
+        shares.append(replace(share, compute_s=_beyond(problem.states.compute_s, starts, counted) * problem.scale))
+    step_s = recursive_s(problem.cluster, shares, Copies(found.replication, num_micro_batches))
+    return problem.total_s / step_s if step_s else 1.0
 
 
 def _bipartition(problem: Problem) -> Candidate:
@@ -254,14 +281,13 @@ def _best(found: Iterator[Candidate], *, is_compat: bool) -> Candidate:
     for one in found:
         if best is None or (one.speedup >= best.speedup if is_compat else one.speedup > best.speedup * (1 + _MARGIN)):
             best = one
-    assert best is not None, "one stage can always be had"
+    assert best is not None, "there is always one stage to be had"
     return best
 
 
 def _stages(states: States, found: Candidate) -> Iterator[Stage]:
     last = len(states.members) - 1
-    for number, start in enumerate((-1, *found.cuts)):
-        cut = found.cuts[number] if number < len(found.cuts) else last
+    for number, (start, cut) in enumerate(pairwise((-1, *found.cuts, last))):
         yield Stage(
             start + 1, min(cut + 1, last), states.layers_between(start, cut), found.replicas[number], found.devices[number]
         )  # fmt: skip

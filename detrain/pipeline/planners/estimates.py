@@ -106,14 +106,18 @@ def recursive_s(cluster: Cluster, shares: Sequence[Share], copies: Copies) -> fl
     pieces: list[float] = []
     for number, share in enumerate(shares):
         parts = share.replicas * copies.replication * copies.num_micro_batches
-        pieces.append(float(share.compute_s) / parts / 2.0)
+        pieces.append(_number(share.compute_s) / parts / 2.0)
         if number < len(shares) - 1:
-            size_bytes = share.output_bytes / copies.num_micro_batches
-            pieces.append(float(split_concat_s(cluster, share.devices, shares[number + 1].devices, size_bytes)))
+            size_bytes = _number(share.output_bytes) / copies.num_micro_batches
+            pieces.append(_number(split_concat_s(cluster, share.devices, shares[number + 1].devices, size_bytes)))
     ends = _last_backward_ends_s(pieces, copies.num_micro_batches)
     for number, share in enumerate(shares):
-        ends[2 * number] += float(all_reduce_s(cluster, share.devices, share.parameter_bytes))
+        ends[2 * number] += _number(all_reduce_s(cluster, share.devices, share.parameter_bytes))
     return max(ends)
+
+
+def _number(amount: Amount) -> float:
+    return float(np.asarray(amount).item())
 
 
 def _last_backward_ends_s(pieces: Sequence[float], num_micro_batches: int) -> list[float]:
