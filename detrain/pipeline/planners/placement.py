@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from detrain.errors import GraphError
+from detrain.pipeline.plan import NoPlanError
 from detrain.pipeline.topology import Topology
 
 #: By machine, how many of its devices are in use.
@@ -64,21 +64,19 @@ class Cluster:
 
 
 def cluster_of(topology: Topology) -> Cluster:
-    """The machines of a topology of one or two levels, without latencies, as DAPPLE sees it. Raises `GraphError` for others."""
+    """The machines of a topology of one or two levels; raises `NoPlanError` for others. DAPPLE does not know of latencies."""
     levels = topology.levels
     if not 1 <= len(levels) <= 2:
-        raise GraphError(
+        raise NoPlanError(
             "DAPPLE plans for devices in machines, which are one or two levels, not "
             + (f"for {len(levels)}" if levels else "for a matrix of bandwidths")
         )
     if len({device.speed for device in topology.devices}) > 1:
-        raise GraphError("DAPPLE plans for devices of the same speed, and those of the topology differ")
-    if any(level.latency_s for level in levels):
-        raise GraphError("DAPPLE knows of no latencies, and the topology has some")
+        raise NoPlanError("DAPPLE plans for devices of the same speed, and those of the topology differ")
     groups = levels[0].groups
     ends = tuple(one + 1 for one in range(len(groups)) if one + 1 == len(groups) or groups[one + 1] != groups[one])
     if len(ends) != len(set(groups)):
-        raise GraphError("DAPPLE counts the devices machine by machine, and those of the topology are mixed")
+        raise NoPlanError("DAPPLE counts the devices machine by machine, and those of the topology are mixed")
     inner, outer = levels[0], levels[-1]
     return Cluster(
         ends, inner.bandwidth, outer.bandwidth, inner.collective_bandwidth or inner.bandwidth,
