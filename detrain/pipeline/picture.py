@@ -27,6 +27,7 @@ _MOST_LABELS, _NARROWEST = 600, 0.012
 
 def draw(path: Path, timeline: Timeline) -> None:
     """Rows of workers over time, and a strip of memory if there are sizes. As SVG, or as PNG if the path ends so. Raises `OSError`."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -56,7 +57,8 @@ def draw(path: Path, timeline: Timeline) -> None:
         fontsize=10,
     )
     is_svg = path.suffix in ("", ".svg")
-    figure.savefig(path, format="svg" if is_svg else None, metadata={"Date": None} if is_svg else None)
+    with rc_context({"svg.hashsalt": "detrain"}):  # the same picture each time
+        figure.savefig(path, format="svg" if is_svg else None, metadata={"Date": None} if is_svg else None)
 
 
 def _draw_rows(axes: Any, timeline: Timeline, unit: float) -> None:

@@ -21,8 +21,8 @@ from detrain.errors import GraphError
 
 NAMES = ("gpipe", "1f1b", "1f1b-async", "2bw", "interleaved", "zb-h1")
 WARMUPS = ("pa", "pb")
-#: Mini-batches of an asynchronous run are no fewer; periods of replicas up to this long fit into its second half.
-_SHORTEST, _LONGEST_PERIOD = 64, 1024
+#: An asynchronous run has no fewer micro-batches and mini-batches; periods up to this long fit into its second half.
+_SHORTEST, _FEWEST, _LONGEST_PERIOD = 64, 16, 1024
 
 
 class Kind(IntEnum):
@@ -79,15 +79,17 @@ class Schedule:
             raise GraphError(f"{self.name} has {count} a device, not {self.chunks}")
         if self.warmup not in WARMUPS:
             raise GraphError(f"there is no warm-up {self.warmup}: it is one of {', '.join(WARMUPS)}")
+        if self.warmup != "pa" and self.name != "1f1b":
+            raise GraphError(f"the warm-up {self.warmup} is an option of 1f1b, not of {self.name}")
         self._check_asynchronous()
 
     def _check_asynchronous(self) -> None:
         for option, is_set in (("vertical_sync", self.vertical_sync), ("depths", bool(self.depths))):
             if is_set and self.name != "1f1b-async":
                 raise GraphError(f"{option} is an option of 1f1b-async, not of {self.name}")
-        if self.num_mini_batches < 0 or self.num_mini_batches == 1:
+        if self.num_mini_batches < 0:
             raise GraphError(
-                f"a steady state shows after two mini-batches or more, not {self.num_mini_batches}; 0 are enough"
+                f"{self.num_mini_batches} mini-batches cannot be simulated; 0 are enough for a steady state"
             )
         if self.depths and min(self.depths) < 0:
             raise GraphError(
@@ -125,6 +127,11 @@ class Schedule:
                 )
         if self.depths and len(self.depths) != len(replicas):
             raise GraphError(f"there are depths of {len(self.depths)} stages, and {len(replicas)} stages")
+        if self.num_mini_batches and self.num_mini_batches < drain(self, replicas) + 2:
+            raise GraphError(
+                f"{self.name}: a steady state of this pipeline shows after {drain(self, replicas) + 2} mini-batches or more, "
+                f"not {self.num_mini_batches}; 0 are enough"
+            )
         if self.name == "2bw":
             # A forward that needs an update would stand before a backward that the update waits for.
             least = max((held - 1) * count for held, count in zip(in_flight(self, replicas), replicas, strict=True))
@@ -155,7 +162,7 @@ def in_flight(schedule: Schedule, replicas: Sequence[int]) -> tuple[int, ...]:
             1 + (schedule.depths[stage] if schedule.depths else (sum(replicas[stage:]) - 1) // replicas[stage])
             for stage in range(count)
         )
-    if schedule.warmup == "pb" and schedule.name == "1f1b":
+    if schedule.warmup == "pb":
         return tuple(min(2 * (count - stage) - 1, micro_batches) for stage in range(count))
     return tuple(min(count - stage, micro_batches) for stage in range(count))
 
@@ -166,6 +173,12 @@ def period(schedule: Schedule, replicas: Sequence[int]) -> int:
     return turns // math.gcd(turns, schedule.num_micro_batches)
 
 
+def drain(schedule: Schedule, replicas: Sequence[int]) -> int:
+    """Mini-batches at the end of an asynchronous run that those behind them would hold up, if there were any."""
+    ahead = max((held - 1) * count for held, count in zip(in_flight(schedule, replicas), replicas, strict=True))
+    return math.ceil(ahead / schedule.num_micro_batches)
+
+
 def num_mini_batches(schedule: Schedule, replicas: Sequence[int]) -> int:
     """That are simulated: 1 of a synchronous schedule."""
     if not schedule.is_asynchronous:
@@ -174,12 +187,13 @@ def num_mini_batches(schedule: Schedule, replicas: Sequence[int]) -> int:
         return schedule.num_mini_batches
     half = min(period(schedule, replicas), _LONGEST_PERIOD)
     wanted = max(_SHORTEST, 8 * sum(replicas)) / schedule.num_micro_batches
-    return 2 * half * math.ceil(max(wanted, 4) / (2 * half))
+    return 2 * half * math.ceil(max(wanted, _FEWEST) / (2 * half)) + drain(schedule, replicas)
 
 
 def window(schedule: Schedule, replicas: Sequence[int]) -> int:
-    """Mini-batches at the end of an asynchronous run whose mean is the steady state: its second half, in whole periods if there is one."""
-    half, turn = num_mini_batches(schedule, replicas) // 2, period(schedule, replicas)
+    """Mini-batches whose mean is the steady state: the second half of those before the drain, in whole periods if there is one."""
+    half = (num_mini_batches(schedule, replicas) - drain(schedule, replicas)) // 2
+    turn = period(schedule, replicas)
     return half // turn * turn or half
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from detrain.errors import GraphError
 from detrain.pipeline.paths import Ints, fill_times, sort_tasks
-from detrain.pipeline.schedules import Kind, Schedule, Work, in_flight, num_mini_batches, orders, window
+from detrain.pipeline.schedules import Kind, Schedule, Work, drain, in_flight, num_mini_batches, orders, window
 
 #: By stage the numbers of the uplinks that its all-reduce goes over.
 Fabrics = tuple[tuple[int, ...], ...]
@@ -46,13 +46,13 @@ class Structure:
     sequence: Ints
     #: Beside `sequence`: the versions of the weights that the worker has then.
     versions: Ints
-    #: Of an asynchronous schedule: two backwards at the last stage, and the steps between them. That stage has no drain.
+    #: Of an asynchronous schedule: two backwards at the first stage, and the steps between them. There no backlog hides the pace.
     first_mark: int
     last_mark: int
     num_steps: int
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)  # the largest take some MB each
 def structure(schedule: Schedule, replicas: tuple[int, ...], fabrics: Fabrics = ()) -> Structure:
     """The tasks of a schedule over stages of so many replicas. Raises `GraphError` if it cannot be, or would wait for itself.
 
@@ -235,9 +235,11 @@ class _Build:
         resources = workers.copy()  # then links, then all-reduces
         resources[place[self.sent]] = len(self.orders) + self.lanes
         resources[reduced] += 3 * len(self.orders)
-        num_steps = window(self.schedule, self.replicas) if self.schedule.is_asynchronous else 0
-        ends = self.total - 1 - np.array([num_steps, 0]) * self.schedule.num_micro_batches
-        marks = place[self.numbers(int(Kind.BACKWARD), self.num_stages - 1, ends)]
+        num_steps, after = 0, 0
+        if self.schedule.is_asynchronous:
+            num_steps, after = window(self.schedule, self.replicas), drain(self.schedule, self.replicas)
+        ends = self.total - 1 - np.array([after + num_steps, after]) * self.schedule.num_micro_batches
+        marks = place[self.numbers(int(Kind.BACKWARD), 0, ends)]
         return Structure(
             self.schedule, self.replicas, self.worker_stages(), kinds=_short(kinds), stages=_short(stages),
             micro_batches=_short(micro_batches), workers=_short(workers), resources=_short(resources),

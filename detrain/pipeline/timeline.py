@@ -21,8 +21,7 @@ _LETTERS = {
     Kind.SEND_BACK: "←",
     Kind.ALL_REDUCE: "AR",
 }
-_THREADS = ("compute", "send", "send back", "all-reduce")
-_THREAD_OF = {Kind.SEND: 1, Kind.SEND_BACK: 2, Kind.ALL_REDUCE: 3}
+_THREADS = {Kind.SEND: "send", Kind.SEND_BACK: "send back", Kind.ALL_REDUCE: "all-reduce"}
 
 
 class Task(NamedTuple):
@@ -121,41 +120,42 @@ class Timeline:
 
 
 def chrome_trace(timeline: Timeline) -> dict[str, Any]:
-    """The timeline as JSON for Perfetto or chrome://tracing: a process for each worker; times in microseconds.
+    """The timeline as JSON for Perfetto or chrome://tracing, in microseconds: a process for each worker, a thread for each resource.
 
     What takes no time is left out. An all-reduce stands at each worker of its stage. The counter is what the worker holds.
     """
+    names: dict[tuple[int, int], str] = {}  # by process and thread
     events: list[dict[str, Any]] = []
-    for worker in range(timeline.num_workers):
-        events.append(_named("process_name", worker, 0, timeline.worker_name(worker)))
-        events.append(
-            {"name": "process_sort_index", "ph": "M", "pid": worker, "tid": 0, "args": {"sort_index": worker}}
-        )
-        events += [_named("thread_name", worker, thread, name) for thread, name in enumerate(_THREADS)]
-    for task, used_bytes in zip(timeline.tasks(), timeline.used_bytes.tolist(), strict=True):
-        if used_bytes == used_bytes:
-            counter = {
-                "name": "bytes",
-                "ph": "C",
-                "pid": task.worker,
-                "ts": task.start_s * 1e6,
-                "args": {"held": used_bytes},
-            }
-            events.append(counter)
-        if not task.end_s > task.start_s:
+    columns = timeline.tasks(), timeline.resources.tolist(), timeline.used_bytes.tolist()
+    for task, resource, used_bytes in zip(*columns, strict=True):
+        start_us, length_us = task.start_s * 1e6, (task.end_s - task.start_s) * 1e6
+        if task.kind <= Kind.WEIGHT:
+            events.append(
+                {"name": "bytes", "ph": "C", "pid": task.worker, "ts": start_us, "args": {"held": used_bytes}}
+            )
+        if not length_us > 0:
             continue
+        thread = resource if task.kind in _THREADS else 0
         for worker in timeline.doers(task):
+            names[worker, thread] = _THREADS.get(task.kind, "compute")
             event = {
-                "name": task.name, "cat": task.kind.name.lower(), "ph": "X", "pid": worker, "tid": _THREAD_OF.get(task.kind, 0),
-                "ts": task.start_s * 1e6, "dur": (task.end_s - task.start_s) * 1e6,
+                "name": task.name, "cat": task.kind.name.lower(), "ph": "X", "pid": worker, "tid": thread, "ts": start_us, "dur": length_us,
                 "args": {"stage": task.stage, "chunk": task.chunk, "micro_batch": task.micro_batch},
             }  # fmt: skip
             events.append(event)
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": _figures(timeline)}
+    return {
+        "traceEvents": [*_names(timeline, names), *events],
+        "displayTimeUnit": "ms",
+        "otherData": _figures(timeline),
+    }
 
 
-def _named(what: str, worker: int, thread: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": worker, "tid": thread, "args": {"name": name}}
+def _names(timeline: Timeline, threads: dict[tuple[int, int], str]) -> Iterator[dict[str, Any]]:
+    for worker in range(timeline.num_workers):
+        yield {"name": "process_name", "ph": "M", "pid": worker, "args": {"name": timeline.worker_name(worker)}}
+        yield {"name": "process_sort_index", "ph": "M", "pid": worker, "args": {"sort_index": worker}}
+    for (worker, thread), name in sorted(threads.items()):
+        yield {"name": "thread_name", "ph": "M", "pid": worker, "tid": thread, "args": {"name": name}}
 
 
 def _figures(timeline: Timeline) -> dict[str, Any]:
