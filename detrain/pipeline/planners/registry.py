@@ -1,0 +1,93 @@
+"""The planners by name, each a function of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from detrain.errors import UsageError
+from detrain.pipeline.plan import NoPlanError, Plan, Workload
+from detrain.pipeline.planners import dapple, detrain, pipedream
+from detrain.pipeline.profile import Profile
+from detrain.pipeline.topology import Topology
+
+
+@dataclass(frozen=True)
+class Request:
+    """What any planner may want to know."""
+
+    profile: Profile
+    topology: Topology
+    #: PipeDream's planner takes none.
+    workload: Workload | None = None
+    #: PipeDream's; its levels and memory come from the topology, unless they are given.
+    options: pipedream.Options | None = None
+    is_compat: bool = False
+    #: What our own plans for.
+    schedule: str = "1f1b"
+    #: Sizes of micro-batches that our own may choose from.
+    micro_batches: tuple[int, ...] = ()
+    is_recomputing: bool = True
+    time_limit_s: float = 25.0
+
+
+def plan(name: str, request: Request) -> Plan:
+    """Raises `NoPlanError`, `GraphError` for what cannot be, or `UsageError` if there is no such planner."""
+    if name not in PLANNERS:
+        raise UsageError(f"there is no planner {name}: it is one of {', '.join(PLANNERS)}")
+    return PLANNERS[name](request)
+
+
+def _pipedream(request: Request) -> Plan:
+    options = request.options or options_of(request.topology)
+    return pipedream.plan(request.profile, replace(options, is_compat=request.is_compat))
+
+
+def options_of(topology: Topology) -> pipedream.Options:
+    """PipeDream's, of a topology whose levels have groups of equal sizes. Raises `NoPlanError` for another."""
+    sizes, within = [], 1
+    for level in topology.levels:
+        counts = {level.groups.count(group) for group in set(level.groups)}
+        if len(counts) > 1:
+            raise NoPlanError("PipeDream's planner knows levels of equal groups only")
+        size = counts.pop()
+        sizes.append(size // within)
+        within = size
+    if not sizes or len({device.speed for device in topology.devices}) > 1:
+        raise NoPlanError("PipeDream's planner knows levels of equal devices only")
+    bandwidths = tuple(level.bandwidth for level in topology.levels)
+    memory_bytes = min(device.memory_bytes for device in topology.devices)
+    return pipedream.Options(tuple(sizes), bandwidths, memory_bytes, compression_ratio=1.0)
+
+
+def _dapple(request: Request) -> Plan:
+    return dapple.plan(request.profile, request.topology, _workload(request, "dapple"), is_compat=request.is_compat)
+
+
+def _detrain(request: Request) -> Plan:
+    return detrain.plan(
+        detrain.Question(
+            request.profile, request.topology, _workload(request, "detrain"), request.schedule, request.micro_batches,
+            request.is_recomputing, tuple(rivals(request)), request.time_limit_s,
+        )
+    )  # fmt: skip
+
+
+def rivals(request: Request) -> list[Plan]:
+    """What the other planners say, where they say something."""
+    found = []
+    for other in (_pipedream, _dapple):
+        try:
+            found.append(other(replace(request, is_compat=False, options=None)))
+        except NoPlanError:
+            continue
+    return found
+
+
+def _workload(request: Request, name: str) -> Workload:
+    if request.workload is None:
+        raise UsageError(f"{name} plans for a batch: say --batch, --micro-batch and --profile-batch")
+    return request.workload
+
+
+PLANNERS: dict[str, Callable[[Request], Plan]] = {"pipedream": _pipedream, "dapple": _dapple, "detrain": _detrain}
