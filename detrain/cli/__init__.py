@@ -23,6 +23,7 @@ MODULES = {
     "doctor": "look",
     "report": "look",
     "remat": "remat",
+    "pipeline": "pipeline",
 }
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from detrain.cli.files import FILE, read_file, write_file
 from detrain.cli.look import as_json_option
-from detrain.errors import UsageError
 
 if TYPE_CHECKING:
     from detrain.remat.graph import Graph
 
-_Read = TypeVar("_Read")
-_Written = TypeVar("_Written")
 _time_limit_option = click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, metavar="S",
     help="Seconds after which the best so far is taken.",
@@ -24,7 +21,6 @@ _time_limit_option = click.option(
 _budget_option = click.option(
     "--budget", required=True, metavar="B", help="A share of the peak of keeping everything (0.4), or bytes (4GiB)."
 )
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.group()
@@ -33,7 +29,7 @@ def remat() -> None:
 
 
 @remat.command()
-@click.argument("log", type=_FILE)
+@click.argument("log", type=FILE)
 @click.option(
     "-o",
     "output",
@@ -47,8 +43,8 @@ def convert(log: Path, output: Path, whole: bool) -> int:
     """Turn a log of the DTR prototype into an operator graph."""
     from detrain.remat import dtrlog, graphfile
 
-    graph = _of_file(log, lambda path: dtrlog.read(path, is_whole=whole))
-    _write(output, lambda path: graphfile.write(path, graph))
+    graph = read_file(log, lambda path: dtrlog.read(path, is_whole=whole))
+    write_file(output, lambda path: graphfile.write(path, graph))
     click.echo(
         f"{output}: {len(graph.operators):,} operators, {len(graph.tensors):,} tensors, {graph.cost_ns:,} ns", err=True
     )
@@ -56,7 +52,7 @@ def convert(log: Path, output: Path, whole: bool) -> int:
 
 
 @remat.command()
-@click.argument("graph", type=_FILE)
+@click.argument("graph", type=FILE)
 @_budget_option
 @click.option(
     "--policy", "policy_name", default="dtr:eager", show_default=True, metavar="P", help="HEURISTIC:DEALLOCATION."
@@ -81,7 +77,7 @@ def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Pa
 
 
 @remat.command()
-@click.argument("graph", type=_FILE)
+@click.argument("graph", type=FILE)
 @_budget_option
 @click.option("--planner", required=True, metavar="NAME", help="keep-all, chen-sqrt, …, dtr.")
 @click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Where to.")
@@ -103,14 +99,14 @@ def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit
         click.echo(f"detrain: {planner}: {error}", err=True)
         return 1
     if output is not None:
-        _write(output, lambda path: planfile.write(path, step, found))
+        write_file(output, lambda path: planfile.write(path, step, found))
     document = planfile.summary(step, found)
     click.echo(json.dumps(document) if as_json else report.plan_text(step, found))
     return 0
 
 
 @remat.command()
-@click.argument("graph", type=_FILE)
+@click.argument("graph", type=FILE)
 @click.option("--budgets", required=True, metavar="B,B,…", help="Shares of the peak, or bytes.")
 @click.option("--planners", required=True, metavar="NAME,NAME,…", help="As for plan.")
 @click.option(
@@ -129,14 +125,14 @@ def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: fl
     names = planners.split(",")
     with counting(len(budgets_bytes) * len(names)) as told:
         rows = sweeping.sweep(step, budgets_bytes, names, time_limit, lambda row: told(report.row_text(step, row)))
-    _write(output, lambda path: path.mkdir(parents=True, exist_ok=True))
-    _write(output / "sweep.csv", lambda path: sweeping.write_table(path, rows))
-    _write(output / "overhead.svg", lambda path: sweeping.draw(path, step, rows))
+    write_file(output, lambda path: path.mkdir(parents=True, exist_ok=True))
+    write_file(output / "sweep.csv", lambda path: sweeping.write_table(path, rows))
+    write_file(output / "overhead.svg", lambda path: sweeping.draw(path, step, rows))
     return 0
 
 
 @remat.command()
-@click.argument("plan", type=_FILE)
+@click.argument("plan", type=FILE)
 @click.option(
     "-o",
     "output",
@@ -148,28 +144,19 @@ def show(plan: Path, output: Path | None) -> int:
     """What a plan does, judged again; exit status 1 if it cannot be done."""
     from detrain.remat import dot, picture, planfile, report
 
-    planned = _of_file(plan, planfile.read)
+    planned = read_file(plan, planfile.read)
     text, is_sound = report.planned_text(planned)
     click.echo(text)
     if output is not None and is_sound:
         if output.suffix == ".dot":
-            _write(output, lambda path: dot.write(path, planned))
+            write_file(output, lambda path: dot.write(path, planned))
         else:
-            _write(output, lambda path: picture.draw(path, planned))
-            if not _write(beside := output.with_suffix(".graph.svg"), lambda path: dot.draw(path, planned)):
+            write_file(output, lambda path: picture.draw(path, planned))
+            if not write_file(beside := output.with_suffix(".graph.svg"), lambda path: dot.draw(path, planned)):
                 click.echo(
                     f"{beside.name} is not drawn: Graphviz is not installed, or the graph is too large for it", err=True
                 )
     return 0 if is_sound else 1
-
-
-def _write(path: Path, write: Callable[[Path], _Written]) -> _Written:
-    try:
-        return write(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}") from None
-    except ImportError as error:
-        raise UsageError(f'{error.name} is not installed: pip install "detrain[plan]"') from None
 
 
 def _graph_of(path: Path) -> Graph:
@@ -178,11 +165,4 @@ def _graph_of(path: Path) -> Graph:
 
     with open(path, encoding="utf-8", errors="replace") as file:
         is_log = '"INSTRUCTION"' in file.readline(4096)
-    return _of_file(path, dtrlog.read if is_log else graphfile.read)
-
-
-def _of_file(path: Path, read: Callable[[Path], _Read]) -> _Read:
-    try:
-        return read(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+    return read_file(path, dtrlog.read if is_log else graphfile.read)

@@ -12,6 +12,7 @@ def merge_branches(profile: Profile) -> tuple[Profile, dict[str, tuple[str, ...]
 
     A run takes in the next fork, if it leads to one, but nothing that more than one layer leads to. Its output is its last
     layer's. As published, names count the ways out of forks, and edges stand in the order of the layers that they lead to.
+    Unlike there, a layer that ends a run and leads nowhere keeps its time, and one without edges is not lost.
     """
     merging = _Merging(profile)
     merging.run()
@@ -36,6 +37,9 @@ class _Merging:
         """All edges of the merged graph."""
         successors = self._profile.successors
         queue = [number for number, before in enumerate(self._profile.predecessors) if not before]
+        for number in queue:
+            if not successors[number]:
+                self._nodes[False, number] = None
         seen: set[int] = set()
         while queue:
             at = queue.pop(0)

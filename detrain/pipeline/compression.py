@@ -37,7 +37,10 @@ def _fewer(profile: Profile, limit: int) -> Iterator[int]:
         yield before
         inner = profile.without(set(range(len(profile.layers))) - set(numbers_of(layers)))
         numbers = list(numbers_of(layers))
-        for bits in _of_region(inner, quota):
+        if (found := _of_region(inner, quota)) is None:
+            found = {*_prefixes(inner.order), *_prefixes(depth_first(inner))}
+            yield from (before | bits for bits in _prefixes(least_crossing(profile, before, layers)))
+        for bits in found:
             yield before | sum(1 << numbers[one] for one in numbers_of(bits))
 
 
@@ -63,9 +66,10 @@ def _regions(profile: Profile) -> Iterator[tuple[int, int]]:
         yield done, rest
 
 
-def _of_region(region: Profile, quota: int) -> Iterable[int]:
+def _of_region(region: Profile, quota: int) -> set[int] | None:
+    """All states, or those between pieces of chains; None if there are too many of both."""
     if not region.layers:
-        return ()
+        return set()
     found = all_ideals(region, quota)
     if found is not None:
         return found
@@ -76,7 +80,7 @@ def _of_region(region: Profile, quota: int) -> Iterable[int]:
         if found is not None:
             whole = [sum(1 << one for one in piece) for piece in pieces]
             return {sum(whole[one] for one in numbers_of(bits)) for bits in found} | set(_prefixes(region.order))
-    return {*_prefixes(region.order), *_prefixes(depth_first(region)), *_prefixes(least_crossing(region))}
+    return None
 
 
 def _chains(region: Profile) -> Iterator[list[int]]:
@@ -139,11 +143,14 @@ def depth_first(profile: Profile) -> list[int]:
     return found
 
 
-def least_crossing(profile: Profile) -> list[int]:
-    """A topological order in which the next layer is always that after which least crosses the cut; ties to the earliest."""
-    waiting = [len(before) for before in profile.predecessors]
-    unused = [len(after) for after in profile.successors]
-    ready = [number for number in range(len(waiting)) if not waiting[number]]
+def least_crossing(profile: Profile, done: int = 0, layers: int = -1) -> list[int]:
+    """An order of these layers in which the next is always that after which least crosses the cut; ties to the earliest.
+
+    `done` is what comes before them; the rest of the profile comes behind them.
+    """
+    waiting = [sum(not done >> one & 1 for one in before) for before in profile.predecessors]
+    unused = [sum(not done >> one & 1 for one in after) for after in profile.successors]
+    ready = [number for number in range(len(waiting)) if not waiting[number] and layers & ~done >> number & 1]
     found = []
 
     def change(number: int) -> float:
@@ -161,6 +168,6 @@ def least_crossing(profile: Profile) -> list[int]:
             unused[before] -= 1
         for after in profile.successors[chosen]:
             waiting[after] -= 1
-            if not waiting[after]:
+            if not waiting[after] and layers >> after & 1:
                 ready.append(after)
     return found

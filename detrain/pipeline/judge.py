@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
-from detrain.errors import GraphError
 from detrain.pipeline import simulator
+from detrain.pipeline.interleave import interleaved
 from detrain.pipeline.plan import Plan, Workload
-from detrain.pipeline.pricing import ASYNCHRONOUS, Arrangement, Pricing
+from detrain.pipeline.planfile import Planned
+from detrain.pipeline.pricing import Arrangement, Pricing
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.schedules import Schedule
 from detrain.pipeline.timeline import Timeline
 from detrain.pipeline.topology import Topology
+
+#: What plans are for unless something else is said: PipeDream's stages are kept, its asynchrony is not.
+SYNCHRONOUS = Schedule("1f1b")
+#: PipeDream's runtime: the next forward of a stage waits for its all-reduce.
+PIPEDREAM = Schedule("1f1b-async", update_delay=0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,50 +33,38 @@ class Score:
 class Judge:
     """Of plans for one profile, topology and schedule, with micro-batches of one size."""
 
-    def __init__(self, profile: Profile, topology: Topology, workload: Workload, schedule: str = "1f1b") -> None:
+    def __init__(self, profile: Profile, topology: Topology, workload: Workload, kind: Schedule = SYNCHRONOUS) -> None:
         self.pricing = Pricing(profile, topology, workload)
-        self.workload, self._schedule = workload, schedule
+        self.workload, self._kind = workload, kind
         self._scores: dict[Arrangement, Score] = {}
 
     def schedule(self, arranged: Arrangement) -> Schedule:
-        """For these stages. Raises `GraphError` if there are not enough samples."""
-        if self._schedule == "1f1b-async":
-            return Schedule("1f1b-async")
-        workload = self.workload
-        copies = 1 if self._schedule in ASYNCHRONOUS else arranged.replication
-        count = workload.num_micro_batches(copies)
-        if count < 1:
-            raise GraphError(
-                f"a batch of {workload.batch} has no micro-batch of {workload.micro_batch} for each of {copies} copies"
-            )
-        chunks = 1
-        if self._schedule == "interleaved":
-            # Stages on the same devices are chunks of one device's layers.
-            chunks = max(1, len(arranged.devices) // len(set(arranged.devices)))
-        return Schedule(self._schedule, count, chunks)
+        """The kind of schedule with the micro-batches of these stages. Raises `GraphError` if there are not enough samples."""
+        count, _ = self.pricing.portions(arranged, self._kind.name)
+        return replace(self._kind, num_micro_batches=count)
 
-    def samples(self, schedule: Schedule, arranged: Arrangement) -> int:
+    @property
+    def samples(self) -> int:
         """Of what the simulator calls a step."""
-        copies = 1 if schedule.is_asynchronous else arranged.replication
-        return schedule.num_micro_batches * self.workload.micro_batch * copies
+        return self.workload.micro_batch if self._kind.name == "1f1b-async" else self.workload.batch
 
     def score(self, arranged: Arrangement) -> Score:
         """The time of a sample, and what is missing of the memory. Raises `GraphError` for what cannot be simulated."""
         if arranged not in self._scores:
             schedule = self.schedule(arranged)
-            loads = self.pricing.loads(arranged, self._schedule)
+            loads = self.pricing.loads(arranged, self._kind.name)
             structure = simulator.structure_of(schedule, loads)
             step_s = simulator.step_s(structure, simulator.table(schedule, loads))
             peaks = simulator.peak_bytes(structure, simulator.sizes(loads))
             missing = sum(
                 max(0.0, float(peak) / load.memory_bytes - 1) for peak, load in zip(peaks, loads, strict=True)
             )
-            self._scores[arranged] = Score(missing, step_s / self.samples(schedule, arranged))
+            self._scores[arranged] = Score(missing, step_s / self.samples)
         return self._scores[arranged]
 
     def timeline(self, arranged: Arrangement) -> Timeline:
         """All that happens."""
-        return simulator.simulate(self.schedule(arranged), self.pricing.loads(arranged, self._schedule))
+        return simulator.simulate(self.schedule(arranged), self.pricing.loads(arranged, self._kind.name))
 
 
 @dataclass(frozen=True)
@@ -89,19 +84,46 @@ class Judgement:
         return not self.timeline.over_memory
 
 
-def judge(plan: Plan, profile: Profile, topology: Topology, workload: Workload, schedule: str = "1f1b") -> Judgement:
+def judge(
+    plan: Plan, profile: Profile, topology: Topology, workload: Workload, kind: Schedule = SYNCHRONOUS
+) -> Judgement:
     """Simulates a plan. `profile` is what was planned, `Profile.to_plan()`; a plan's own workload is not looked at."""
-    judging = Judge(profile, topology, workload, schedule)
+    judging = Judge(profile, topology, workload, kind)
     arranged = judging.pricing.arrangement(plan)
     timeline = judging.timeline(arranged)
-    samples = judging.samples(timeline.schedule, arranged)
-    loads = judging.pricing.loads(arranged, schedule)
+    loads = judging.pricing.loads(arranged, kind.name)
     alone_s = profile.compute_s / workload.profile_batch / max(one.speed for one in topology.devices)
     share = max(peak / load.memory_bytes for peak, load in zip(timeline.peak_bytes, loads, strict=True))
-    sample_s = timeline.step_s / samples
+    sample_s = timeline.step_s / judging.samples
     return Judgement(timeline, alone_s / sample_s if sample_s else 1.0, 1 / sample_s if sample_s else 0.0, share)
 
 
-def with_micro_batch(workload: Workload, micro_batch: int) -> Workload:
-    """The same in other portions."""
-    return replace(workload, micro_batch=micro_batch)
+def kind_of(name: str, *, warmup: str = "pa", vertical_sync: bool = False, chunks: int = 2) -> Schedule:
+    """A schedule by name, and those of the options that it has. Raises `GraphError` for one that it lacks."""
+    if name == "1f1b-async":
+        return replace(PIPEDREAM, vertical_sync=vertical_sync)
+    return Schedule(name, chunks=chunks if name == "interleaved" else 1, warmup=warmup, vertical_sync=vertical_sync)
+
+
+def prepared(
+    planned: Planned, kind: Schedule, profile_batch: int | None, batch: int | None, micro_batch: int | None
+) -> tuple[Planned, Workload]:
+    """A plan as this schedule takes it, and what a step is: as planned for, unless something else is said.
+
+    Of a plan that knows no batches, the profile's mini-batch is a micro-batch, and divides evenly over all replicas; a step
+    has four for each stage.
+    """
+    plan = planned.plan
+    if kind.name == "interleaved" and len({stage.devices for stage in plan.stages}) == len(plan.stages):
+        plan = interleaved(plan, planned.profile.to_plan(), kind.chunks)
+    known = plan.workload
+    if known is None:
+        even = math.lcm(*(stage.replicas for stage in plan.stages))
+        size = profile_batch or even
+        micro = micro_batch or size
+        known = Workload(size, batch or micro * plan.replication * 4 * len(plan.stages), micro)
+    workload = replace(
+        known, profile_batch=profile_batch or known.profile_batch, batch=batch or known.batch,
+        micro_batch=micro_batch or known.micro_batch,
+    )  # fmt: skip
+    return replace(planned, plan=plan), workload

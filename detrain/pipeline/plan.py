@@ -34,6 +34,17 @@ class Workload:
         if self.micro_batch > self.batch:
             raise GraphError(f"a micro-batch of {self.micro_batch} is more than the batch of {self.batch}")
 
+    def portions(self, copies: int, group: int = 1) -> tuple[int, int]:
+        """Micro-batches of a copy of the pipeline in a step, and samples of the largest; they are as equal as whole samples are.
+
+        There is a multiple of `group` of them. Raises `GraphError` if there are fewer samples than copies.
+        """
+        if self.batch < copies:
+            raise GraphError(f"a batch of {self.batch} has no sample for each of {copies} copies")
+        share = -(-self.batch // copies)
+        count = -(-share // (self.micro_batch * group)) * group
+        return count, -(-share // count)
+
     def num_micro_batches(self, replication: int) -> int:
         """Micro-batches of one copy of the pipeline in a step; 0 if there are not enough samples for all copies."""
         return self.batch // replication // self.micro_batch

@@ -99,27 +99,38 @@ class Pricing:
         devices = tuple(stage.devices for stage in plan.stages)
         return Arrangement(tuple(found), devices, plan.replication, tuple(stage.recompute for stage in plan.stages))
 
+    def portions(self, arranged: Arrangement, schedule: str) -> tuple[int, int]:
+        """Micro-batches of a step, as in `Workload.portions`; PipeDream's mini-batches are micro-batches of their own."""
+        if schedule == "1f1b-async":
+            return 1, self.workload.micro_batch
+        copies = 1 if schedule in ASYNCHRONOUS else arranged.replication
+        # Interleaved, micro-batches go round in groups of as many as there are devices.
+        group = len(set(arranged.devices)) if schedule == "interleaved" else 1
+        return self.workload.portions(copies, group)
+
     def loads(self, arranged: Arrangement, schedule: str = "1f1b") -> list[StageLoad]:
         """What each stage does for one micro-batch, or, where the schedule is asynchronous, one mini-batch."""
         is_dealt = schedule in ASYNCHRONOUS
-        sends = [self._boundary_s(arranged, number, is_dealt=is_dealt) for number in range(len(arranged.done) - 1)]
+        size = self.portions(arranged, schedule)[1]
+        sends = [
+            self._boundary_s(arranged, number, size, is_dealt=is_dealt) for number in range(len(arranged.done) - 1)
+        ]
         return [
-            self._load(arranged, number, (into, out), is_dealt=is_dealt)
+            self._load(arranged, number, size, (into, out), is_dealt=is_dealt)
             for number, (into, out) in enumerate(zip([0.0, *sends], [*sends, 0.0], strict=True))
         ]
 
-    def _load(self, arranged: Arrangement, number: int, boundary: tuple[float, float], *, is_dealt: bool) -> StageLoad:
+    def _load(
+        self, arranged: Arrangement, number: int, size: int, boundary: tuple[float, float], *, is_dealt: bool
+    ) -> StageLoad:
         before = arranged.done[number - 1] if number else 0
         layers, devices = arranged.done[number] & ~before, arranged.devices[number]
         work, kept = self.work(layers), self.kept(layers, arranged.recompute[number])
         if is_dealt:
             slowest = min(self.topology.devices[one].speed for one in devices)
-            times, most = self.workload.micro_batch / slowest, self.workload.micro_batch
+            times, most = size / slowest, size
         else:
-            shares = [
-                self.samples(arranged.of_copy(number, copy), self.workload.micro_batch)
-                for copy in range(arranged.replication)
-            ]
+            shares = [self.samples(arranged.of_copy(number, copy), size) for copy in range(arranged.replication)]
             times, most = max(share[0] for share in shares), max(share[1] for share in shares)
         all_reduce_s = self.all_reduce_s(devices, work.parameter_bytes)
         return StageLoad(
@@ -132,9 +143,9 @@ class Pricing:
             fabrics=self.fabrics(devices) if all_reduce_s else (),
         )  # fmt: skip
 
-    def _boundary_s(self, arranged: Arrangement, number: int, *, is_dealt: bool) -> float:
+    def _boundary_s(self, arranged: Arrangement, number: int, samples: int, *, is_dealt: bool) -> float:
         """Of one micro-batch from this stage to the next; the gradients of it take the same on their way back."""
-        size = self.crossing_bytes(arranged.done[number]) * self.workload.micro_batch
+        size = self.crossing_bytes(arranged.done[number]) * samples
         senders, receivers = arranged.devices[number : number + 2]
         if not is_dealt:
             pairs = tuple(
@@ -179,8 +190,8 @@ class Pricing:
             return most / speeds[0], most
         given = [int(micro_batch * speed / sum(speeds)) for speed in speeds]
         while sum(given) < micro_batch:
-            # The next sample goes to whoever would be done with it first.
-            at = min(range(len(speeds)), key=lambda one: ((given[one] + 1) / speeds[one], one))
+            # The next sample goes to whoever would be done with it first; of those to who has fewest, who has room.
+            at = min(range(len(speeds)), key=lambda one: ((given[one] + 1) / speeds[one], given[one], one))
             given[at] += 1
         return max(count / speed for count, speed in zip(given, speeds, strict=True)), max(given)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -85,6 +85,10 @@ class Topology:
             for end, value in enumerate(row):
                 if begin != end and not (value > lowest or (not is_open and value == lowest)):
                     raise GraphError(f"the {what} from device {begin} to device {end} is {value:g}")
+
+    def with_memory(self, memory_bytes: float) -> Topology:
+        """The same with devices of so many bytes."""
+        return replace(self, devices=tuple(replace(device, memory_bytes=memory_bytes) for device in self.devices))
 
     @cached_property
     def num_devices(self) -> int:

@@ -207,13 +207,14 @@ def _matrix(fields: Fields, name: str) -> tuple[tuple[float, ...], ...]:
     )  # fmt: skip
 
 
-def of_machines(text: str, links: Preset) -> Topology:
+def of_machines(text: str, links: Preset, bandwidths: Sequence[float] | None = None) -> Topology:
     """`8,16`: the first machine ends before device 8, the second before 16; DAPPLE's separators. Raises `GraphError`."""
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text, re.ASCII):
         raise GraphError(f"machines are where they end, as in 8,16, not {text}")
     ends = [int(one) for one in text.split(",")]
     _check_number(max(ends))
-    return _linked(machines(ends, 1.0, 1.0, 1.0), links)
+    found = machines(ends, 1.0, 1.0, 1.0)
+    return _linked(found, _told(links, bandwidths, len(found.levels)))
 
 
 def of_levels(sizes: Sequence[int], bandwidths: Sequence[float] | None = None, links: Preset | None = None) -> Topology:
@@ -221,11 +222,7 @@ def of_levels(sizes: Sequence[int], bandwidths: Sequence[float] | None = None, l
 
     Without bandwidths, and for all else, as `links` have it, or else as PipeDream does. Raises `GraphError`.
     """
-    links = links or preset("pipedream")
-    if bandwidths is not None:
-        if len(bandwidths) != len(sizes):
-            raise GraphError(f"there are {len(sizes)} levels of machines and {len(bandwidths)} bandwidths")
-        links = replace(links, links=tuple(map(Link, bandwidths)))
+    links = _told(links or preset("pipedream"), bandwidths, len(sizes))
     _check_number(math.prod(sizes))
     return _linked(nested(sizes, (1.0,) * len(sizes), 1.0), links)
 
@@ -235,6 +232,14 @@ def of_shape(text: str, bandwidths: Sequence[float] | None = None, links: Preset
     if not re.fullmatch(r"\s*\d+(x\d+)*\s*", text, re.ASCII):
         raise GraphError(f"a shape is machines by devices, as in 2x8, not {text}")
     return of_levels([int(one) for one in reversed(text.split("x"))], bandwidths, links)
+
+
+def _told(links: Preset, bandwidths: Sequence[float] | None, num_levels: int) -> Preset:
+    if bandwidths is None:
+        return links
+    if len(bandwidths) != num_levels:
+        raise GraphError(f"there are {num_levels} levels of machines and {len(bandwidths)} bandwidths")
+    return replace(links, links=tuple(map(Link, bandwidths)))
 
 
 def _check_number(num_devices: int) -> None:

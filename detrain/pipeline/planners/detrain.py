@@ -16,13 +16,14 @@ import numpy as np
 
 from detrain.errors import GraphError
 from detrain.pipeline.compression import states_of
-from detrain.pipeline.judge import Judge, Score, with_micro_batch
+from detrain.pipeline.judge import SYNCHRONOUS, Judge, Score
 from detrain.pipeline.plan import NoPlanError, Plan, Stage, Workload
 from detrain.pipeline.planners import partition
 from detrain.pipeline.planners.layouts import Layout, blocks, layouts
 from detrain.pipeline.planners.refine import Draft, refine
 from detrain.pipeline.pricing import Arrangement
 from detrain.pipeline.profile import Profile
+from detrain.pipeline.schedules import Schedule
 from detrain.pipeline.states import States, of_members
 from detrain.pipeline.topology import Topology
 
@@ -39,7 +40,7 @@ class Question:
     profile: Profile
     topology: Topology
     workload: Workload
-    schedule: str = "1f1b"
+    schedule: Schedule = SYNCHRONOUS
     #: Sizes that micro-batches may have; the workload's alone, if there are none.
     micro_batches: tuple[int, ...] = ()
     is_recomputing: bool = True
@@ -57,7 +58,7 @@ def plan(question: Question) -> Plan:
     coarse = _coarse(states)
     best: list[tuple[Score, int, Draft, Judge]] = []
     for micro_batch in question.micro_batches or (question.workload.micro_batch,):
-        workload = with_micro_batch(question.workload, micro_batch)
+        workload = replace(question.workload, micro_batch=micro_batch)
         judge = Judge(planned, question.topology, workload, question.schedule)
         drafts = [*_drafts(judge, coarse, question), *_of_rivals(judge, question.rivals)]
         found = sorted(_judged(judge, drafts), key=lambda pair: pair[0])
@@ -113,11 +114,10 @@ def _coarse(states: States) -> States:
 def _drafts(judge: Judge, states: States, question: Question) -> Iterator[Draft]:
     """The best splits of each layout, as the dynamic programming reckons."""
     for layout in layouts(question.topology.num_devices):
-        count = judge.workload.num_micro_batches(layout.replication)
-        if count < 1:
+        if layout.replication > judge.workload.batch:
             continue
         asked = partition.problem(
-            judge.pricing, states, blocks(judge.pricing, layout), count, is_recomputing=question.is_recomputing
+            judge.pricing, states, blocks(judge.pricing, layout), is_recomputing=question.is_recomputing
         )
         for split in partition.splits(asked, *partition.few_limits(asked))[:_NUM_JUDGED]:
             yield _draft(states, asked.blocks.ends, layout, split)

@@ -97,7 +97,7 @@ def _fill_block(found: Blocks, pricing: Pricing, a: int, b: int) -> None:
     layout, topology = found.layout, pricing.topology
     begin, end = found.ends[a], found.ends[b]
     shares = [
-        pricing.samples(layout.copy_devices(begin, end, copy), pricing.workload.micro_batch)
+        pricing.samples(layout.copy_devices(begin, end, copy), pricing.workload.portions(layout.replication)[1])
         for copy in range(layout.replication)
     ]
     devices = tuple(sorted(layout.devices(begin, end)))

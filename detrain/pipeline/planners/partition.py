@@ -55,9 +55,7 @@ class Problem:
     is_recomputing: bool = True
 
 
-def problem(
-    pricing: Pricing, states: States, blocks: Blocks, num_micro_batches: int, *, is_recomputing: bool = True
-) -> Problem:
+def problem(pricing: Pricing, states: States, blocks: Blocks, *, is_recomputing: bool = True) -> Problem:
     """Of a pricing's workload, cut at these states only."""
     batch = pricing.workload.profile_batch
 
@@ -73,7 +71,7 @@ def problem(
     below[0, 1:] = True
     below[1:, 1:] = states.below
     return Problem(
-        tables, below, blocks, num_micro_batches, pricing.workload.micro_batch, pricing.workload.state_factor, is_recomputing
+        tables, below, blocks, *pricing.workload.portions(blocks.layout.replication), pricing.workload.state_factor, is_recomputing
     )  # fmt: skip
 
 
@@ -91,7 +89,21 @@ def all_limits(asked: Problem) -> tuple[list[float], list[float]]:
     for a, b, c in np.argwhere(np.isfinite(blocks.transfer_rate)):
         sent = blocks.transfer_lag_s[a, b, c] + blocks.transfer_rate[a, b, c] * crossing * asked.micro_batch
         times.append(np.where(crossing > 0, sent, 0.0))
-    return np.unique(np.concatenate(times)).tolist(), np.unique(np.concatenate(reduces)).tolist()
+    return _distinct(times), _distinct(reduces)
+
+
+def _distinct(rows: Sequence[Floats]) -> list[float]:
+    """From the smallest on; of those that only rounding tells apart the largest, and a little more.
+
+    Sums in another order differ in their last digits, and who is at a limit keeps to it.
+    """
+    found = np.unique(np.concatenate(rows))
+    is_last = np.append(found[1:] > found[:-1] * (1 + _ROUNDING), True)
+    limits: list[float] = (found[is_last] * (1 + _ROUNDING)).tolist()
+    return limits
+
+
+_ROUNDING = 1e-12
 
 
 def few_limits(asked: Problem) -> tuple[list[float], list[float]]:

@@ -8,6 +8,7 @@ machine at the next level.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -88,16 +89,25 @@ def plan(profile: Profile, options: Options) -> Plan:
     tables = _solve_levels(states, options)
     bottleneck_s = float(tables[-1].times_s[0, -1, -1])
     if not np.isfinite(bottleneck_s):
-        raise NoPlanError(
-            f"no split keeps to {options.memory_bytes:,.0f} bytes on {options.num_machines[-1]} machines"
-            + (" with a stage on each" if options.is_straight else "")
-        )
+        raise NoPlanError(_why_none(states, options))
     levels = _levels(tables, options, len(states.members))
     total_s = float(states.compute_s[-1])
     return Plan(
         "pipedream", tuple(_stages(states, stands_for, levels, options)), 1, bottleneck_s, _ratio(total_s, bottleneck_s),
         _ratio(total_s, data_parallel_s(states, options)), time.perf_counter() - began_s,
     )  # fmt: skip
+
+
+def _why_none(states: States, options: Options) -> str:
+    machines, layers = math.prod(options.num_machines), len(states.profile.layers)
+    if options.is_straight and (layers < machines or not options.uses_memory_constraint):
+        return (
+            f"a straight pipeline has a stage on each of {machines} machines, and {states.profile.name or 'the profile'} with its "
+            f"{layers} layers cannot be cut into so many"
+        )
+    return f"no split keeps to {options.memory_bytes:,.0f} bytes on {machines} machines" + (
+        " with a stage on each" if options.is_straight else ""
+    )
 
 
 def _states(profile: Profile, *, is_compat: bool) -> tuple[States, dict[str, tuple[str, ...]]]:
@@ -178,8 +188,9 @@ def _solve(
     compute_s: Floats, activations: Floats, parameters: Floats, outputs: Floats, inside: Bools, bandwidth: float, within: int,
     memory: float, flags: tuple[bool, bool, bool], times: Floats, cuts: Ints, rests: Ints, used: Ints,
 ) -> None:  # fmt: skip
-    """Fill a level's table; `inside` [j, k]: state k lies within state j. Ties go to fewer stages, then to the latest cut, then to fewer machines of the last stage.
+    """Fill a level's table; `inside` [j, k]: state k lies within state j.
 
+    Ties go to fewer stages, then to the latest cut, then to fewer machines of the last stage.
     The published one goes through the cuts in the order of a set of objects, so its ties differ from run to run.
     """
     is_straight, uses_fewer, is_compat = flags
@@ -211,7 +222,8 @@ def _solve(
                     rests_s[num_earlier] = compute_s[i, k] if within == 1 else 0.0
                     num_earlier += 1
             for m in range(1, machines):
-                if uses_fewer and times[i, j, m - 1] < times[i, j, m]:
+                # As published, a single state is not done by fewer machines.
+                if uses_fewer and not (is_compat and i == j) and times[i, j, m - 1] < times[i, j, m]:
                     times[i, j, m], used[i, j, m] = times[i, j, m - 1], used[i, j, m - 1]
                     cuts[i, j, m], rests[i, j, m] = cuts[i, j, m - 1], rests[i, j, m - 1]
                 share = _SHARE / times[i, j, m] if times[i, j, m] > 0 else 0.0

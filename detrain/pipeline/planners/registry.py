@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from detrain.errors import UsageError
+from detrain.pipeline.judge import SYNCHRONOUS
 from detrain.pipeline.plan import NoPlanError, Plan, Workload
 from detrain.pipeline.planners import dapple, detrain, pipedream
 from detrain.pipeline.profile import Profile
+from detrain.pipeline.schedules import Schedule
 from detrain.pipeline.topology import Topology
 
 
@@ -24,7 +26,7 @@ class Request:
     options: pipedream.Options | None = None
     is_compat: bool = False
     #: What our own plans for.
-    schedule: str = "1f1b"
+    schedule: Schedule = SYNCHRONOUS
     #: Sizes of micro-batches that our own may choose from.
     micro_batches: tuple[int, ...] = ()
     is_recomputing: bool = True

@@ -1,0 +1,56 @@
+"""Files that are named on a command line: what goes wrong with them is an error of usage."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import click
+
+from detrain.errors import UsageError
+
+_Words = ParamSpec("_Words")
+_Read = TypeVar("_Read")
+_Written = TypeVar("_Written")
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+#: What the extra `plan` brings.
+_PLAN = ("numba", "scipy", "matplotlib", "yaml")
+
+
+def needs_plan(command: Callable[_Words, int]) -> Callable[_Words, int]:
+    """A command that says how to install what it needs and cannot import."""
+
+    @functools.wraps(command)
+    def run(*words: _Words.args, **options: _Words.kwargs) -> int:
+        try:
+            return command(*words, **options)
+        except ImportError as error:
+            if error.name not in _PLAN:
+                raise
+            raise UsageError(f'{error.name} is not installed: pip install "detrain[plan]"') from None
+
+    return run
+
+
+def read_file(path: Path, read: Callable[[Path], _Read]) -> _Read:
+    """What `read` makes of it."""
+    try:
+        return read(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    except ImportError as error:
+        raise UsageError(f'{error.name} is not installed: pip install "detrain[plan]"') from None
+
+
+def write_file(path: Path, write: Callable[[Path], _Written]) -> _Written:
+    """What `write` gives back."""
+    try:
+        return write(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}") from None
+    except ImportError as error:
+        raise UsageError(f'{error.name} is not installed: pip install "detrain[plan]"') from None
