@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
-
 from detrain.pipeline import graphtext
 from detrain.pipeline.plan import NoPlanError, Workload
 from detrain.pipeline.planners import baselines, dapple, estimates, placement, straight

@@ -1,7 +1,7 @@
 """The straight pipeline whose slowest stage or transfer is quickest: each stage has one device in each copy.
 
 DAPPLE's dynamic programming goes over states, stages, and which devices are in use. How devices come into use does not depend
-on states, so it is written down first (`Layout`); what is left is compiled.
+on states, so it is written down first (`Layout`); what is left is done for all pairs of states at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from detrain.pipeline.planners.estimates import split_concat_terms
@@ -92,25 +91,34 @@ def solve(states: States, scale: float, layout: Layout, copies: int) -> Straight
     Ties go to the earliest cut, then to the first step of the layout. The published planner takes cuts in the order of a set of
     objects, so its ties differ from run to run.
     """
-    ends, starts = np.nonzero(states.below.T)
     count = len(states.members)
-    pairs = np.searchsorted(ends, np.arange(count + 1))
+    # [j, k]: the last stage has what state j has beyond state k.
+    last_s = (states.compute_s[:, None] - states.compute_s) * scale / copies
+    last_s[~states.below.T] = np.inf
+    sent_bytes = 2.0 * (states.output_bytes * scale)
     first_terms, terms = layout.terms()
-    befores = np.array([step.before for step in layout.steps], np.int64)
-    firsts = np.array(layout.firsts, np.int64)
-    times = np.full((len(firsts) - 1, count), np.inf)
-    cuts, chosen = np.full(times.shape, -1, np.int32), np.zeros(times.shape, np.int32)
+    times = np.full((len(layout.firsts) - 1, count), np.inf)
     times[0] = states.compute_s * scale / copies
-    _fill(
-        states.compute_s, 2.0 * (states.output_bytes * scale), scale, float(copies), pairs, starts, (firsts, befores, first_terms),
-        terms, times, cuts, chosen,
-    )  # fmt: skip
+    cuts, chosen = np.full(times.shape, -1), np.zeros(times.shape, np.int64)
+    tried_s = np.empty_like(last_s)
+    for used in range(1, len(times)):
+        for number in range(layout.firsts[used], layout.firsts[used + 1]):
+            before = layout.steps[number].before
+            senders, crossing, bandwidth = terms[first_terms[number] + chosen[before] - layout.firsts[before]].T
+            np.maximum(last_s, np.maximum(times[before], sent_bytes / senders * crossing / bandwidth), out=tried_s)
+            cut = tried_s.argmin(axis=1)
+            found = tried_s[np.arange(count), cut]
+            is_tie = (found == times[used]) & (cut < cuts[used])
+            is_better = np.isfinite(found) & ((found < times[used]) | is_tie)
+            times[used, is_better] = found[is_better]
+            cuts[used, is_better] = cut[is_better]
+            chosen[used, is_better] = number
     if not np.isfinite(times[-1, -1]):
         return None
     return _read(layout.steps, float(times[-1, -1]), cuts, chosen)
 
 
-def _read(steps: Sequence[_Step], bottleneck_s: float, cuts: NDArray[np.int32], chosen: NDArray[np.int32]) -> Straight:
+def _read(steps: Sequence[_Step], bottleneck_s: float, cuts: Ints, chosen: Ints) -> Straight:
     state, used = cuts.shape[1] - 1, cuts.shape[0] - 1
     places: list[int] = []
     devices: list[Devices] = []
@@ -121,30 +129,3 @@ def _read(steps: Sequence[_Step], bottleneck_s: float, cuts: NDArray[np.int32], 
             return Straight(tuple(reversed(places)), tuple(reversed(devices)), bottleneck_s)
         state, used = int(cuts[used, state]), step.before
         places.append(state)
-
-
-@njit(cache=True)
-def _fill(
-    compute_s: Floats, sent_bytes: Floats, scale: float, copies: float, pairs: Ints, starts: Ints, layout: tuple[Ints, Ints, Ints],
-    terms: Floats, times: Floats, cuts: NDArray[np.int32], chosen: NDArray[np.int32],
-) -> None:  # fmt: skip
-    """[u, j]: the layers of state j on the devices that are in use at u."""
-    firsts, befores, first_terms = layout
-    for used in range(1, len(times)):
-        for j in range(1, len(compute_s)):
-            best = np.inf
-            for pair in range(pairs[j], pairs[j + 1]):
-                k = starts[pair]
-                last_s = (compute_s[j] - compute_s[k]) * scale / copies
-                if last_s >= best:
-                    continue
-                for step in range(firsts[used], firsts[used + 1]):
-                    before = befores[step]
-                    found = max(times[before, k], last_s)
-                    if found >= best:
-                        continue
-                    row = first_terms[step] + chosen[before, k] - firsts[before]
-                    found = max(found, sent_bytes[k] / terms[row, 0] * terms[row, 1] / terms[row, 2])
-                    if found < best:
-                        best = found
-                        times[used, j], cuts[used, j], chosen[used, j] = found, k, step
