@@ -66,6 +66,10 @@ _batch_options = _options(
     click.option(
         "--micro-batch", metavar="N", help="Samples that a copy of the pipeline takes at a time. detrain chooses among several (4,8)."
     ),
+    click.option(
+        "--state-factor", type=click.FloatRange(min=1), metavar="F",
+        help="Bytes on a device for each byte of parameters: weights, gradients, optimizer state. [default: 4; 1 with --compat]",
+    ),
 )  # fmt: skip
 _schedule_options = _options(
     click.option("--schedule", default="1f1b", show_default=True, metavar="NAME", help="gpipe, 1f1b, 1f1b-async, 2bw, interleaved, zb-h1."),
@@ -233,9 +237,13 @@ def _workload(asked: dict[str, Any], micro_batches: tuple[int, ...]) -> Workload
         return None
     if asked["profile_batch"] is None:
         raise UsageError("--batch counts samples: say with --profile-batch how many the profile was measured with")
-    return Workload(
-        asked["profile_batch"], asked["batch"], max(micro_batches, default=min(asked["profile_batch"], asked["batch"]))
-    )
+    micro_batch = max(micro_batches, default=min(asked["profile_batch"], asked["batch"]))
+    return Workload(asked["profile_batch"], asked["batch"], micro_batch, _state_factor(asked))
+
+
+def _state_factor(asked: dict[str, Any]) -> float:
+    # The published planners count parameters once.
+    return float(asked["state_factor"] or (1.0 if asked["compat"] else 4.0))
 
 
 def _pipedream_options(asked: dict[str, Any], topology: Topology) -> Any:
@@ -253,6 +261,8 @@ def _inference_options(asked: dict[str, Any]) -> Any:
     if asked["time_between_inputs"] is None:
         raise UsageError("pipedream-inference: say --time-between-inputs, in seconds")
     topology = _topology(asked, "pipedream")
+    if len(topology.levels) != 1:
+        raise UsageError("pipedream-inference: machines are one level, as in -n 4 -b 1e9")
     return Options(
         topology.num_devices, asked["time_between_inputs"], topology.levels[-1].bandwidth, topology.devices[0].memory_bytes,
         asked["straight"], asked["use_memory_constraint"], asked["use_fewer_machines"],
@@ -289,13 +299,12 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **asked: Any) -> in
     from detrain.pipeline import judge, picture, planfile, report, timeline
 
     planned = read_file(plan, planfile.read)
+    kind = _schedule(asked, chunks=asked["chunks"])
     planned, workload = judge.prepared(
-        planned, _schedule(asked, chunks=asked["chunks"]), asked["profile_batch"], asked["batch"],
-        _one(asked["micro_batch"], "--micro-batch"),
+        planned, kind, profile_batch=asked["profile_batch"], batch=asked["batch"],
+        micro_batch=_one(asked["micro_batch"], "--micro-batch"), state_factor=asked["state_factor"],
     )  # fmt: skip
-    judged = judge.judge(
-        planned.plan, planned.profile.to_plan(), planned.topology, workload, _schedule(asked, chunks=asked["chunks"])
-    )
+    judged = judge.judge(planned.plan, planned.profile.to_plan(), planned.topology, workload, kind)
     if output is not None and output.suffix == ".json":
         trace = json.dumps(timeline.chrome_trace(judged.timeline))
         write_file(output, lambda path: path.write_text(trace + "\n", encoding="utf-8"))
@@ -338,7 +347,7 @@ def sweep(profile: Path, batches: str, many_devices: tuple[str, ...], planners: 
     topologies = {devices: _topology({**asked, "devices": devices}, "dapple") for devices in many_devices}
     cells = [sweeping.Cell(devices, topology, batch) for devices, topology in topologies.items() for batch in sizes]
     micro_batch = _one(asked["micro_batch"], "--micro-batch") or asked["profile_batch"]
-    workload = Workload(asked["profile_batch"], max([*sizes, micro_batch]), micro_batch)
+    workload = Workload(asked["profile_batch"], max([*sizes, micro_batch]), micro_batch, _state_factor(asked))
     request = Request(_profile(profile), cells[0].topology, workload, None, asked["compat"], _schedule(asked))
     names = planners.split(",")
     with counting(len(cells) * len(names)) as told:

@@ -105,25 +105,19 @@ def kind_of(name: str, *, warmup: str = "pa", vertical_sync: bool = False, chunk
     return Schedule(name, chunks=chunks if name == "interleaved" else 1, warmup=warmup, vertical_sync=vertical_sync)
 
 
-def prepared(
-    planned: Planned, kind: Schedule, profile_batch: int | None, batch: int | None, micro_batch: int | None
-) -> tuple[Planned, Workload]:
-    """A plan as this schedule takes it, and what a step is: as planned for, unless something else is said.
+def prepared(planned: Planned, kind: Schedule, **asked: float | None) -> tuple[Planned, Workload]:
+    """A plan as this schedule takes it, and what a step is: as planned for, but for the fields of `Workload` that are asked.
 
     Of a plan that knows no batches, the profile's mini-batch is a micro-batch, and divides evenly over all replicas; a step
     has four for each stage.
     """
     plan = planned.plan
+    told = {name: value for name, value in asked.items() if value is not None}
     if kind.name == "interleaved" and len({stage.devices for stage in plan.stages}) == len(plan.stages):
         plan = interleaved(plan, planned.profile.to_plan(), kind.chunks)
     known = plan.workload
     if known is None:
-        even = math.lcm(*(stage.replicas for stage in plan.stages))
-        size = profile_batch or even
-        micro = micro_batch or size
-        known = Workload(size, batch or micro * plan.replication * 4 * len(plan.stages), micro)
-    workload = replace(
-        known, profile_batch=profile_batch or known.profile_batch, batch=batch or known.batch,
-        micro_batch=micro_batch or known.micro_batch,
-    )  # fmt: skip
-    return replace(planned, plan=plan), workload
+        even = int(told.get("profile_batch", math.lcm(*(stage.replicas for stage in plan.stages))))
+        size = int(told.get("micro_batch", even))
+        known = Workload(even, int(told.get("batch", size * plan.replication * 4 * len(plan.stages))), size)
+    return replace(planned, plan=plan), replace(known, **told)

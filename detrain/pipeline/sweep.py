@@ -12,10 +12,13 @@ from pathlib import Path
 from detrain.errors import GraphError
 from detrain.pipeline.compression import states_of
 from detrain.pipeline.judge import judge
-from detrain.pipeline.plan import Plan, Workload
+from detrain.pipeline.plan import NoPlanError, Plan, Workload
 from detrain.pipeline.planners import registry
 from detrain.pipeline.planners.baselines import baselines
+from detrain.pipeline.planners.dapple import numbered
 from detrain.pipeline.planners.placement import cluster_of
+from detrain.pipeline.profile import Profile
+from detrain.pipeline.states import States
 from detrain.pipeline.topology import Topology
 
 
@@ -84,10 +87,18 @@ def row(request: registry.Request, cell: Cell, planner: str) -> Row:
 
 def _with_baselines(empty: Row, request: registry.Request, workload: Workload) -> Row:
     try:
-        found = baselines(states_of(request.profile.to_plan()), workload, cluster_of(request.topology))
+        found = baselines(_in_order(request.profile), workload, cluster_of(request.topology))
     except GraphError as error:
         return replace(empty, why=f"no data parallelism: {error}")
     return replace(empty, dp_no_overlap=found.no_overlap, dp_p3=found.current_p3, dp_overlap=found.current_inner)
+
+
+def _in_order(profile: Profile) -> States:
+    """The published baselines take states in their order for layers; where those are too many, others."""
+    try:
+        return numbered(profile, is_compat=True)
+    except NoPlanError:
+        return states_of(profile.to_plan())
 
 
 def plan_words(plan: Plan) -> str:

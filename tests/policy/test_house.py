@@ -26,6 +26,7 @@ MAY_IMPORT = {
         "rewrite",
         "sites",
         "state",
+        "units",
     },
     "launch": {"adapters", "hooks", "instfile", "rewrite", "session", "store", "state", "tracer"},
     "doctor": {"launch", "store"},

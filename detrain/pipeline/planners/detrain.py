@@ -3,12 +3,14 @@
 The dynamic programming (`partition`) knows nothing of how communication and the ends of a pipeline overlap; the simulator
 does. So the best few splits of each layout are judged by it and changed step by step as long as that helps: cuts move,
 devices go to a neighbour, stages are joined or divided, recompute more or less. Plans of other planners take part
-from where they stand. Every random choice is left out, so the same question has the same answer.
+from where they stand. Nothing is left to chance: the
+same question has the same answer, unless the time is up before.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,8 +31,10 @@ from detrain.pipeline.topology import Topology
 
 #: Places to cut that the dynamic programming looks at; the rest is for the steps behind it.
 _MOST_STATES = 96
-#: Splits of a layout that the simulator judges, and drafts in all that are made better.
-_NUM_JUDGED, _NUM_REFINED = 40, 6
+#: Splits of a layout that the simulator judges.
+_NUM_JUDGED = 200
+#: Drafts in all that are made better, and of those with the same layout and number of stages.
+_NUM_REFINED, _NUM_ALIKE = 60, 10
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def plan(question: Question) -> Plan:
         judge = Judge(planned, question.topology, workload, question.schedule)
         drafts = [*_drafts(judge, coarse, question), *_of_rivals(judge, question.rivals)]
         found = sorted(_judged(judge, drafts), key=lambda pair: pair[0])
-        best += [(score, len(best) + place, draft, judge) for place, (score, draft) in enumerate(found[:_NUM_REFINED])]
+        best += [(score, len(best) + place, draft, judge) for place, (score, draft) in enumerate(_unlike(found))]
         if best and time.perf_counter() - began_s > question.time_limit_s:
             break
     if not best:
@@ -152,6 +156,16 @@ def _judged(judge: Judge, drafts: Iterable[Draft]) -> Iterator[tuple[Score, Draf
         except GraphError:
             # Not enough samples for so many copies, or a schedule that these stages cannot have.
             continue
+
+
+def _unlike(found: Iterable[tuple[Score, Draft]]) -> Iterator[tuple[Score, Draft]]:
+    """The best few of each layout and number of stages: steps do not lead from one to another easily."""
+    seen: Counter[tuple[Layout | None, int]] = Counter()
+    for score, draft in found:
+        key = draft.layout, len(draft.arranged.done)
+        seen[key] += 1
+        if seen[key] <= _NUM_ALIKE or draft.layout is None:
+            yield score, draft
 
 
 def _plan_of(judge: Judge, states: States, draft: Draft, score: Score, seconds: float) -> Plan:

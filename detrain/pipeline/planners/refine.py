@@ -65,6 +65,7 @@ class _Moves:
         """All arrangements one step away."""
         for stage in range(len(draft.arranged.done)):
             yield from self._cuts(draft.arranged, stage)
+            yield from self._shifted(draft.arranged, stage)
             if self._is_recomputing:
                 yield from self._recomputations(draft.arranged, stage)
             if draft.layout is not None:
@@ -91,6 +92,21 @@ class _Moves:
             for place in (at - stride, at + stride):
                 if 0 <= place < len(room):
                     yield replace(arranged, done=_with(arranged.done, stage, room[place]))
+
+    def _shifted(self, arranged: Arrangement, stage: int) -> Iterator[Arrangement]:
+        """The stage one state earlier or later as a whole."""
+        if not 0 < stage < len(arranged.done) - 1:
+            return
+        begins = self._between(arranged.done[stage - 2] if stage > 1 else 0, arranged.done[stage])
+        ends = self._between(arranged.done[stage - 1], arranged.done[stage + 1])
+        if arranged.done[stage - 1] not in begins or arranged.done[stage] not in ends:
+            return
+        begin, end = begins.index(arranged.done[stage - 1]), ends.index(arranged.done[stage])
+        for step in (1, -1):
+            if 0 <= begin + step < len(begins) and 0 <= end + step < len(ends) and begins[begin + step] != ends[end]:
+                done = _with(_with(arranged.done, stage - 1, begins[begin + step]), stage, ends[end + step])
+                if done[stage - 1] & ~done[stage] == 0:
+                    yield replace(arranged, done=done)
 
     def _recomputations(self, arranged: Arrangement, stage: int) -> Iterator[Arrangement]:
         for how in ("", "all"):
