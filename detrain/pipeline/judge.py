@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from detrain.pipeline import simulator
 from detrain.pipeline.interleave import interleaved
@@ -112,7 +113,7 @@ def prepared(planned: Planned, kind: Schedule, **asked: float | None) -> tuple[P
     has four for each stage.
     """
     plan = planned.plan
-    told = {name: value for name, value in asked.items() if value is not None}
+    told: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if kind.name == "interleaved" and len({stage.devices for stage in plan.stages}) == len(plan.stages):
         plan = interleaved(plan, planned.profile.to_plan(), kind.chunks)
     known = plan.workload
