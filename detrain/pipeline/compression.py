@@ -7,10 +7,12 @@ with those of another. A region that has too many states keeps fewer:
 * each unbranched chain of it is cut into at most so many pieces of like time, as many as there is room for;
 * where that is too many still, only orders are left in which all its layers can be done one after the other.
 
-One such order's states are always there. So whatever times the best cuts divide the layers into, there are cuts that come
-as near as the time of the slowest layer; this is what compression can cost where nothing but time counts. What it can cost
-in transfers has no such bound: the cut that sends least may be one that is left out. `tests/pipeline/test_states.py` has
-both against all states on small graphs, `benchmarks/results/pipeline.md` on the larger profiles.
+One such order's states are always there. So where nothing but time counts, compression costs a stage no more than the time of
+the slowest layer: end each stage at the last state of that order whose time is not above that of the best cut. A layer more would
+be above it, so each cut is at most a layer's time before the best one, and none behind. Stages that are left without layers
+are left out, or are parts of others. What compression can cost in transfers has no such bound: the cut that sends least may be
+one that is left out. `tests/pipeline/test_states.py` has the first against all states on small graphs,
+`benchmarks/results/pipeline.md` both on the larger profiles.
 """
 
 from __future__ import annotations
@@ -150,7 +152,7 @@ def least_crossing(profile: Profile, done: int = 0, layers: int = -1) -> list[in
     """
     waiting = [sum(not done >> one & 1 for one in before) for before in profile.predecessors]
     unused = [sum(not done >> one & 1 for one in after) for after in profile.successors]
-    ready = [number for number in range(len(waiting)) if not waiting[number] and layers & ~done >> number & 1]
+    ready = [number for number in range(len(waiting)) if not waiting[number] and (layers & ~done) >> number & 1]
     found = []
 
     def change(number: int) -> float:
