@@ -63,7 +63,7 @@ class Stage:
     #: Of the topology: those of the first copy, then those of the second.
     devices: tuple[int, ...]
     #: What of its activations is thrown away and made again on the way back: nothing (""), all but what enters it ("all"),
-    #: or what a planner of `detrain.remat` says within a share of the stage's peak ("rotor@0.5").
+    #: or what a planner of `detrain.remat` says within a share of what the stage takes beyond its weights ("rotor@0.5").
     recompute: str = ""
 
 

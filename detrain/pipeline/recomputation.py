@@ -44,21 +44,29 @@ def recompute(profile: Profile, layers: int, how: str, profile_batch: int) -> Ke
 
     part = profile.without(set(range(len(profile.layers))) - set(numbers_of(layers)))
     graph = to_graph(part)
-    schedule = plan_within(graph, int(budget * peak_bytes(graph)), planner).schedule
+    beyond = budget * (peak_bytes(graph) - graph.constant_bytes)
+    schedule = plan_within(graph, graph.constant_bytes + int(beyond), planner).schedule
     return _of_schedule(graph, schedule, profile_batch)
 
 
 def _of_schedule(graph: Graph, schedule: Schedule, profile_batch: int) -> Kept:
-    """Kept is what is in use, without the constants, when the last operator of the way forward has been done first."""
+    """Kept is what is in use when the last operator of the way forward has been done first.
+
+    Constants do not count, nor do the outputs, the gradients of the weights: both are in what a device always holds.
+    """
     outcome = simulate(graph, schedule, None)
+    lasting = {graph.tensors[one].base for one in graph.outputs}
     seen: set[int] = set()
-    turn = 0
+    turn, held = 0, graph.constant_bytes
+    used = []
     for place, step in enumerate(schedule.steps):
         if step.action == Action.COMPUTE and step.target not in seen:
             seen.add(step.target)
+            made = {graph.tensors[one].base for one in graph.operators[step.target].outputs}
+            held += sum(graph.tensors[one].size_bytes for one in made & lasting)
             if not graph.operators[step.target].is_backward:
                 turn = place
-    kept_bytes = max(outcome.usage_bytes[turn] - graph.constant_bytes, 0)
-    peak = max(outcome.usage_bytes[turn:]) - graph.constant_bytes
-    again = (outcome.overhead - 1.0) * graph.cost_ns / 1e9
-    return Kept(kept_bytes / profile_batch, max(peak - kept_bytes, 0) / profile_batch, again / profile_batch)
+        used.append(max(outcome.usage_bytes[place] - held, 0))
+    working_bytes = max(used[turn:]) - used[turn]
+    again_s = (outcome.overhead - 1.0) * graph.cost_ns / 1e9
+    return Kept(used[turn] / profile_batch, working_bytes / profile_batch, again_s / profile_batch)

@@ -33,6 +33,8 @@ from detrain.pipeline.topology import Topology
 _MOST_STATES = 96
 #: Splits of a layout that the simulator judges.
 _NUM_JUDGED = 200
+#: Of what a stage takes beyond its weights, budgets that its recomputation is planned within.
+_SHARES = (0.8, 0.6, 0.4, 0.2)
 #: Drafts in all that are made better, and of those with the same layout and number of stages.
 _NUM_REFINED, _NUM_ALIKE = 60, 10
 
@@ -76,6 +78,8 @@ def plan(question: Question) -> Plan:
         left_s = question.time_limit_s - (time.perf_counter() - began_s)
         refined.append((*refine(judge, states, draft, left_s, is_recomputing=question.is_recomputing), place, judge))
     score, draft, _, judge = min(refined, key=lambda one: (one[0], one[2]))
+    until_s = began_s + question.time_limit_s
+    score, draft = _recomputing_less(judge, score, draft, until_s) if question.is_recomputing else (score, draft)
     if score.missing_share > 0:
         raise NoPlanError(_too_little(judge, draft))
     return _plan_of(judge, states, draft, score, time.perf_counter() - began_s)
@@ -99,7 +103,7 @@ def _too_little(judge: Judge, draft: Draft) -> str:
     devices = draft.arranged.devices[stage]
     return (
         f"no plan found keeps to the memory; the nearest needs {timeline.peak_bytes[stage]:,.0f} bytes on device {devices[0]}, "
-        f"which has {judge.pricing.memory_bytes(devices):,.0f}"
+        f"which has {judge.pricing.memory_bytes(devices):,.0f}; a smaller micro-batch takes less"
     )
 
 
@@ -123,7 +127,15 @@ def _drafts(judge: Judge, states: States, question: Question) -> Iterator[Draft]
         asked = partition.problem(
             judge.pricing, states, blocks(judge.pricing, layout), is_recomputing=question.is_recomputing
         )
-        for split in partition.splits(asked, *partition.few_limits(asked))[:_NUM_JUDGED]:
+        found = partition.splits(asked, *partition.few_limits(asked))
+        if not found:
+            # Nothing fits where it may be cut here. What comes nearest may fit when its cuts move, or else says what is missing.
+            roomy = replace(asked.blocks, memory_bytes=np.full_like(asked.blocks.memory_bytes, np.inf))
+            unlimited = partition.splits(replace(asked, blocks=roomy), *partition.few_limits(asked))
+            found = [
+                replace(split, is_recomputed=(question.is_recomputing,) * len(split.states)) for split in unlimited
+            ]
+        for split in found[:_NUM_JUDGED]:
             yield _draft(states, asked.blocks.ends, layout, split)
 
 
@@ -166,6 +178,23 @@ def _unlike(found: Iterable[tuple[Score, Draft]]) -> Iterator[tuple[Score, Draft
         seen[key] += 1
         if seen[key] <= _NUM_ALIKE or draft.layout is None:
             yield score, draft
+
+
+def _recomputing_less(judge: Judge, score: Score, draft: Draft, until_s: float) -> tuple[Score, Draft]:
+    """Where a stage recomputes all, what `detrain.remat` finds within less memory than keeping all takes, if that is quicker."""
+    for stage, how in enumerate(draft.arranged.recompute):
+        for share in _SHARES if how == "all" else ():
+            if time.perf_counter() > until_s:
+                return score, draft
+            recompute = (*draft.arranged.recompute[:stage], f"dtr@{share}", *draft.arranged.recompute[stage + 1 :])
+            changed = replace(draft.arranged, recompute=recompute)
+            try:
+                found = judge.score(changed)
+            except GraphError:
+                continue  # no schedule within so little
+            if found < score:
+                score, draft = found, replace(draft, arranged=changed)
+    return score, draft
 
 
 def _plan_of(judge: Judge, states: States, draft: Draft, score: Score, seconds: float) -> Plan:
