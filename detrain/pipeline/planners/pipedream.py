@@ -53,8 +53,9 @@ class Options:
             )
         if min(self.num_machines) < 1:
             raise GraphError(f"a level has at least one machine, not {min(self.num_machines)}")
-        if not min(self.bandwidths) > 0:
-            raise GraphError(f"a bandwidth is above zero bytes a second, not {min(self.bandwidths):g}")
+        for bandwidth in self.bandwidths:
+            if not bandwidth > 0:
+                raise GraphError(f"a bandwidth is above zero bytes a second, not {bandwidth:g}")
         if self.compression_ratio is not None and not self.compression_ratio > 0:
             raise GraphError(f"a compression ratio is above zero, not {self.compression_ratio:g}")
         if not self.memory_bytes > 0:
@@ -88,14 +89,17 @@ def plan(profile: Profile, options: Options) -> Plan:
     states, stands_for = _states(profile, is_compat=options.is_compat)
     tables = _solve_levels(states, options)
     bottleneck_s = float(tables[-1].times_s[0, -1, -1])
-    if not np.isfinite(bottleneck_s):
-        raise NoPlanError(_why_none(states, options))
     levels = _levels(tables, options, len(states.members))
     total_s = float(states.compute_s[-1])
     return Plan(
         "pipedream", tuple(_stages(states, stands_for, levels, options)), 1, bottleneck_s, _ratio(total_s, bottleneck_s),
         _ratio(total_s, data_parallel_s(states, options)), time.perf_counter() - began_s,
     )  # fmt: skip
+
+
+def least_bottleneck_s(states: States, options: Options) -> float:
+    """Time of the slowest stage of the best split. Raises `NoPlanError` if none keeps to the memory."""
+    return float(_solve_levels(states, options)[-1].times_s[0, -1, -1])
 
 
 def _why_none(states: States, options: Options) -> str:
@@ -164,6 +168,8 @@ def _solve_levels(states: States, options: Options) -> list[_Table]:
         tables.append(table)
         within = machines
         compute_s = table.times_s[:, :, -1]
+    if not np.isfinite(tables[-1].times_s[0, -1, -1]):
+        raise NoPlanError(_why_none(states, options))
     return tables
 
 
