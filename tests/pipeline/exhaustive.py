@@ -144,7 +144,9 @@ class Partition:
     def __init__(self, profile, topology, workload, layout, states, samples, *, is_recomputing=True):
         self.profile, self.topology, self.workload, self.layout = profile, topology, workload, layout
         self.states, self.samples, self.is_recomputing = states, samples, is_recomputing
-        self.count = workload.num_micro_batches(layout.replication)
+        share = math.ceil(workload.batch / layout.replication)
+        self.count = math.ceil(share / workload.micro_batch)
+        self.size = math.ceil(share / self.count)
         self.stage = lru_cache(maxsize=None)(self.stage_of)
         self.sent_s = lru_cache(maxsize=None)(self.sent_of)
 
@@ -162,7 +164,7 @@ class Partition:
         """Seconds of one micro-batch and of the all-reduce; None if it does not fit, with so many micro-batches under way."""
         layers = [self.profile.layers[one] for one in members(end & ~start)]
         batch, copies = self.workload.profile_batch, self.devices(*block)
-        dealt = [self.samples(tuple(copy), self.workload.micro_batch) for copy in copies]
+        dealt = [self.samples(tuple(copy), self.size) for copy in copies]
         longest, most = max(one[0] for one in dealt), max(one[1] for one in dealt)
         forward_s, backward_s = (
             sum(getattr(one, which) for one in layers) / 1000 / batch * longest
@@ -182,7 +184,7 @@ class Partition:
         return min(found, default=None)
 
     def sent_of(self, done, senders, receivers):
-        size = crossing_bytes(self.profile, done) / self.workload.profile_batch * self.workload.micro_batch
+        size = crossing_bytes(self.profile, done) / self.workload.profile_batch * self.size
         pairs = list(zip(self.devices(*senders), self.devices(*receivers), strict=True))
         return self.topology.transfer_s(pairs, size) if size else 0.0
 
