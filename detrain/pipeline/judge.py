@@ -49,6 +49,12 @@ class Judge:
         """Of what the simulator calls a step."""
         return self.workload.micro_batch if self._kind.name == "1f1b-async" else self.workload.batch
 
+    @property
+    def alone_s(self) -> float:
+        """Time of a sample on the quickest device alone, whether it fits or not."""
+        quickest = max(device.speed for device in self.pricing.topology.devices)
+        return self.pricing.profile.compute_s / self.workload.profile_batch / quickest
+
     def score(self, arranged: Arrangement) -> Score:
         """The time of a sample, and what is missing of the memory. Raises `GraphError` for what cannot be simulated."""
         if arranged not in self._scores:
@@ -93,10 +99,11 @@ def judge(
     arranged = judging.pricing.arrangement(plan)
     timeline = judging.timeline(arranged)
     loads = judging.pricing.loads(arranged, kind.name)
-    alone_s = profile.compute_s / workload.profile_batch / max(one.speed for one in topology.devices)
     share = max(peak / load.memory_bytes for peak, load in zip(timeline.peak_bytes, loads, strict=True))
     sample_s = timeline.step_s / judging.samples
-    return Judgement(timeline, alone_s / sample_s if sample_s else 1.0, 1 / sample_s if sample_s else 0.0, share)
+    return Judgement(
+        timeline, judging.alone_s / sample_s if sample_s else 1.0, 1 / sample_s if sample_s else 0.0, share
+    )
 
 
 def kind_of(name: str, *, warmup: str = "pa", vertical_sync: bool = False, chunks: int = 2) -> Schedule:

@@ -155,8 +155,10 @@ class Pricing:
             return self.transfer_s(pairs, size)
         length = min(math.lcm(len(senders), len(receivers)), _LONGEST_ROUND)
         pairs = tuple(((senders[one % len(senders)],), (receivers[one % len(receivers)],)) for one in range(length))
-        # As many transfers go on at once as the side with fewer devices has.
-        return self.transfer_s(pairs, size) / length * min(len(senders), len(receivers))
+        # As many transfers go on at once as the side with fewer devices has; each of them waits for the latency.
+        together = min(len(senders), len(receivers)) / length
+        latency_s = self.topology.transfer_s(pairs, 0.0) if size else 0.0
+        return (self.transfer_s(pairs, size) - latency_s) * together + latency_s
 
     def _work(self, layers: int) -> Work:
         inside = [number for number in self.profile.order if layers >> number & 1]

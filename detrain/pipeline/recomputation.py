@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from detrain.errors import GraphError
@@ -37,7 +38,9 @@ def recompute(profile: Profile, layers: int, how: str, profile_batch: int) -> Ke
     try:
         budget = float(share)
     except ValueError:
-        raise GraphError(f'a stage recomputes "", "all" or as PLANNER@SHARE says, not {how!r}') from None
+        budget = 0.0
+    if not 0 < budget < math.inf:
+        raise GraphError(f'a stage recomputes "", "all" or as PLANNER@SHARE says, not {how!r}')
     # Loads compilers and solvers; most plans need none of them.
     from detrain.pipeline.opgraph import to_graph
     from detrain.remat.planners.registry import plan as plan_within

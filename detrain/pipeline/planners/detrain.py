@@ -198,7 +198,7 @@ def _recomputing_less(judge: Judge, score: Score, draft: Draft, until_s: float) 
 
 
 def _plan_of(judge: Judge, states: States, draft: Draft, score: Score, seconds: float) -> Plan:
-    arranged, profile = draft.arranged, judge.pricing.profile
+    arranged = draft.arranged
     stages, before = [], 0
     number_of = {bits: number for number, bits in enumerate(states.members)}
     start = 0
@@ -213,16 +213,13 @@ def _plan_of(judge: Judge, states: States, draft: Draft, score: Score, seconds: 
         before, start = done, end
     loads = judge.pricing.loads(arranged)
     slowest_s = max(load.forward_s + load.backward_s for load in loads)
-    alone_s = (
-        profile.compute_s / judge.workload.profile_batch / max(one.speed for one in judge.pricing.topology.devices)
-    )
     return Plan(
-        "detrain", tuple(stages), arranged.replication, slowest_s, alone_s / score.sample_s if score.sample_s else 1.0,
-        _data_parallel_speedup(judge, alone_s), seconds, judge.workload,
+        "detrain", tuple(stages), arranged.replication, slowest_s, judge.alone_s / score.sample_s if score.sample_s else 1.0,
+        data_parallel_speedup(judge), seconds, judge.workload,
     )  # fmt: skip
 
 
-def _data_parallel_speedup(judge: Judge, alone_s: float) -> float:
+def data_parallel_speedup(judge: Judge) -> float:
     """Of one stage on all devices, judged by the same simulator; whether it fits or not."""
     pricing = judge.pricing
     devices = tuple(range(pricing.topology.num_devices))
@@ -234,4 +231,4 @@ def _data_parallel_speedup(judge: Judge, alone_s: float) -> float:
         except GraphError:
             continue
     least_s = min(scores, default=0.0)
-    return alone_s / least_s if least_s else 0.0
+    return judge.alone_s / least_s if least_s else 0.0

@@ -1,0 +1,154 @@
+"""Plans of every planner over the published profiles, judged by the one simulator, memory included."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from measure import Bench, Report, main
+from pipeline_profiles import WORKLOADS, profile, topologies, workload
+
+from detrain.errors import GraphError
+from detrain.pipeline.compression import states_of
+from detrain.pipeline.judge import PIPEDREAM, SYNCHRONOUS, Judge, Judgement, judge
+from detrain.pipeline.plan import Plan
+from detrain.pipeline.planners import detrain, pipedream, registry
+from detrain.pipeline.profile import Profile
+from detrain.pipeline.schedules import Schedule
+
+_OTHERS = (("pipedream", True), ("pipedream", False), ("dapple", True), ("dapple", False))
+#: Speed-ups are equal that differ by less.
+_MARGIN = 1e-9
+
+
+def _measure(report: Report, kind: Schedule, is_quick: bool) -> None:
+    behind, alone_behind, count = [], [], 0
+    for topology_name, topology in topologies().items():
+        rows = []
+        for name in list(WORKLOADS)[:: 4 if is_quick else 1]:
+            request = registry.Request(profile(name), topology, workload(name), schedule=kind)
+            others = [_of_plan(request, _plan_of_others(name, topology_name, *other)) for other in _OTHERS]
+            alone = _of_plan(request, _alone(request))
+            plan = registry.plan("detrain", request)
+            ours = _of_plan(request, plan)
+            assert ours is not None
+            best = max((one.speedup for one in others if one is not None and one.fits), default=0.0)
+            count += 1
+            if ours.speedup < best * (1 - _MARGIN):
+                behind.append(f"{name} on {topology_name}")
+            if alone is None or alone.speedup < best * (1 - _MARGIN):
+                alone_behind.append(f"{name} on {topology_name}")
+            rows.append(
+                [
+                    name,
+                    f"{_data_parallel(request):.3f}",
+                    *map(_cell, others),
+                    _cell(alone),
+                    f"**{_cell(ours)}**",
+                    _words(plan),
+                ]
+            )
+        report.say(f"## {kind.name} on {topology_name}")
+        report.table(
+            [
+                "profile",
+                "data parallel",
+                "pipedream compat",
+                "pipedream",
+                "dapple compat",
+                "dapple",
+                "detrain alone",
+                "detrain",
+                "its plan",
+            ],
+            rows,
+        )
+    report.say(
+        f"{kind.name}: of {count} cells, detrain is behind a plan of the others that fits in {len(behind)}"
+        f"{': ' + ', '.join(behind) if behind else ''}; alone, without theirs to begin with, in {len(alone_behind)}"
+        f"{': ' + ', '.join(alone_behind) if alone_behind else ''}."
+    )
+
+
+def _alone(request: registry.Request) -> Plan | None:
+    assert request.workload is not None
+    question = detrain.Question(request.profile, request.topology, request.workload, request.schedule)
+    try:
+        return detrain.plan(question)
+    except GraphError:
+        return None
+
+
+@lru_cache(maxsize=None)
+def _plan_of_others(name: str, topology_name: str, planner: str, is_compat: bool) -> Plan | None:
+    """The same for every schedule: none of them asks."""
+    request = registry.Request(profile(name), topologies()[topology_name], workload(name), is_compat=is_compat)
+    try:
+        return registry.plan(planner, request)
+    except GraphError:
+        return None
+
+
+def _of_plan(request: registry.Request, plan: Plan | None) -> Judgement | None:
+    assert request.workload is not None
+    if plan is None:
+        return None
+    try:
+        return judge(plan, request.profile.to_plan(), request.topology, request.workload, request.schedule)
+    except GraphError:
+        return None
+
+
+def _data_parallel(request: registry.Request) -> float:
+    assert request.workload is not None
+    planned = request.profile.to_plan()
+    judging = Judge(planned, request.topology, request.workload, request.schedule)
+    return detrain.data_parallel_speedup(judging)
+
+
+def _cell(judged: Judgement | None) -> str:
+    if judged is None:
+        return "none"
+    return f"{judged.speedup:.3f}" + ("" if judged.fits else " over")
+
+
+def _words(plan: Plan) -> str:
+    if len(plan.stages) > 1:
+        return f"{'-'.join(str(stage.replicas) for stage in plan.stages)} x{plan.replication}"
+    return f"one stage, {plan.stages[0].replicas} x{plan.replication}"
+
+
+def measure_synchronous(_: Bench, report: Report, is_quick: bool) -> None:
+    """1F1B with a flush, as DAPPLE runs it."""
+    _measure(report, SYNCHRONOUS, is_quick)
+
+
+def measure_asynchronous(_: Bench, report: Report, is_quick: bool) -> None:
+    """1F1B without one, as PipeDream runs it: with stashed weights, an update each mini-batch."""
+    _measure(report, PIPEDREAM, is_quick)
+
+
+def measure_compression(_: Bench, report: Report, is_quick: bool) -> None:
+    """What fewer states cost where all can be had: PipeDream's bottleneck, mended."""
+    rows = []
+    for name in ("pipedream/resnet18", "pipedream/squeezenet1_0", "pipedream/resnet50", "pipedream/gnmt"):
+        planned = profile(name).to_plan()
+        whole = states_of(planned, limit=10_000)
+        for limit in (1_000, 60, 1) if not is_quick else (1,):
+            few = states_of(planned, limit=limit)
+            found = [_bottleneck_s(planned, states_limit) for states_limit in (10_000, limit)]
+            rows.append([name, str(len(whole.members)), str(len(few.members)), f"{found[1] / found[0] - 1:.2%}"])
+    report.say("## What compression costs")
+    report.table(["profile", "states", "of them left", "slowest stage slower by"], rows)
+    report.say("16 machines at 1.25 GB/s, as in PipeDream's planner with its mends.")
+
+
+def _bottleneck_s(planned: Profile, limit: int) -> float:
+    options = pipedream.Options((16,), (1.25e9,), compression_ratio=1.0)
+    return pipedream.least_bottleneck_s(states_of(planned, limit), options)
+
+
+if __name__ == "__main__":
+    main(
+        "Plans of pipelines, judged by the simulator", __doc__ or "",
+        {"1f1b": measure_synchronous, "1f1b-async": measure_asynchronous, "compression": measure_compression},
+    )  # fmt: skip
