@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from measure import Bench, Report, main
 from pipeline_profiles import WORKLOADS, profile, topologies, workload
@@ -78,7 +78,7 @@ def _alone(request: registry.Request) -> Plan | None:
         return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _plan_of_others(name: str, topology_name: str, planner: str, is_compat: bool) -> Plan | None:
     """The same for every schedule: none of them asks."""
     request = registry.Request(profile(name), topologies()[topology_name], workload(name), is_compat=is_compat)
