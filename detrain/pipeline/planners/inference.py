@@ -72,9 +72,7 @@ def plan(profile: Profile, options: Options) -> Found:
         (options.is_straight, options.uses_fewer_machines, options.num_machines_first or 0), times, latencies, cuts, rests, used,
     )  # fmt: skip
     if not np.isfinite(times[-1, -1]):
-        raise NoPlanError(
-            f"no split on {options.num_machines} machines takes in an input every {options.time_between_inputs_s:g} s"
-        )
+        raise NoPlanError(_why_none(options, len(states.members)))
     stages: list[Stage] = []
     state, rest, last = len(states.members) - 1, options.num_machines - 1, options.num_machines
     while state >= 0:
@@ -88,6 +86,14 @@ def plan(profile: Profile, options: Options) -> Found:
         float(options.num_machines), time.perf_counter() - began_s,
     )  # fmt: skip
     return Found(found, float(latencies[-1, -1]))
+
+
+def _why_none(options: Options, num_states: int) -> str:
+    told = f"no split on {options.num_machines} machines"
+    if options.is_straight:
+        told += f", with one for each stage and {num_states} places for stages to end,"
+    told += f" takes in an input every {options.time_between_inputs_s:g} s"
+    return f"{told} and keeps to {options.memory_bytes:,.0f} bytes" if options.uses_memory_constraint else told
 
 
 @njit(cache=True)
