@@ -15,8 +15,6 @@ _Words = ParamSpec("_Words")
 _Read = TypeVar("_Read")
 _Written = TypeVar("_Written")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
 #: What the extra `plan` brings.
 _PLAN = ("numba", "scipy", "matplotlib", "yaml")
 
@@ -44,6 +42,12 @@ def read_file(path: Path, read: Callable[[Path], _Read]) -> _Read:
         raise UsageError(f"{path} cannot be read: {error}") from None
     except ImportError as error:
         raise UsageError(f'{error.name} is not installed: pip install "detrain[plan]"') from None
+
+
+def check_folder(path: Path | None) -> None:
+    """What is to be written, if anything: raises `UsageError` before long work where it could not be written after it."""
+    if path is not None and not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
 
 
 def write_file(path: Path, write: Callable[[Path], _Written]) -> _Written:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from detrain.cli.files import FILE, needs_plan, read_file, write_file
+from detrain.cli.files import FILE, check_folder, needs_plan, read_file, write_file
 from detrain.cli.look import as_json_option
-from detrain.errors import UsageError
+from detrain.errors import GraphError, UsageError
 
 if TYPE_CHECKING:
     from detrain.pipeline.plan import Workload
@@ -23,7 +26,23 @@ if TYPE_CHECKING:
     from detrain.pipeline.topology import Topology
 
 _Command = Callable[..., Any]
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?([kKMGT]?i?(B|bit)/s)?")
+_PIPEDREAM, _INFERENCE, _DAPPLE, _OWN = PLANNERS = ("pipedream", "pipedream-inference", "dapple", "detrain")
+#: What a timeline is written as; without a suffix it is a picture.
+_TIMELINES = (".svg", ".png", ".pdf", ".json", "")
+#: Options that some planners have; the others would say nothing, and do something else than was asked.
+_OWNERS = {
+    "straight": (_PIPEDREAM, _INFERENCE), "use_memory_constraint": (_PIPEDREAM, _INFERENCE),
+    "use_fewer_machines": (_PIPEDREAM, _INFERENCE), "activation_compression_ratio": (_PIPEDREAM,), "time_between_inputs": (_INFERENCE,),
+    "compat": (_PIPEDREAM, _INFERENCE, _DAPPLE), "no_recompute": (_OWN,), "time_limit": (_OWN,), "schedule": (_OWN,),
+    "warmup": (_OWN,), "vertical_sync": (_OWN,),
+}  # fmt: skip
+#: Options of which one at most may stand, and what they say.
+_ONE_OF = {
+    "which devices there are": {"topology": "--topology", "devices": "--devices", "num_machines": "-n"},
+    "how fast the links are": {"topology": "--topology", "bandwidth": "--bandwidth", "network_bandwidths": "-b"},
+    "how much memory a device has": {"memory": "--memory", "memory_size": "-s"},
+}
 
 
 class _Rows(click.Command):
@@ -43,6 +62,18 @@ class _Rows(click.Command):
         return super().parse_args(ctx, found)
 
 
+class _Number(click.FloatRange):
+    """A number within bounds; `nan` would be within any, and `inf` is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        found = float(super().convert(value, param, ctx))
+        return found if math.isfinite(found) else self.fail(f"{value} is no number.", param, ctx)
+
+
+_ABOVE_ZERO = _Number(min=0, min_open=True)
+
+
 def _options(*options: _Command) -> _Command:
     def decorate(command: _Command) -> _Command:
         for option in reversed(options):
@@ -54,27 +85,33 @@ def _options(*options: _Command) -> _Command:
 
 _device_options = _options(
     click.option(
-        "--devices", metavar="D",
-        help="Where machines end (8,16), or machines by devices (2x8); as DAPPLE's planner knows their links.",
+        "--devices", metavar="D", help="Where machines end (8,16), or machines by devices (2x8), with the links of DAPPLE's planner."
     ),
     click.option("--topology", type=FILE, metavar="FILE", help="Devices and links, as TOML."),
-    click.option("--bandwidth", metavar="B,B,…", help="Bytes a second of each level, the innermost first."),
-    click.option("--memory", metavar="BYTES", help="Of each device (16GiB)."),
+    click.option("--bandwidth", metavar="B,B,…", help="Bytes a second of each level, the innermost first, as in 25GB/s,1GB/s."),
+    click.option("--memory", metavar="BYTES", help="Of each device, as in 16GiB."),
 )  # fmt: skip
 _batch_options = _options(
     click.option("--profile-batch", type=click.IntRange(min=1), metavar="N", help="Samples that the profile was measured with."),
+    click.option("--micro-batch", metavar="N", help="Samples that a copy of the pipeline takes at a time; of several (4,8) detrain chooses."),
     click.option(
-        "--micro-batch", metavar="N", help="Samples that a copy of the pipeline takes at a time. detrain chooses among several (4,8)."
-    ),
-    click.option(
-        "--state-factor", type=click.FloatRange(min=1), metavar="F",
+        "--state-factor", type=_Number(min=1), metavar="F",
         help="Bytes on a device for each byte of parameters: weights, gradients, optimizer state. [default: 4; 1 with --compat]",
     ),
 )  # fmt: skip
+_batch_option = click.option(
+    "--batch", type=click.IntRange(min=1), metavar="N", help="Samples of a step, over all devices."
+)
 _schedule_options = _options(
-    click.option("--schedule", default="1f1b", show_default=True, metavar="NAME", help="gpipe, 1f1b, 1f1b-async, 2bw, interleaved, zb-h1."),
-    click.option("--warmup", type=click.Choice(["pa", "pb"]), default="pa", show_default=True, help="1f1b: micro-batches ahead."),
-    click.option("--vertical-sync", is_flag=True, help="1f1b-async: the same version of the weights at every stage."),
+    click.option(
+        "--schedule", default="1f1b", show_default=True, metavar="NAME",
+        help="One of gpipe, 1f1b, 1f1b-async, 2bw, interleaved, zb-h1.",
+    ),
+    click.option(
+        "--warmup", type=click.Choice(["pa", "pb"]), default="pa", show_default=True,
+        help="Of 1f1b: with pb more micro-batches go ahead, which hides what is sent.",
+    ),
+    click.option("--vertical-sync", is_flag=True, help="Of 1f1b-async: the same version of the weights at every stage."),
 )  # fmt: skip
 
 
@@ -85,49 +122,32 @@ def pipeline() -> None:
 
 @pipeline.command(cls=_Rows)
 @click.argument("profile", type=FILE)
-@click.option("--planner", required=True, metavar="NAME", help="pipedream, pipedream-inference, dapple, detrain.")
+@click.option("--planner", required=True, type=click.Choice(PLANNERS), metavar="NAME", help=f"One of {', '.join(PLANNERS)}.")
 @_device_options
 @_batch_options
-@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Samples of a step over all devices.")
+@_batch_option
 @_schedule_options
 @click.option(
-    "-n",
-    "--num-machines",
-    "--all-num-machines",
-    "--all_num_machines",
-    metavar="N…",
-    help="PipeDream: machines of each level.",
+    "-n", "--num-machines", "--all-num-machines", "--all_num_machines", metavar="N…", help="Machines of each level, as PipeDream has them."
 )
 @click.option(
-    "-b", "--network-bandwidths", "--network_bandwidths", metavar="B…", help="PipeDream: bytes a second of each level."
+    "-b", "--network-bandwidths", "--network_bandwidths", metavar="B…", help="Bytes a second of each of these levels. [default: 1e9]"
 )
-@click.option("-s", "--memory-size", "--memory_size", type=float, metavar="BYTES", help="PipeDream: of each machine.")
+@click.option("-s", "--memory-size", "--memory_size", type=_ABOVE_ZERO, metavar="BYTES", help="Of each of these machines.")
+@click.option("--straight", "--straight-pipeline", "--straight_pipeline", is_flag=True, help="PipeDream's: one machine a stage.")
+@click.option("--use-memory-constraint", "--use_memory_constraint", is_flag=True, help="PipeDream's: keep to the memory.")
 @click.option(
-    "--straight", "--straight-pipeline", "--straight_pipeline", is_flag=True, help="PipeDream: one machine a stage."
-)
-@click.option("--use-memory-constraint", "--use_memory_constraint", is_flag=True, help="PipeDream: keep to the memory.")
-@click.option(
-    "--use-fewer-machines",
-    "--use_fewer_machines",
-    is_flag=True,
-    help="PipeDream: leave machines out where that is quicker.",
+    "--use-fewer-machines", "--use_fewer_machines", is_flag=True, help="PipeDream's: leave machines out where that is quicker."
 )
 @click.option(
-    "--activation-compression-ratio", "--activation_compression_ratio", type=float, metavar="R",
-    help="PipeDream: activations go R times smaller; without it they cost nothing.",
-)  # fmt: skip
-@click.option(
-    "--time-between-inputs", "--time_between_inputs", type=float, metavar="S", help="pipedream-inference: seconds."
+    "--activation-compression-ratio", "--activation_compression_ratio", type=_ABOVE_ZERO, metavar="R",
+    help="PipeDream's: activations go R times smaller; without it they cost nothing.",
 )
-@click.option("--no-recompute", is_flag=True, help="detrain: keep all activations.")
 @click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    default=25.0,
-    show_default=True,
-    metavar="S",
-    help="detrain.",
+    "--time-between-inputs", "--time_between_inputs", type=_ABOVE_ZERO, metavar="S", help="Of pipedream-inference: seconds."
 )
+@click.option("--no-recompute", is_flag=True, help="Of detrain: keep all activations.")
+@click.option("--time-limit", type=_ABOVE_ZERO, default=25.0, show_default=True, metavar="S", help="Of detrain: seconds.")
 @click.option("--compat", is_flag=True, help="The published planner's answer, with its faults.")
 @as_json_option
 @click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Where to.")
@@ -137,6 +157,8 @@ def plan(profile: Path, planner: str, output: Path | None, as_json: bool, **aske
     from detrain.pipeline import planfile, report
     from detrain.pipeline.plan import NoPlanError
 
+    _check_owners(planner)
+    check_folder(output)
     try:
         planned, more = _planned(profile, planner, asked)
     except NoPlanError as error:
@@ -145,34 +167,52 @@ def plan(profile: Path, planner: str, output: Path | None, as_json: bool, **aske
     if output is not None:
         write_file(output, lambda path: planfile.write(path, planned))
     summary = {**planfile.summary(planned.plan), **more}
-    text = "\n".join(
-        [report.plan_text(planned), *(f"{name.replace('_', ' ')}: {value:.6g}" for name, value in more.items())]
-    )
-    click.echo(json.dumps(summary) if as_json else text)
+    text = [report.plan_text(planned), *(f"{name.removesuffix('_s')} {value:.6g} s" for name, value in more.items())]
+    click.echo(json.dumps(summary) if as_json else "\n".join(text))
     return 0
 
 
+def _check_owners(planner: str) -> None:
+    """Raises `UsageError` for an option on the command line that is another planner's."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        owners = _OWNERS.get(option.name or "", PLANNERS)
+        if planner not in owners and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+            raise UsageError(f"{option.opts[0]} is an option of {' and '.join(owners)}, not of {planner}")
+
+
 def _planned(path: Path, planner: str, asked: dict[str, Any]) -> tuple[Planned, dict[str, float]]:
+    """A plan, and what more there is to say of it: seconds by name."""
+    from detrain.cli.waiting import planning
     from detrain.pipeline.planfile import Planned
     from detrain.pipeline.planners import inference, registry
 
-    if planner == "pipedream-inference":
+    if planner == _INFERENCE:
         profile = _profile(path)
         found = inference.plan(profile, _inference_options(asked))
-        return Planned(found.plan, profile, _topology(asked, planner)), {"latency_s": found.latency_s}
+        return Planned(found.plan, profile, _topology(asked)), {"latency_s": found.latency_s}
     request = _request(path, planner, asked)
-    return Planned(registry.plan(planner, request), request.profile, request.topology), {}
+    with planning(planner, asked["time_limit"]) if planner == _OWN else nullcontext():
+        plan = registry.plan(planner, request)
+    # PipeDream's planner knows of no batches; the simulator does.
+    plan = replace(plan, workload=plan.workload or request.workload)
+    return Planned(plan, request.profile, request.topology), {}
 
 
 def _request(path: Path, planner: str, asked: dict[str, Any]) -> Request:
     from detrain.pipeline.planners.registry import Request
 
-    topology, micro_batches = _topology(asked, planner), _wholes(asked["micro_batch"], "--micro-batch")
-    if len(micro_batches) > 1 and planner != "detrain":
+    topology, micro_batches = _topology(asked), _wholes(asked["micro_batch"], "--micro-batch")
+    if len(micro_batches) > 1 and planner != _OWN:
         raise UsageError(f"--micro-batch: {planner} plans for one size, not for {asked['micro_batch']}")
+    if asked["schedule"] == "interleaved":
+        raise UsageError(
+            "--schedule interleaved: a plan has one stage a device. Plan for 1f1b, and `detrain pipeline simulate PLAN --schedule "
+            "interleaved` cuts its stages smaller"
+        )
     return Request(
         _profile(path), topology, _workload(asked, micro_batches),
-        _pipedream_options(asked, topology) if planner == "pipedream" else None, asked["compat"], _schedule(asked),
+        _pipedream_options(asked, topology) if planner == _PIPEDREAM else None, asked["compat"], _schedule(asked),
         micro_batches, not asked["no_recompute"], asked["time_limit"],
     )  # fmt: skip
 
@@ -194,31 +234,44 @@ def _numbers(text: str | None, option: str) -> list[float] | None:
         raise UsageError(f"{option}: {error}") from None
 
 
-def _topology(asked: dict[str, Any], planner: str) -> Topology:
-    """Of whatever says which devices there are."""
+def _topology(asked: dict[str, Any]) -> Topology:
+    """Of whatever says which devices there are. Raises `UsageError` for options that say the same thing twice."""
     from detrain.pipeline import topologyfile
 
-    bandwidths = _numbers(asked["bandwidth"] or asked.get("network_bandwidths"), "bandwidth")
-    links = topologyfile.preset("pipedream" if planner.startswith("pipedream") else "dapple")
-    if asked["topology"] is not None:
-        found = read_file(asked["topology"], topologyfile.read)
-    elif asked.get("num_machines"):
-        found = topologyfile.of_levels(_wholes(asked["num_machines"], "-n"), bandwidths, links)
-    elif asked["devices"] is None:
+    for what, options in _ONE_OF.items():
+        given = [option for name, option in options.items() if asked.get(name) is not None]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} both say {what}: leave one out")
+    found = read_file(asked["topology"], topologyfile.read) if asked["topology"] else _devices(asked)
+    if asked["memory"] is not None:
+        return found.with_memory(topologyfile.memory_of(asked["memory"], "--memory"))
+    return found if asked.get("memory_size") is None else found.with_memory(asked["memory_size"])
+
+
+def _devices(asked: dict[str, Any]) -> Topology:
+    """Of a short way to write them."""
+    from detrain.pipeline import topologyfile
+
+    bandwidths = _numbers(asked["bandwidth"], "--bandwidth") or _numbers(asked.get("network_bandwidths"), "-b")
+    devices, machines = asked["devices"], asked.get("num_machines")
+    if devices is None and machines is None:
         raise UsageError("say which devices there are: --devices 8,16, --devices 2x8, --topology FILE, or -n 4")
-    elif "x" in asked["devices"]:
-        found = topologyfile.of_shape(asked["devices"], bandwidths, links)
-    else:
-        found = topologyfile.of_machines(asked["devices"], topologyfile.preset("dapple"), bandwidths)
-    memory = asked["memory"] or (f"{asked['memory_size']:.0f}" if asked.get("memory_size") else None)
-    return found if memory is None else found.with_memory(topologyfile.memory_of(memory))
+    try:
+        if machines is not None:
+            return topologyfile.of_levels(_wholes(machines, "-n"), bandwidths)
+        links = topologyfile.preset("dapple")
+        if "x" in devices:
+            return topologyfile.of_shape(devices, bandwidths, links)
+        return topologyfile.of_machines(devices, links, bandwidths)
+    except GraphError as error:
+        raise UsageError(f"{'--devices' if machines is None else '-n'}: {error}") from None
 
 
 def _wholes(text: str | None, option: str) -> tuple[int, ...]:
     if text is None:
         return ()
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text, re.ASCII):
-        raise UsageError(f"{option}: these are whole numbers above zero, as in 8,16, not {text}")
+        raise UsageError(f"{option}: these are whole numbers above zero, as in 8,16, not {text!r}")
     return tuple(map(int, text.split(",")))
 
 
@@ -260,7 +313,7 @@ def _inference_options(asked: dict[str, Any]) -> Any:
 
     if asked["time_between_inputs"] is None:
         raise UsageError("pipedream-inference: say --time-between-inputs, in seconds")
-    topology = _topology(asked, "pipedream")
+    topology = _topology(asked)
     if len(topology.levels) != 1:
         raise UsageError("pipedream-inference: machines are one level, as in -n 4 -b 1e9")
     return Options(
@@ -269,37 +322,43 @@ def _inference_options(asked: dict[str, Any]) -> Any:
     )  # fmt: skip
 
 
-def _schedule(asked: dict[str, Any], **more: Any) -> Schedule:
+def _schedule(asked: dict[str, Any]) -> Schedule:
     from detrain.pipeline.judge import kind_of
 
-    return kind_of(asked["schedule"], warmup=asked["warmup"], vertical_sync=asked["vertical_sync"], **more)
+    chunks = asked.get("chunks")
+    if chunks is not None and asked["schedule"] != "interleaved":
+        raise UsageError(f"--chunks is an option of interleaved, not of {asked['schedule']}")
+    return kind_of(
+        asked["schedule"], warmup=asked["warmup"], vertical_sync=asked["vertical_sync"], chunks=chunks or 2
+    )
 
 
 @pipeline.command()
 @click.argument("plan", type=FILE)
 @_schedule_options
-@_batch_options
-@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Samples of a step over all devices.")
-@click.option(
-    "--chunks",
-    type=click.IntRange(min=2),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="interleaved: stages a device.",
-)
+@click.option("--chunks", type=click.IntRange(min=2), metavar="N", help="Of interleaved: stages on each device. [default: 2]")
+@_batch_option
+@click.option("--micro-batch", metavar="N", help="Samples that a copy of the pipeline takes at a time.")
+@click.option("--profile-batch", type=click.IntRange(min=1), metavar="N", help="Samples that the profile was measured with.")
+@click.option("--state-factor", type=_Number(min=1), metavar="F", help="Bytes on a device for each byte of parameters.")
 @as_json_option
 @click.option(
     "-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="timeline.svg: a picture; trace.json: for Perfetto and Chrome's tracing.",
+    help="The timeline: as a picture (.svg, .png, .pdf), or as a trace for Perfetto and Chrome (.json).",
 )  # fmt: skip
 @needs_plan
 def simulate(plan: Path, output: Path | None, as_json: bool, **asked: Any) -> int:
-    """What a plan takes under a schedule, event by event. Exit status 1 if a device has not the memory."""
+    """Say what a plan takes under a schedule, event by event. Exit status 1 if a device has too little memory.
+
+    Batches are those that the plan was made for, unless something else is said.
+    """
     from detrain.pipeline import judge, picture, planfile, report, timeline
 
+    if output is not None and output.suffix not in _TIMELINES:
+        raise UsageError(f"-o {output}: a timeline is one of {', '.join(filter(None, _TIMELINES))}")
+    check_folder(output)
     planned = read_file(plan, planfile.read)
-    kind = _schedule(asked, chunks=asked["chunks"])
+    kind = _schedule(asked)
     planned, workload = judge.prepared(
         planned, kind, profile_batch=asked["profile_batch"], batch=asked["batch"],
         micro_batch=_one(asked["micro_batch"], "--micro-batch"), state_factor=asked["state_factor"],
@@ -315,44 +374,48 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **asked: Any) -> in
     return 0 if judged.fits else 1
 
 
-@pipeline.command()
+@pipeline.command(cls=_Rows)
 @click.argument("profile", type=FILE)
-@click.option("--batches", required=True, metavar="N,N,…", help="Samples of a step.")
+@click.option("--batches", required=True, metavar="N,N,…", help="Samples of a step, over all devices.")
 @click.option(
     "--devices", "many_devices", required=True, multiple=True, metavar="D", help="As for plan; may stand several times."
 )
 @click.option("--planners", default="dapple", show_default=True, metavar="NAME,NAME,…", help="As for plan.")
+@click.option("--bandwidth", metavar="B,B,…", help="As for plan.")
+@click.option("--memory", metavar="BYTES", help="Of each device, as in 16GiB.")
 @_batch_options
 @_schedule_options
-@click.option("--memory", metavar="BYTES", help="Of each device (16GiB).")
-@click.option("--compat", is_flag=True, help="The published planners' answers.")
+@click.option("--compat", is_flag=True, help="The published planners' answers, with their faults.")
 @click.option(
-    "--processes", type=click.IntRange(min=1), metavar="N", help="At the same time; as many as there are processors."
-)
-@click.option(
-    "-o", "output", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="Where to."
-)
+    "--processes", type=click.IntRange(min=1), metavar="N", help="How many plans are made at the same time. [default: one a processor]"
+)  # fmt: skip
+@click.option("-o", "output", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="Where to.")
 @needs_plan
 def sweep(profile: Path, batches: str, many_devices: tuple[str, ...], planners: str, output: Path, **asked: Any) -> int:
-    """Planners over batches and devices, beside data parallelism: sweep.csv and speedup.svg."""
+    """Compare planners over batches and devices, and with data parallelism: in sweep.csv and speedup.svg.
+
+    All plans are judged by the simulator under the same schedule.
+    """
     from detrain.cli.waiting import counting
     from detrain.pipeline import sweep as sweeping
     from detrain.pipeline.plan import Workload
+    from detrain.pipeline.planners.registry import PLANNERS as SWEPT
     from detrain.pipeline.planners.registry import Request
 
-    asked = {"topology": None, "bandwidth": None, **asked}
+    names = tuple(dict.fromkeys(planners.split(",")))
+    if unknown := [name for name in names if name not in SWEPT]:
+        raise UsageError(f"--planners: there is no planner {unknown[0]!r}: it is one of {', '.join(SWEPT)}")
     if asked["profile_batch"] is None:
         raise UsageError("a sweep counts samples: say with --profile-batch how many the profile was measured with")
     sizes = _wholes(batches, "--batches")
-    topologies = {devices: _topology({**asked, "devices": devices}, "dapple") for devices in many_devices}
-    cells = [sweeping.Cell(devices, topology, batch) for devices, topology in topologies.items() for batch in sizes]
+    topologies = {devices: _topology({"topology": None, **asked, "devices": devices}) for devices in many_devices}
+    cells = [sweeping.Cell(devices, topology, size) for devices, topology in topologies.items() for size in dict.fromkeys(sizes)]
     micro_batch = _one(asked["micro_batch"], "--micro-batch") or asked["profile_batch"]
-    workload = Workload(asked["profile_batch"], max([*sizes, micro_batch]), micro_batch, _state_factor(asked))
+    workload = Workload(asked["profile_batch"], max(*sizes, micro_batch), micro_batch, _state_factor(asked))
     request = Request(_profile(profile), cells[0].topology, workload, None, asked["compat"], _schedule(asked))
-    names = planners.split(",")
+    write_file(output, lambda path: path.mkdir(parents=True, exist_ok=True))
     with counting(len(cells) * len(names)) as told:
         rows = sweeping.sweep(request, cells, names, lambda one: told(sweeping.row_text(one)), asked["processes"])
-    write_file(output, lambda path: path.mkdir(parents=True, exist_ok=True))
     write_file(output / "sweep.csv", lambda path: sweeping.write_table(path, rows))
     write_file(output / "speedup.svg", lambda path: sweeping.draw(path, request.profile.name, rows))
     return 0
@@ -362,16 +425,17 @@ def sweep(profile: Path, batches: str, many_devices: tuple[str, ...], planners: 
 @click.argument("source", type=FILE, metavar="IN")
 @click.argument("target", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT")
 @click.option(
-    "--to", "kind", default="", metavar="KIND", help="profile, graph, plan, conf, dot; else OUT's suffix says."
+    "--to", "kind", default="", metavar="KIND", help="One of profile, graph, plan, conf, dot; without it OUT's suffix says which."
 )
-@click.option("--profile", type=FILE, metavar="FILE", help="Whose layers have stages, for a conf.")
+@click.option("--profile", type=FILE, metavar="FILE", help="The layers, with their stages, that a conf is about.")
 @needs_plan
 def convert(source: Path, target: Path, kind: str, profile: Path | None) -> int:
-    """Turn profiles, operator graphs, plans and PipeDream's conf into each other."""
+    """Turn profiles, operator graphs, plans and confs of PipeDream into each other."""
     from detrain.pipeline import conversion
 
     if kind and kind not in conversion.KINDS:
         raise UsageError(f"--to is one of {', '.join(conversion.KINDS)}, not {kind}")
-    made = read_file(source, lambda path: conversion.convert(path, target, kind, profile))
+    read = read_file(source, lambda path: conversion.read(path, profile))
+    made = write_file(target, lambda path: conversion.write(path, kind, read))
     click.echo(f"{target}: a {made}", err=True)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +30,54 @@ def read_profile(path: Path) -> Profile:
     if '"INSTRUCTION"' in first:
         return opgraph.from_graph(dtrlog.read(path))
     if first.lstrip().startswith("{"):
+        _check_no_plan(path)
         return opgraph.from_graph(graphfile.read(path))
     if first.startswith("Layer Type,"):
         return csvprofile.read(path)
     return graphtext.read(path)
 
 
-def convert(source: Path, target: Path, kind: str, profile: Path | None = None) -> str:
-    """Write the target as `kind`, or as what its suffix says ("" ); returns which. `profile`: the layers that a conf divides.
+def _check_no_plan(path: Path) -> None:
+    kind = _document_kind(path)
+    if kind == planfile.KIND:
+        raise GraphError(f"{path} is a plan, not a profile; `detrain pipeline convert {path} graph.txt` takes its profile out")
+    if kind == "conf":
+        raise GraphError(f"{path} is a conf of PipeDream, which has no layers; a profile has them")
 
-    Raises `GraphError` for what cannot become what, or `OSError`.
-    """
-    read = _document_kind(source)
-    kind = kind or _kind_of(target, read)
-    if read == planfile.KIND:
-        planned = planfile.read(source)
-        _write_planned(target, kind, planned)
-    elif read == "conf":
-        if profile is None:
-            raise GraphError(f"{source} says which stage has which ranks; say --profile, whose layers have stages")
-        _write_planned(target, kind, _deployed(deployment.read(source), read_profile(profile)))
+
+@dataclass(frozen=True)
+class Read:
+    """What a file holds."""
+
+    found: Profile | Planned
+    #: What it becomes in a `.json` file, unless something else is said.
+    json_kind: str
+
+
+def read(path: Path, profile: Path | None = None) -> Read:
+    """A profile, a plan, or a conf with the layers of `profile`. Raises `GraphError` naming file and place, or `OSError`."""
+    kind = _document_kind(path)
+    if kind == planfile.KIND:
+        return Read(planfile.read(path), "conf")
+    if kind != "conf":
+        return Read(read_profile(path), "graph")
+    deployed = deployment.read(path)
+    if profile is None:
+        raise GraphError(f"{path} says which stage has which ranks; say --profile, whose layers have stages")
+    try:
+        return Read(_deployed(deployed, read_profile(profile)), "plan")
+    except GraphError as error:
+        told = str(error).startswith(str(profile))
+        raise error if told else GraphError(f"{path} and {profile}: {error}") from None
+
+
+def write(path: Path, kind: str, read: Read) -> str:
+    """As `kind`, or as what the suffix says (""); returns which. Raises `GraphError` for what cannot become what, or `OSError`."""
+    kind = kind or _kind_of(path, read)
+    if isinstance(read.found, Planned):
+        _write_planned(path, kind, read.found)
     else:
-        _write_profile(target, kind, read_profile(source))
+        _write_profile(path, kind, read.found)
     return kind
 
 
@@ -65,8 +92,8 @@ def _document_kind(path: Path) -> str:
     return "conf" if "module_to_stage_map" in document else str(document.get("kind", ""))
 
 
-def _kind_of(target: Path, read: str) -> str:
-    by_suffix = {".txt": "profile", ".dot": "dot", ".json": {planfile.KIND: "conf", "conf": "plan"}.get(read, "graph")}
+def _kind_of(target: Path, read: Read) -> str:
+    by_suffix = {".txt": "profile", ".dot": "dot", ".json": read.json_kind}
     if target.suffix not in by_suffix:
         raise GraphError(f"{target} could be anything: say --to, which is one of {', '.join(KINDS)}")
     return by_suffix[target.suffix]

@@ -147,7 +147,10 @@ def _solve_levels(states: States, options: Options) -> list[_Table]:
     compute_s = _between(states.compute_s)
     tables: list[_Table] = []
     within = 1
+    order = np.argsort(-states.compute_s, kind="stable").astype(np.int32)
     inside = np.ascontiguousarray(states.below.T)
+    inner = np.concatenate([order[row[order]] for row in inside])
+    first = np.concatenate(([0], inside.sum(axis=1).cumsum()))
     for level, (machines, bandwidth) in enumerate(zip(options.num_machines, options.bandwidths, strict=True)):
         rows = 1 if level == len(options.num_machines) - 1 else count
         if rows * count * machines > _MOST_CELLS:
@@ -161,8 +164,8 @@ def _solve_levels(states: States, options: Options) -> list[_Table]:
         memory = options.memory_bytes if options.uses_memory_constraint else np.inf
         ratio = np.inf if options.compression_ratio is None else options.compression_ratio
         _solve(
-            compute_s, states.activation_bytes, states.parameter_bytes, states.output_bytes / ratio, inside, bandwidth, within, memory,
-            (options.is_straight, options.uses_fewer_machines, options.is_compat),
+            compute_s, (states.activation_bytes, states.parameter_bytes, states.output_bytes / ratio), (inside, first, inner),
+            (bandwidth, float(within), memory), (options.is_straight, options.uses_fewer_machines, options.is_compat, level == 0),
             table.times_s, table.cuts, table.rests, table.used,
         )  # fmt: skip
         tables.append(table)
@@ -185,75 +188,90 @@ def _between(cumulative: Floats) -> Floats:
     return found
 
 
-#: A little less than the whole, for sums that round.
-_SHARE = 1 - 1e-9
+#: For sums that round.
+_MORE = 1 + 1e-9
+
+
+@njit(cache=True)
+def _fill_one_stage(
+    compute_s: float, sizes: tuple[float, float], limits: tuple[float, float, float], flags: tuple[bool, bool, bool, bool],
+    times: Floats, used: Ints,
+) -> None:  # fmt: skip
+    """By machines less one, the time of a single stage on all of them."""
+    activations, parameters = sizes
+    bandwidth, within, memory = limits
+    is_straight, _, is_compat, _ = flags
+    machines = len(times)
+    for m in range(1 if is_straight else machines):
+        stashed = np.ceil((machines - (m + 1)) / (m + 1)) + (0 if is_compat else 1)
+        if stashed * (activations + parameters) <= memory:
+            times[m] = (compute_s + 4 * m * parameters / (bandwidth * (m + 1)) / within) / (m + 1)
+            used[m] = m + 1
 
 
 @njit(cache=True)
 def _solve(
-    compute_s: Floats, activations: Floats, parameters: Floats, outputs: Floats, inside: Bools, bandwidth: float, within: int,
-    memory: float, flags: tuple[bool, bool, bool], times: Floats, cuts: Ints, rests: Ints, used: Ints,
+    compute_s: Floats, sizes: tuple[Floats, Floats, Floats], order: tuple[Bools, Ints, Ints], limits: tuple[float, float, float],
+    flags: tuple[bool, bool, bool, bool], times: Floats, cuts: Ints, rests: Ints, used: Ints,
 ) -> None:  # fmt: skip
-    """Fill a level's table; `inside` [j, k]: state k lies within state j.
+    """Fill a level's table. Ties go to one stage, then to the cut that sends least, the most even last two, the latest.
 
-    Ties go to fewer stages, then to the latest cut, then to fewer machines of the last stage.
-    The published one goes through the cuts in the order of a set of objects, so its ties differ from run to run.
+    The published one goes through the cuts in the order of a set of objects, so its ties differ from run to run. `order`
+    has what lies within each state: as [j, k], and as lists from those with most compute on.
     """
-    is_straight, uses_fewer, is_compat = flags
+    activations, parameters, outputs = sizes
+    inside, first, inner = order
+    bandwidth, _, memory = limits
+    is_straight, uses_fewer, is_compat, is_additive = flags
     rows, count, machines = times.shape
-    earlier, lasts_s, rests_s = np.empty(count, np.int32), np.empty(count), np.empty(count)
+    earlier, lasts_s = np.empty(count, np.int32), np.empty(count)
     for i in range(rows):
         activations_before = activations[i - 1] if i else 0.0
         parameters_before = parameters[i - 1] if i else 0.0
         for j in range(i, count):
             if i and not is_compat and not inside[j, i - 1]:
                 continue
-            size = parameters[j] - parameters_before
-            for m in range(1 if is_straight else machines):
-                stashed = np.ceil((machines - (m + 1)) / (m + 1)) + (0 if is_compat else 1)
-                if stashed * (activations[j] - activations_before + size) > memory:
-                    continue
-                times[i, j, m] = (compute_s[i, j] + 4 * m * size / (bandwidth * (m + 1)) / within) / (m + 1)
-                used[i, j, m] = m + 1
+            _fill_one_stage(
+                compute_s[i, j], (activations[j] - activations_before, parameters[j] - parameters_before), limits, flags,
+                times[i, j], used[i, j],
+            )  # fmt: skip
             num_earlier = 0
-            for k in range(j - 1, i - 1, -1):
-                if (
-                    np.isfinite(compute_s[k + 1, j])
-                    and inside[j, k]
-                    and (not i or (not inside[i - 1, k] if is_compat else inside[k, i - 1]))
-                ):
-                    earlier[num_earlier] = k
-                    lasts_s[num_earlier] = compute_s[k + 1, j]
-                    # Further levels' times of several machines need not be above a share of one machine's.
-                    rests_s[num_earlier] = compute_s[i, k] if within == 1 else 0.0
+            for k in inner[first[j] : first[j + 1]]:
+                if k >= i and (not i or (not inside[i - 1, k] if is_compat else inside[k, i - 1])):
+                    earlier[num_earlier], lasts_s[num_earlier] = k, compute_s[k + 1, j]
                     num_earlier += 1
             for m in range(1, machines):
                 # As published, a single state is not done by fewer machines.
                 if uses_fewer and not (is_compat and i == j) and times[i, j, m - 1] < times[i, j, m]:
                     times[i, j, m], used[i, j, m] = times[i, j, m - 1], used[i, j, m - 1]
                     cuts[i, j, m], rests[i, j, m] = cuts[i, j, m - 1], rests[i, j, m - 1]
-                share = _SHARE / times[i, j, m] if times[i, j, m] > 0 else 0.0
-                for number in range(num_earlier):
-                    # On n machines no stages are quicker than an n-th of their times: so few, and so many, are left to the last.
-                    least = max(1, int(lasts_s[number] * share))
-                    most = min(m, int(m + 1 - rests_s[number] * share))
-                    if most < least:
-                        continue
-                    k = earlier[number]
-                    size = parameters[j] - parameters[k]
-                    stash = activations[j] - activations[k] + size
-                    for last in range(least, min(most, 1 if is_straight else m) + 1):
-                        stashed = np.ceil((machines - (m + 1)) / last) + (0 if is_compat else 1)
-                        if stashed * stash > memory:
+                least, cut, best = times[i, j, m], _NONE, (np.inf, 0, 0)
+                for last in range(1, 2 if is_straight else m + 1):
+                    begin, end = 0, num_earlier
+                    if is_additive:
+                        # On n machines no stages are quicker than an n-th of their times, which add up: the last one must
+                        # not have too much, nor leave too much.
+                        begin = np.searchsorted(lasts_s[:end], compute_s[i, j] - (m + 1 - last) * least * _MORE)
+                        end = np.searchsorted(lasts_s[:end], last * least * _MORE)
+                    stashed = np.ceil((machines - (m + 1)) / last) + (0 if is_compat else 1)
+                    for number in range(begin, end):
+                        k = earlier[number]
+                        size = parameters[j] - parameters[k]
+                        if stashed * (activations[j] - activations[k] + size) > memory:
                             continue
                         found = (lasts_s[number] + 4 * (last - 1) * size / (bandwidth * last)) / last
                         found = max(found, times[i, k, m - last], 2.0 * outputs[k] / (bandwidth * last))
                         if j < count - 1:
                             found = max(found, 2.0 * outputs[j] / (bandwidth * last))
-                        if found < times[i, j, m]:
+                        if found > least or (found == least and cut == _NONE):
+                            continue
+                        before = cuts[i, k, m - last] + 1 if cuts[i, k, m - last] != _NONE else i
+                        unevenness = abs((k + 1 - before) - (j - k))
+                        rank = outputs[k], unevenness, -k
+                        if found < least or rank < best:
+                            least, cut, best = found, k, rank
                             times[i, j, m], used[i, j, m] = found, last
                             cuts[i, j, m], rests[i, j, m] = k, m - last
-                            share = _SHARE / found if found > 0 else 0.0
 
 
 def _levels(tables: Sequence[_Table], options: Options, count: int) -> list[list[tuple[Part, ...]]]:
