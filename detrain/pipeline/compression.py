@@ -5,7 +5,8 @@ Inception's modules of four branches have as many states as there are ways of be
 with those of another. A region that has too many states keeps fewer:
 
 * each unbranched chain of it is cut into at most so many pieces of like time, as many as there is room for;
-* where that is too many still, only orders are left in which all its layers can be done one after the other.
+* where that is too many still, only orders are left in which all its layers can be done one after the other: one in which
+  as little crosses as may be, and two more if there is room.
 
 One such order's states are always there. So where nothing but time counts, compression costs a stage no more than the time of
 the slowest layer: end each stage at the last state of that order whose time is not above that of the best cut. A layer more would
@@ -40,7 +41,8 @@ def _fewer(profile: Profile, limit: int) -> Iterator[int]:
         inner = profile.without(set(range(len(profile.layers))) - set(numbers_of(layers)))
         numbers = list(numbers_of(layers))
         if (found := _of_region(inner, quota)) is None:
-            found = {*_prefixes(inner.order), *_prefixes(depth_first(inner))}
+            orders = [inner.order, depth_first(inner)] if 3 * len(numbers) <= quota else []
+            found = {bits for order in orders for bits in _prefixes(order)}
             yield from (before | bits for bits in _prefixes(least_crossing(profile, before, layers)))
         for bits in found:
             yield before | sum(1 << numbers[one] for one in numbers_of(bits))

@@ -40,7 +40,9 @@ def read_profile(path: Path) -> Profile:
 def _check_no_plan(path: Path) -> None:
     kind = _document_kind(path)
     if kind == planfile.KIND:
-        raise GraphError(f"{path} is a plan, not a profile; `detrain pipeline convert {path} graph.txt` takes its profile out")
+        raise GraphError(
+            f"{path} is a plan, not a profile; `detrain pipeline convert {path} graph.txt` takes its profile out"
+        )
     if kind == "conf":
         raise GraphError(f"{path} is a conf of PipeDream, which has no layers; a profile has them")
 

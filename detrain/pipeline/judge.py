@@ -12,7 +12,7 @@ from detrain.pipeline.plan import Plan, Workload
 from detrain.pipeline.planfile import Planned
 from detrain.pipeline.pricing import Arrangement, Pricing
 from detrain.pipeline.profile import Profile
-from detrain.pipeline.schedules import Schedule
+from detrain.pipeline.schedules import Schedule, num_mini_batches
 from detrain.pipeline.timeline import Timeline
 from detrain.pipeline.topology import Topology
 
@@ -20,6 +20,8 @@ from detrain.pipeline.topology import Topology
 SYNCHRONOUS = Schedule("1f1b")
 #: PipeDream's runtime: the next forward of a stage waits for its all-reduce.
 PIPEDREAM = Schedule("1f1b-async", update_delay=0)
+#: Forwards of a step, at all stages. The simulator has some kilobytes for each; more are a slip of the pen.
+MOST_FORWARDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,9 +42,21 @@ class Judge:
         self._scores: dict[Arrangement, Score] = {}
 
     def schedule(self, arranged: Arrangement) -> Schedule:
-        """The kind of schedule with the micro-batches of these stages. Raises `GraphError` if there are not enough samples."""
-        count, _ = self.pricing.portions(arranged, self._kind.name)
-        return replace(self._kind, num_micro_batches=count)
+        """The kind of schedule with the micro-batches of these stages.
+
+        Raises `GraphError` if there are not enough samples, or far too many, or if the stages are not where interleaved ones are.
+        """
+        count, size = self.pricing.portions(arranged, self._kind.name)
+        schedule = replace(self._kind, num_micro_batches=count)
+        if schedule.name == "interleaved":
+            _check_chunks(arranged, schedule.chunks)
+        rounds = num_mini_batches(schedule, [len(devices) for devices in arranged.devices])
+        if count * rounds * len(arranged.done) > MOST_FORWARDS:
+            raise GraphError(
+                f"{count:,} micro-batches of {size} through {len(arranged.done)} stages are more than can be simulated; "
+                "a smaller batch shows the same"
+            )
+        return schedule
 
     @property
     def samples(self) -> int:
@@ -72,6 +86,18 @@ class Judge:
     def timeline(self, arranged: Arrangement) -> Timeline:
         """All that happens."""
         return simulator.simulate(self.schedule(arranged), self.pricing.loads(arranged, self._kind.name))
+
+
+def _check_chunks(arranged: Arrangement, chunks: int) -> None:
+    """Interleaved, the simulator takes it that of p devices each has every p-th stage."""
+    devices, period = arranged.devices, len(arranged.devices) // chunks
+    for stage, own in enumerate(devices):
+        first = devices.index(own)
+        if period and first != stage % period:
+            raise GraphError(
+                f"interleaved, with {chunks} chunks a device: stages {stage % period} and {stage} are on the same devices, "
+                f"and no others; here stage {stage} is on those of stage {first}"
+            )
 
 
 @dataclass(frozen=True)

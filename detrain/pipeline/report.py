@@ -31,8 +31,13 @@ def _headline(plan: Plan, num_devices: int) -> str:
     used = len({device for stage in plan.stages for device in stage.devices})
     unused = f"; {num_devices - used} of {num_devices} devices not used" if used < num_devices else ""
     copies = f", {plan.replication} copies" if plan.replication > 1 else ""
-    stages = f"{len(plan.stages)} stage{'s' if len(plan.stages) > 1 else ''}"
-    return f"{plan.planner}: {stages}{copies} on {used} devices{unused}; planned in {plan.seconds:.2f} s"
+    stages, devices = _counted(len(plan.stages), "stage"), _counted(used, "device")
+    return f"{plan.planner}: {stages}{copies} on {devices}{unused}; planned in {plan.seconds:.2f} s"
+
+
+def _counted(count: int, what: str) -> str:
+    plural = "es" if what.endswith("ch") else "s"
+    return f"{count} {what}{'' if count == 1 else plural}"
 
 
 def _expectation(plan: Plan) -> str:
@@ -80,8 +85,9 @@ def simulation_text(judged: Judgement, planned: Planned) -> str:
     """A table of the stages, and the step."""
     timeline = judged.timeline
     what = "mini-batch" if timeline.schedule.is_asynchronous else "step"
+    micro_batches = _counted(timeline.schedule.num_micro_batches, "micro-batch")
     lines = [
-        f"{timeline.schedule.name}: {timeline.step_s:.6g} s a {what} of {timeline.schedule.num_micro_batches} micro-batches, "
+        f"{timeline.schedule.name}: {timeline.step_s:.6g} s a {what} of {micro_batches}, "
         f"{judged.samples_per_s:,.1f} samples/s, speed-up {judged.speedup:.4f}; bubble {timeline.bubble_share:.1%}, "
         f"all-reduces hidden {timeline.all_reduce_overlap:.1%}"
     ]

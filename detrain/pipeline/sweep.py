@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from detrain.errors import GraphError
+from detrain.errors import DetrainError, GraphError
 from detrain.pipeline.compression import states_of
-from detrain.pipeline.judge import judge
+from detrain.pipeline.judge import SYNCHRONOUS, judge, prepared
 from detrain.pipeline.plan import NoPlanError, Plan, Workload
+from detrain.pipeline.planfile import Planned
 from detrain.pipeline.planners import registry
 from detrain.pipeline.planners.baselines import baselines
 from detrain.pipeline.planners.dapple import numbered
@@ -20,6 +24,12 @@ from detrain.pipeline.planners.placement import cluster_of
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import States
 from detrain.pipeline.topology import Topology
+
+
+_BASELINES = {
+    "dp_no_overlap": ("data parallel, no overlap", ":"), "dp_overlap": ("data parallel, overlap", "--"),
+    "dp_p3": ("data parallel, P3", "-."),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,30 +64,69 @@ def sweep(
     request: registry.Request, cells: Sequence[Cell], planners: Sequence[str], told: Callable[[Row], None] = lambda _: None,
     num_processes: int | None = None,
 ) -> list[Row]:  # fmt: skip
-    """A row for each cell and planner, in processes side by side; `told` hears of each as it comes."""
+    """A row for each cell and planner, in processes side by side; `told` hears of each as it comes.
+
+    Raises `DetrainError` if one of the processes is ended by somebody else. Ctrl-C ends them all.
+    """
     if request.workload is None:
         raise GraphError("a sweep needs a micro-batch and the profile's batch")
     asked = [(replace(request, topology=cell.topology), cell, planner) for cell in cells for planner in planners]
     rows: dict[int, Row] = {}
-    # Spawned, not forked: a fork of a process with compiled threads may hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_processes, mp_context=context) as pool:
-        waiting = {pool.submit(row, *one): number for number, one in enumerate(asked)}
-        for done in as_completed(waiting):
-            rows[waiting[done]] = done.result()
-            told(done.result())
+    with _processes(min(num_processes or multiprocessing.cpu_count(), len(asked))) as pool:
+        with _unheard(signal.SIGINT):
+            waiting = {pool.submit(row, *one): number for number, one in enumerate(asked)}
+        try:
+            for done in as_completed(waiting):
+                rows[waiting[done]] = done.result()
+                told(done.result())
+        except BrokenProcessPool:
+            raise DetrainError(
+                f"a process of the sweep has been ended, perhaps for want of memory, with {len(asked) - len(rows)} of {len(asked)} plans "
+                "still to make; fewer at the same time take less (--processes)"
+            ) from None
     return [rows[number] for number in sorted(rows)]
 
 
+@contextmanager
+def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """They are ended where what is done with them is broken off: each may have long to go."""
+    # Spawned, not forked: a fork of a process with compiled threads may hang.
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    is_done = False
+    try:
+        yield pool
+        is_done = True
+    finally:
+        if not is_done:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - before:
+                process.terminate()
+        pool.shutdown()
+
+
+@contextmanager
+def _unheard(number: signal.Signals) -> Iterator[None]:
+    """A signal that comes here is heard later; processes that are begun here never hear it, and print nothing about it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def row(request: registry.Request, cell: Cell, planner: str) -> Row:
-    """One of them."""
+    """One of them. Plans have one stage a device; where the schedule is interleaved, they are cut smaller afterwards."""
     assert request.workload is not None
+    kind = request.schedule
     empty = Row(cell.devices, cell.batch, planner)
     try:
         workload = replace(request.workload, batch=cell.batch)
         empty = _with_baselines(empty, request, workload)
-        found = registry.plan(planner, replace(request, workload=workload))
-        judged = judge(found, request.profile.to_plan(), request.topology, found.workload or workload, request.schedule)
+        planned_for = SYNCHRONOUS if kind.name == "interleaved" else kind
+        found = registry.plan(planner, replace(request, workload=workload, schedule=planned_for))
+        planned, _ = prepared(Planned(found, request.profile, request.topology), kind)
+        judged = judge(planned.plan, request.profile.to_plan(), request.topology, found.workload or workload, kind)
     except GraphError as error:
         return replace(empty, why=str(error))
     return replace(
@@ -132,6 +181,7 @@ def row_text(one: Row) -> str:
 
 def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
     """Speed-up over the batch, a picture for each set of devices, as SVG. Raises `OSError`."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     kinds = list(dict.fromkeys(one.devices for one in rows))
@@ -139,18 +189,25 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
     for axes, devices in zip(figure.subplots(len(kinds), 1, squeeze=False)[:, 0], kinds, strict=True):
         here = [one for one in rows if one.devices == devices]
         for planner in dict.fromkeys(one.planner for one in here):
-            points = sorted(
-                (one.batch, one.simulated) for one in here if one.planner == planner and one.simulated is not None
-            )
+            points = _points((one.batch, one.simulated) for one in here if one.planner == planner)
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.4, label=planner)
-        for name, style in (("dp_no_overlap", ":"), ("dp_overlap", "--"), ("dp_p3", "-.")):
-            points = sorted({(one.batch, getattr(one, name)) for one in here if getattr(one, name) is not None})
+        for name, (label, style) in _BASELINES.items():
+            points = _points((one.batch, getattr(one, name)) for one in here)
             if points:
-                label = name.replace("dp_", "data parallel, ").replace("_", " ")
                 axes.plot(*zip(*points, strict=True), style, color="#6b7280", linewidth=1.0, label=label)
+        batches = sorted({one.batch for one in here})
+        axes.set_xscale("log")
+        axes.set_xticks(batches, [str(batch) for batch in batches])
+        axes.minorticks_off()
         axes.set(xlabel="batch", ylabel="speed-up over one device", title=f"{title} on {devices}", ylim=(0, None))
         axes.grid(visible=True, linewidth=0.3)
         if axes.get_legend_handles_labels()[1]:
             axes.legend(fontsize=8)
-    figure.savefig(path, format="svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "detrain"}):  # the same picture each time
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _points(found: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
+    """Those that there are, from the smallest batch on."""
+    return sorted({(batch, value) for batch, value in found if value is not None})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -66,11 +67,19 @@ def _dapple(request: Request) -> Plan:
     return dapple.plan(request.profile, request.topology, _workload(request, "dapple"), is_compat=request.is_compat)
 
 
+#: That is left to our own planner, however long the others took.
+_LEAST_S = 1.0
+
+
 def _detrain(request: Request) -> Plan:
+    workload, began_s = _workload(request, "detrain"), time.perf_counter()
+    others = tuple(rivals(request))
+    # They are quick, but for networks with many branches on many levels of machines.
+    left_s = max(request.time_limit_s - (time.perf_counter() - began_s), _LEAST_S)
     return detrain.plan(
         detrain.Question(
-            request.profile, request.topology, _workload(request, "detrain"), request.schedule, request.micro_batches,
-            request.is_recomputing, tuple(rivals(request)), request.time_limit_s,
+            request.profile, request.topology, workload, request.schedule, request.micro_batches,
+            request.is_recomputing, others, left_s,
         )
     )  # fmt: skip
 
