@@ -93,7 +93,7 @@ _device_options = _options(
 )  # fmt: skip
 _batch_options = _options(
     click.option("--profile-batch", type=click.IntRange(min=1), metavar="N", help="Samples that the profile was measured with."),
-    click.option("--micro-batch", metavar="N", help="Samples that a copy of the pipeline takes at a time; of several (4,8) detrain chooses."),
+    click.option("--micro-batch", metavar="N", help="Samples that a copy of the pipeline takes at a time; of 4,8 detrain chooses."),
     click.option(
         "--state-factor", type=_Number(min=1), metavar="F",
         help="Bytes on a device for each byte of parameters: weights, gradients, optimizer state. [default: 4; 1 with --compat]",
@@ -122,32 +122,61 @@ def pipeline() -> None:
 
 @pipeline.command(cls=_Rows)
 @click.argument("profile", type=FILE)
-@click.option("--planner", required=True, type=click.Choice(PLANNERS), metavar="NAME", help=f"One of {', '.join(PLANNERS)}.")
+@click.option(
+    "--planner", required=True, type=click.Choice(PLANNERS), metavar="NAME", help=f"One of {', '.join(PLANNERS)}."
+)
 @_device_options
 @_batch_options
 @_batch_option
 @_schedule_options
 @click.option(
-    "-n", "--num-machines", "--all-num-machines", "--all_num_machines", metavar="N…", help="Machines of each level, as PipeDream has them."
+    "-n",
+    "--num-machines",
+    "--all-num-machines",
+    "--all_num_machines",
+    metavar="N…",
+    help="Machines of each level, as PipeDream has them.",
 )
 @click.option(
-    "-b", "--network-bandwidths", "--network_bandwidths", metavar="B…", help="Bytes a second of each of these levels. [default: 1e9]"
-)
-@click.option("-s", "--memory-size", "--memory_size", type=_ABOVE_ZERO, metavar="BYTES", help="Of each of these machines.")
-@click.option("--straight", "--straight-pipeline", "--straight_pipeline", is_flag=True, help="PipeDream's: one machine a stage.")
-@click.option("--use-memory-constraint", "--use_memory_constraint", is_flag=True, help="PipeDream's: keep to the memory.")
-@click.option(
-    "--use-fewer-machines", "--use_fewer_machines", is_flag=True, help="PipeDream's: leave machines out where that is quicker."
+    "-b",
+    "--network-bandwidths",
+    "--network_bandwidths",
+    metavar="B…",
+    help="Bytes a second of each of these levels. [default: 1e9]",
 )
 @click.option(
-    "--activation-compression-ratio", "--activation_compression_ratio", type=_ABOVE_ZERO, metavar="R",
+    "-s", "--memory-size", "--memory_size", type=_ABOVE_ZERO, metavar="BYTES", help="Of each of these machines."
+)
+@click.option(
+    "--straight", "--straight-pipeline", "--straight_pipeline", is_flag=True, help="PipeDream's: one machine a stage."
+)
+@click.option(
+    "--use-memory-constraint", "--use_memory_constraint", is_flag=True, help="PipeDream's: keep to the memory."
+)
+@click.option(
+    "--use-fewer-machines",
+    "--use_fewer_machines",
+    is_flag=True,
+    help="PipeDream's: leave machines out where that is quicker.",
+)
+@click.option(
+    "--activation-compression-ratio",
+    "--activation_compression_ratio",
+    type=_ABOVE_ZERO,
+    metavar="R",
     help="PipeDream's: activations go R times smaller; without it they cost nothing.",
 )
 @click.option(
-    "--time-between-inputs", "--time_between_inputs", type=_ABOVE_ZERO, metavar="S", help="Of pipedream-inference: seconds."
+    "--time-between-inputs",
+    "--time_between_inputs",
+    type=_ABOVE_ZERO,
+    metavar="S",
+    help="Of pipedream-inference: seconds.",
 )
 @click.option("--no-recompute", is_flag=True, help="Of detrain: keep all activations.")
-@click.option("--time-limit", type=_ABOVE_ZERO, default=25.0, show_default=True, metavar="S", help="Of detrain: seconds.")
+@click.option(
+    "--time-limit", type=_ABOVE_ZERO, default=25.0, show_default=True, metavar="S", help="Of detrain: seconds."
+)
 @click.option("--compat", is_flag=True, help="The published planner's answer, with its faults.")
 @as_json_option
 @click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Where to.")
@@ -178,7 +207,7 @@ def _check_owners(planner: str) -> None:
     for option in context.command.params:
         owners = _OWNERS.get(option.name or "", PLANNERS)
         if planner not in owners and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
-            raise UsageError(f"{option.opts[0]} is an option of {' and '.join(owners)}, not of {planner}")
+            raise UsageError(f"{option.opts[0]} is an option of {', '.join(owners)}, not of {planner}")
 
 
 def _planned(path: Path, planner: str, asked: dict[str, Any]) -> tuple[Planned, dict[str, float]]:
@@ -328,18 +357,20 @@ def _schedule(asked: dict[str, Any]) -> Schedule:
     chunks = asked.get("chunks")
     if chunks is not None and asked["schedule"] != "interleaved":
         raise UsageError(f"--chunks is an option of interleaved, not of {asked['schedule']}")
-    return kind_of(
-        asked["schedule"], warmup=asked["warmup"], vertical_sync=asked["vertical_sync"], chunks=chunks or 2
-    )
+    return kind_of(asked["schedule"], warmup=asked["warmup"], vertical_sync=asked["vertical_sync"], chunks=chunks or 2)
 
 
 @pipeline.command()
 @click.argument("plan", type=FILE)
 @_schedule_options
-@click.option("--chunks", type=click.IntRange(min=2), metavar="N", help="Of interleaved: stages on each device. [default: 2]")
+@click.option(
+    "--chunks", type=click.IntRange(min=2), metavar="N", help="Of interleaved: stages on each device. [default: 2]"
+)
 @_batch_option
 @click.option("--micro-batch", metavar="N", help="Samples that a copy of the pipeline takes at a time.")
-@click.option("--profile-batch", type=click.IntRange(min=1), metavar="N", help="Samples that the profile was measured with.")
+@click.option(
+    "--profile-batch", type=click.IntRange(min=1), metavar="N", help="Samples that the profile was measured with."
+)
 @click.option("--state-factor", type=_Number(min=1), metavar="F", help="Bytes on a device for each byte of parameters.")
 @as_json_option
 @click.option(
@@ -389,7 +420,9 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **asked: Any) -> in
 @click.option(
     "--processes", type=click.IntRange(min=1), metavar="N", help="How many plans are made at the same time. [default: one a processor]"
 )  # fmt: skip
-@click.option("-o", "output", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="Where to.")
+@click.option(
+    "-o", "output", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="Where to."
+)
 @needs_plan
 def sweep(profile: Path, batches: str, many_devices: tuple[str, ...], planners: str, output: Path, **asked: Any) -> int:
     """Compare planners over batches and devices, and with data parallelism: in sweep.csv and speedup.svg.
@@ -409,7 +442,11 @@ def sweep(profile: Path, batches: str, many_devices: tuple[str, ...], planners: 
         raise UsageError("a sweep counts samples: say with --profile-batch how many the profile was measured with")
     sizes = _wholes(batches, "--batches")
     topologies = {devices: _topology({"topology": None, **asked, "devices": devices}) for devices in many_devices}
-    cells = [sweeping.Cell(devices, topology, size) for devices, topology in topologies.items() for size in dict.fromkeys(sizes)]
+    cells = [
+        sweeping.Cell(devices, topology, size)
+        for devices, topology in topologies.items()
+        for size in dict.fromkeys(sizes)
+    ]
     micro_batch = _one(asked["micro_batch"], "--micro-batch") or asked["profile_batch"]
     workload = Workload(asked["profile_batch"], max(*sizes, micro_batch), micro_batch, _state_factor(asked))
     request = Request(_profile(profile), cells[0].topology, workload, None, asked["compat"], _schedule(asked))
@@ -425,7 +462,11 @@ def sweep(profile: Path, batches: str, many_devices: tuple[str, ...], planners: 
 @click.argument("source", type=FILE, metavar="IN")
 @click.argument("target", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT")
 @click.option(
-    "--to", "kind", default="", metavar="KIND", help="One of profile, graph, plan, conf, dot; without it OUT's suffix says which."
+    "--to",
+    "kind",
+    default="",
+    metavar="KIND",
+    help="One of profile, graph, plan, conf, dot; without it OUT's suffix says which.",
 )
 @click.option("--profile", type=FILE, metavar="FILE", help="The layers, with their stages, that a conf is about.")
 @needs_plan

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from detrain.errors import GraphError
 from detrain.pipeline import simulator
 from detrain.pipeline.interleave import interleaved
 from detrain.pipeline.plan import Plan, Workload

@@ -25,7 +25,6 @@ from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import States
 from detrain.pipeline.topology import Topology
 
-
 _BASELINES = {
     "dp_no_overlap": ("data parallel, no overlap", ":"), "dp_overlap": ("data parallel, overlap", "--"),
     "dp_p3": ("data parallel, P3", "-."),
