@@ -5,7 +5,7 @@ States are sets of layers as bits. Nothing of the package's own states, tables o
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 
 
@@ -37,7 +37,7 @@ def crossing_bytes(profile, bits):
 
 def augmented_bytes(profile, bits):
     """The same as PipeDream counts it: of the last layers, and of those before one of them that also lead past that one."""
-    before = _all_before(profile)
+    before = all_before(profile.edges, len(profile.layers))
     last = [one for one in members(bits) if not any(before[other] >> one & 1 for other in members(bits))]
     extra = {
         begin for one in last for begin, end in profile.edges if before[one] >> begin & 1 and not before[one] >> end & 1 and end != one
@@ -45,12 +45,14 @@ def augmented_bytes(profile, bits):
     return sum(sum(profile.layers[one].output_bytes) for one in {*last, *extra})
 
 
-def _all_before(profile):
-    before = [0] * len(profile.layers)
+@cache
+def all_before(edges, num_layers):
+    """By layer the set of those before it."""
+    before = [0] * num_layers
     for _ in before:
-        for begin, end in profile.edges:
+        for begin, end in edges:
             before[end] |= before[begin] | 1 << begin
-    return before
+    return tuple(before)
 
 
 @dataclass(frozen=True)

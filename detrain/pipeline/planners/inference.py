@@ -67,8 +67,8 @@ def plan(profile: Profile, options: Options) -> Found:
     cuts, rests, used = (np.full(shape, -1, np.int32) for _ in range(3))
     _solve(
         states.forward_s, states.activation_bytes + states.parameter_bytes,
-        states.output_bytes * (0.0 if options.has_free_transfers else 1.0), states.below, options.bandwidth,
-        (options.time_between_inputs_s, options.memory_bytes if options.uses_memory_constraint else np.inf),
+        states.output_bytes * (0.0 if options.has_free_transfers else 1.0), states.below, float(options.bandwidth),
+        (float(options.time_between_inputs_s), float(options.memory_bytes) if options.uses_memory_constraint else np.inf),
         (options.is_straight, options.uses_fewer_machines, options.num_machines_first or 0), times, latencies, cuts, rests, used,
     )  # fmt: skip
     if not np.isfinite(times[-1, -1]):
