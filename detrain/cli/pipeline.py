@@ -91,17 +91,20 @@ _device_options = _options(
     click.option("--bandwidth", metavar="B,B,…", help="Bytes a second of each level, the innermost first, as in 25GB/s,1GB/s."),
     click.option("--memory", metavar="BYTES", help="Of each device, as in 16GiB."),
 )  # fmt: skip
-_batch_options = _options(
-    click.option("--profile-batch", type=click.IntRange(min=1), metavar="N", help="Samples that the profile was measured with."),
-    click.option("--micro-batch", metavar="N", help="Samples that a copy of the pipeline takes at a time; of 4,8 detrain chooses."),
-    click.option(
-        "--state-factor", type=_Number(min=1), metavar="F",
-        help="Bytes on a device for each byte of parameters: weights, gradients, optimizer state. [default: 4; 1 with --compat]",
-    ),
-)  # fmt: skip
 _batch_option = click.option(
     "--batch", type=click.IntRange(min=1), metavar="N", help="Samples of a step, over all devices."
 )
+_profile_batch_option = click.option(
+    "--profile-batch", type=click.IntRange(min=1), metavar="N", help="Samples that the profile was measured with."
+)
+_micro_batch_option = click.option(
+    "--micro-batch", metavar="N",
+    help="Samples that a copy of the pipeline takes at a time; `plan --planner detrain` chooses of several (4,8).",
+)  # fmt: skip
+_state_factor_option = click.option(
+    "--state-factor", type=_Number(min=1), metavar="F",
+    help="Bytes on a device for each byte of parameters: weights, gradients, optimizer state. [default: 4; 1 with --compat]",
+)  # fmt: skip
 _schedule_options = _options(
     click.option(
         "--schedule", default="1f1b", show_default=True, metavar="NAME",
@@ -126,8 +129,10 @@ def pipeline() -> None:
     "--planner", required=True, type=click.Choice(PLANNERS), metavar="NAME", help=f"One of {', '.join(PLANNERS)}."
 )
 @_device_options
-@_batch_options
 @_batch_option
+@_micro_batch_option
+@_profile_batch_option
+@_state_factor_option
 @_schedule_options
 @click.option(
     "-n",
@@ -368,9 +373,7 @@ def _schedule(asked: dict[str, Any]) -> Schedule:
 )
 @_batch_option
 @click.option("--micro-batch", metavar="N", help="Samples that a copy of the pipeline takes at a time.")
-@click.option(
-    "--profile-batch", type=click.IntRange(min=1), metavar="N", help="Samples that the profile was measured with."
-)
+@_profile_batch_option
 @click.option("--state-factor", type=_Number(min=1), metavar="F", help="Bytes on a device for each byte of parameters.")
 @as_json_option
 @click.option(
@@ -414,7 +417,9 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **asked: Any) -> in
 @click.option("--planners", default="dapple", show_default=True, metavar="NAME,NAME,…", help="As for plan.")
 @click.option("--bandwidth", metavar="B,B,…", help="As for plan.")
 @click.option("--memory", metavar="BYTES", help="Of each device, as in 16GiB.")
-@_batch_options
+@_micro_batch_option
+@_profile_batch_option
+@_state_factor_option
 @_schedule_options
 @click.option("--compat", is_flag=True, help="The published planners' answers, with their faults.")
 @click.option(

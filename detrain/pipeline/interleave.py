@@ -25,7 +25,7 @@ def interleaved(plan: Plan, profile: Profile, chunks: int) -> Plan:
     wanted = [plan.stages[number % depth] for number in range(depth * chunks)]
     ends = _cuts(states, [stage.replicas for stage in wanted])
     if ends is None:
-        raise NoPlanError(f"{len(wanted)} stages are more than the {len(profile.layers)} layers can be cut into")
+        raise NoPlanError(f"{len(wanted)} stages take as many layers, and {profile.name} has {len(profile.layers)}")
     starts = [-1, *ends[:-1]]
     stages = tuple(
         Stage(start + 1, end + 1, states.layers_between(start, end), stage.replicas, stage.devices, stage.recompute)

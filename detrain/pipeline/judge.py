@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,7 +51,7 @@ class Judge:
         count, size = self.pricing.portions(arranged, self._kind.name)
         schedule = replace(self._kind, num_micro_batches=count)
         if schedule.name == "interleaved":
-            _check_chunks(arranged, schedule.chunks)
+            _check_chunks(arranged.devices, schedule.chunks)
         rounds = num_mini_batches(schedule, [len(devices) for devices in arranged.devices])
         if count * rounds * len(arranged.done) > MOST_FORWARDS:
             raise GraphError(
@@ -89,15 +90,18 @@ class Judge:
         return simulator.simulate(self.schedule(arranged), self.pricing.loads(arranged, self._kind.name))
 
 
-def _check_chunks(arranged: Arrangement, chunks: int) -> None:
+def _check_chunks(devices: Sequence[tuple[int, ...]], chunks: int) -> None:
     """Interleaved, the simulator takes it that of p devices each has every p-th stage."""
-    devices, period = arranged.devices, len(arranged.devices) // chunks
+    period = len(devices) // chunks
+    if len(devices) % chunks:
+        return  # the schedule says so
     for stage, own in enumerate(devices):
         first = devices.index(own)
-        if period and first != stage % period:
+        if first != stage % period:
+            wanted = f"on those of stage {stage % period}" if stage >= period else "on devices of its own"
             raise GraphError(
-                f"interleaved, with {chunks} chunks a device: stages {stage % period} and {stage} are on the same devices, "
-                f"and no others; here stage {stage} is on those of stage {first}"
+                f"interleaved, with {chunks} chunks a device: of {len(devices)} stages stage {stage} is {wanted}, "
+                f"and here it is {'not' if first == stage else f'on those of stage {first}'}"
             )
 
 
