@@ -156,6 +156,15 @@ def test_the_sum_has_the_longest_all_reduce_of_all_copies():
         assert found == pytest.approx(0.050 + 0.080 + 2 * sent_s + 0.002)
 
 
+def test_what_is_sent_counts_both_ways():
+    """The second device is half as quick. With b on it a step takes 10 + 26 ms, with b on the first 13 + 20 and twice 2 ms."""
+    asked = chain(layer("a", 10, 0, 0), layer("b", 3, 0, 2e6), layer("c", 10, 0, 0))
+    top = Topology((Device(1e12), Device(1e12, 0.5)), (Level(1e9, (0, 0)),))
+    problem, _ = problem_of(asked, top, Workload(1, 1, 1), Layout(1, 2, has_stages_together=False))
+    (found,) = [one for one in partition.splits(problem, [math.inf], [math.inf]) if len(one.states) == 2]
+    assert (found.states, found.step_s) == ((0, 2), pytest.approx(0.036))
+
+
 def test_a_stage_is_recomputed_only_where_its_memory_asks_for_it():
     """The first of two stages has two micro-batches under way, of 4e6 bytes each beside 4 x 1e6 of weights."""
     for memory_bytes, expected in ((12e6, False), (11.9e6, True)):

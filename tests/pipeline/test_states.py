@@ -1,7 +1,7 @@
 """Where a profile may be cut: all places, those that PipeDream counts, fewer of them, and branches as single layers."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -185,24 +185,18 @@ def test_a_chain_has_all_its_states_however_few_are_asked_for():
 
 
 def test_branches_are_cut_into_pieces_of_like_time():
-    times = [1, 1, 1, 1, 4]
-    layers = [
-        layer("in"),
-        *(layer(f"{one}{place}", time, 0) for one in "abc" for place, time in enumerate(times)),
-        layer("out"),
-    ]
-    ends = [(0, 1), (0, 6), (0, 11), (5, 16), (10, 16), (15, 16)]
-    inner = [(one, one + 1) for one in (*range(1, 5), *range(6, 10), *range(11, 15))]
-    asked = Profile(tuple(layers), tuple(ends + inner))
-    assert len(states_of(asked).members) == 6**3 + 1
-    found = {frozenset(states_of(asked, limit=90).names(bits)) for bits in states_of(asked, limit=90).members}
-    # Three regions; 30 states for that of the branches are two pieces of each, 3 x 3 x 3.
-    halves = [set(), {f"{{}}{place}" for place in range(4)}, {f"{{}}{place}" for place in range(5)}]
-    for first in halves:
-        for second in halves:
-            for third in halves:
-                rows = ((first, "a"), (second, "b"), (third, "c"))
-                assert {"in"}.union(*({one.format(name) for one in row} for row, name in rows)) in found
+    """Each of three branches of 6, 6 and 8 ms into two of 12 and 8."""
+    layers = [layer("in"), *(layer(f"{one}{place}", time, 0) for one in "abc" for place, time in enumerate([6, 6, 8]))]
+    edges = [(0, 1), (0, 4), (0, 7), *((one, one + 1) for one in (1, 2, 4, 5, 7, 8))]
+    asked = Profile(tuple(layers), tuple(edges))
+    assert len(states_of(asked).members) == 4**3
+    # Two regions, of up to 30 states each.
+    fewer = states_of(asked, limit=60)
+    found = {frozenset(fewer.names(bits)) for bits in fewer.members}
+    for places in product([0, 2, 3], repeat=3):
+        done = {f"{name}{one}" for name, place in zip("abc", places, strict=True) for one in range(place)}
+        assert {"in", *done} in found
+    assert len(found) < 40
 
 
 def test_the_order_that_least_crosses_knows_what_comes_behind_a_region():
@@ -214,6 +208,12 @@ def test_the_order_that_least_crosses_knows_what_comes_behind_a_region():
     assert [layers[one].name for one in depth_first(asked)] == ["in", "a0", "a1", "b0", "b1", "out"]
     found = states_of(asked, limit=1)
     assert ("in", "a0", "b0", "b1") in [found.names(bits) for bits in found.members]
+
+
+def test_what_leads_nowhere_crosses_nothing():
+    layers = (layer("in", 1, 1, 10), layer("a", 1, 1, 1), layer("sink", 1, 1, 100), layer("b", 1, 1, 1))
+    asked = Profile(layers, ((0, 1), (0, 2), (1, 3)))
+    assert [layers[one].name for one in least_crossing(asked)] == ["in", "sink", "a", "b"]
 
 
 @needs_profiles
