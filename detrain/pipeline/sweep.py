@@ -97,11 +97,9 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
         is_done = True
     finally:
-        if not is_done:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in set(multiprocessing.active_children()) - before:
-                process.terminate()
-        pool.shutdown()
+        for process in () if is_done else set(multiprocessing.active_children()) - before:
+            process.terminate()
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

@@ -33,6 +33,10 @@ from detrain.pipeline.topology import Topology
 _MOST_STATES = 96
 #: Splits of a layout that the simulator judges.
 _NUM_JUDGED = 200
+#: Share of the time for steps; the rest is for recomputing less than all, and for what does not fit.
+_REFINING = 0.6
+#: Splits of a layout that do not fit, and drafts in all that are made to fit by recomputing a little.
+_NUM_OVER = 8
 #: Of what a stage takes beyond its weights, budgets that its recomputation is planned within.
 _SHARES = (0.8, 0.6, 0.4, 0.2)
 #: Drafts in all that are made better, and of those with the same layout and number of stages.
@@ -62,27 +66,47 @@ def plan(question: Question) -> Plan:
     _check_layers(planned, question)
     states = states_of(planned)
     coarse = _coarse(states)
-    best: list[tuple[Score, int, Draft, Judge]] = []
-    for micro_batch in question.micro_batches or (question.workload.micro_batch,):
-        workload = replace(question.workload, micro_batch=micro_batch)
-        judge = Judge(planned, question.topology, workload, question.schedule)
-        drafts = [*_drafts(judge, coarse, question), *_of_rivals(judge, question.rivals)]
-        found = sorted(_judged(judge, drafts), key=lambda pair: pair[0])
-        best += [(score, len(best) + place, draft, judge) for place, (score, draft) in enumerate(_unlike(found))]
-        if best and time.perf_counter() - began_s > question.time_limit_s:
-            break
-    if not best:
-        raise NoPlanError(f"no split of {planned.name} over {question.topology.num_devices} devices can be simulated")
-    refined = []
-    for _, place, draft, judge in sorted(best, key=lambda one: one[:2])[:_NUM_REFINED]:
-        left_s = question.time_limit_s - (time.perf_counter() - began_s)
-        refined.append((*refine(judge, states, draft, left_s, is_recomputing=question.is_recomputing), place, judge))
-    score, draft, _, judge = min(refined, key=lambda one: (one[0], one[2]))
     until_s = began_s + question.time_limit_s
-    score, draft = _recomputing_less(judge, score, draft, until_s) if question.is_recomputing else (score, draft)
+    found: list[tuple[Score, Draft, Judge]] = []
+    for micro_batch in question.micro_batches or (question.workload.micro_batch,):
+        judge = Judge(
+            planned, question.topology, replace(question.workload, micro_batch=micro_batch), question.schedule
+        )
+        drafts = [*_drafts(judge, coarse, question), *_of_rivals(judge, question.rivals)]
+        found += [(score, draft, judge) for score, draft in _judged(judge, drafts)]
+        if found and time.perf_counter() > until_s:
+            break
+    if not found:
+        raise NoPlanError(f"no split of {planned.name} over {question.topology.num_devices} devices can be simulated")
+    score, draft, judge = _better(states, found, until_s, is_recomputing=question.is_recomputing)
     if score.missing_share > 0:
         raise NoPlanError(_too_little(judge, draft))
     return _plan_of(judge, states, draft, score, time.perf_counter() - began_s)
+
+
+def _better(
+    states: States, found: list[tuple[Score, Draft, Judge]], until_s: float, *, is_recomputing: bool
+) -> tuple[Score, Draft, Judge]:
+    """The best after steps from the most promising; of equals the first."""
+    found.sort(key=lambda one: one[0])
+    refined = []
+    began_s = time.perf_counter()
+    refined_s = began_s + _REFINING * (until_s - began_s)
+    for _, draft, judge in list(_unlike(found))[:_NUM_REFINED]:
+        better = refine(judge, states, draft, refined_s - time.perf_counter(), is_recomputing=is_recomputing)
+        refined.append((*better, judge))
+    best = min(refined, key=lambda one: one[0])
+    if not is_recomputing:
+        return best
+    best = (*_recomputing_less(best[2], best[0], best[1], until_s), best[2])
+    over = sorted((one for one in found if one[0].missing_share > 0), key=lambda one: one[0].sample_s)
+    for score, draft, judge in over[:_NUM_OVER]:
+        if (
+            score.sample_s < best[0].sample_s
+            and (fitting := _recomputing_more(judge, best[0], draft, until_s)) is not None
+        ):
+            best = (*fitting, judge)
+    return best
 
 
 def _check_layers(profile: Profile, question: Question) -> None:
@@ -127,16 +151,17 @@ def _drafts(judge: Judge, states: States, question: Question) -> Iterator[Draft]
         asked = partition.problem(
             judge.pricing, states, blocks(judge.pricing, layout), is_recomputing=question.is_recomputing
         )
-        found = partition.splits(asked, *partition.few_limits(asked))
-        if not found:
-            # Nothing fits where it may be cut here. What comes nearest may fit when its cuts move, or else says what is missing.
-            roomy = replace(asked.blocks, memory_bytes=np.full_like(asked.blocks.memory_bytes, np.inf))
-            unlimited = partition.splits(replace(asked, blocks=roomy), *partition.few_limits(asked))
-            found = [
-                replace(split, is_recomputed=(question.is_recomputing,) * len(split.states)) for split in unlimited
-            ]
-        for split in found[:_NUM_JUDGED]:
+        limits = partition.few_limits(asked)
+        for split in partition.splits(asked, *limits)[:_NUM_JUDGED]:
             yield _draft(states, asked.blocks.ends, layout, split)
+        # What does not fit yet may when its cuts move, or when a little is recomputed; or else it says what is missing.
+        roomy = replace(asked.blocks, memory_bytes=np.full_like(asked.blocks.memory_bytes, np.inf))
+        for split in partition.splits(replace(asked, blocks=roomy), *limits)[:_NUM_OVER]:
+            yield _draft(states, asked.blocks.ends, layout, split)
+            if question.is_recomputing:
+                yield _draft(
+                    states, asked.blocks.ends, layout, replace(split, is_recomputed=(True,) * len(split.states))
+                )
 
 
 def _draft(states: States, ends: Sequence[int], layout: Layout, split: partition.Split) -> Draft:
@@ -161,23 +186,20 @@ def _of_rivals(judge: Judge, rivals: Iterable[Plan]) -> Iterator[Draft]:
         )  # fmt: skip
 
 
-def _judged(judge: Judge, drafts: Iterable[Draft]) -> Iterator[tuple[Score, Draft]]:
-    for draft in drafts:
-        try:
-            yield judge.score(draft.arranged), draft
-        except GraphError:
-            # Not enough samples for so many copies, or a schedule that these stages cannot have.
-            continue
+def _judged(judge: Judge, drafts: Iterable[Draft]) -> list[tuple[Score, Draft]]:
+    """The best first."""
+    found = {draft: _score(judge, draft) for draft in dict.fromkeys(drafts)}
+    return sorted(((score, draft) for draft, score in found.items() if score is not None), key=lambda pair: pair[0])
 
 
-def _unlike(found: Iterable[tuple[Score, Draft]]) -> Iterator[tuple[Score, Draft]]:
-    """The best few of each layout and number of stages: steps do not lead from one to another easily."""
-    seen: Counter[tuple[Layout | None, int]] = Counter()
-    for score, draft in found:
-        key = draft.layout, len(draft.arranged.done)
+def _unlike(found: Iterable[tuple[Score, Draft, Judge]]) -> Iterator[tuple[Score, Draft, Judge]]:
+    """The best few of each micro-batch, layout and number of stages: steps do not lead from one to another easily."""
+    seen: Counter[tuple[int, Layout | None, int]] = Counter()
+    for score, draft, judge in found:
+        key = judge.workload.micro_batch, draft.layout, len(draft.arranged.done)
         seen[key] += 1
         if seen[key] <= _NUM_ALIKE or draft.layout is None:
-            yield score, draft
+            yield score, draft, judge
 
 
 def _recomputing_less(judge: Judge, score: Score, draft: Draft, until_s: float) -> tuple[Score, Draft]:
@@ -186,15 +208,39 @@ def _recomputing_less(judge: Judge, score: Score, draft: Draft, until_s: float) 
         for share in _SHARES if how == "all" else ():
             if time.perf_counter() > until_s:
                 return score, draft
-            recompute = (*draft.arranged.recompute[:stage], f"dtr@{share}", *draft.arranged.recompute[stage + 1 :])
-            changed = replace(draft.arranged, recompute=recompute)
-            try:
-                found = judge.score(changed)
-            except GraphError:
-                continue  # no schedule within so little
-            if found < score:
-                score, draft = found, replace(draft, arranged=changed)
+            changed = _recomputing(draft, {stage}, share)
+            found = _score(judge, changed)
+            if found is not None and found < score:
+                score, draft = found, changed
     return score, draft
+
+
+def _recomputing_more(judge: Judge, best: Score, draft: Draft, until_s: float) -> tuple[Score, Draft] | None:
+    """A draft that is quicker than the best, but does not fit, with as little recomputed as makes it fit; None if none is quicker."""
+    over = set(judge.timeline(draft.arranged).over_memory)
+    for share in _SHARES:
+        if time.perf_counter() > until_s:
+            return None
+        changed = _recomputing(draft, over, share)
+        found = _score(judge, changed)
+        if found is None or found.sample_s >= best.sample_s:
+            return None
+        if found.missing_share == 0:
+            return found, changed
+    return None
+
+
+def _recomputing(draft: Draft, stages: set[int], share: float) -> Draft:
+    recompute = (f"dtr@{share}" if stage in stages else how for stage, how in enumerate(draft.arranged.recompute))
+    return replace(draft, arranged=replace(draft.arranged, recompute=tuple(recompute)))
+
+
+def _score(judge: Judge, draft: Draft) -> Score | None:
+    """None for what cannot be simulated: too few samples, a schedule that lacks such stages, no recomputation within so little."""
+    try:
+        return judge.score(draft.arranged)
+    except GraphError:
+        return None
 
 
 def _plan_of(judge: Judge, states: States, draft: Draft, score: Score, seconds: float) -> Plan:

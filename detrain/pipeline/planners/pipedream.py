@@ -163,11 +163,10 @@ def _solve_levels(states: States, options: Options) -> list[_Table]:
         )  # fmt: skip
         memory = options.memory_bytes if options.uses_memory_constraint else np.inf
         ratio = np.inf if options.compression_ratio is None else options.compression_ratio
+        flags = options.is_straight, options.uses_fewer_machines, options.is_compat, level == 0
         _solve(
             compute_s, (states.activation_bytes, states.parameter_bytes, states.output_bytes / ratio), (inside, first, inner),
-            (float(bandwidth), float(within), float(memory)),
-            (options.is_straight, options.uses_fewer_machines, options.is_compat, level == 0),
-            table.times_s, table.cuts, table.rests, table.used,
+            (bandwidth, float(within), memory), flags, table.times_s, table.cuts, table.rests, table.used,
         )  # fmt: skip
         tables.append(table)
         within = machines
