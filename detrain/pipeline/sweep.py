@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -153,17 +152,9 @@ def plan_words(plan: Plan) -> str:
     return f"{stages} x{plan.replication}"
 
 
-def write_table(path: Path, rows: Iterable[Row]) -> None:
+def write_table(path: Path, rows: Sequence[Row]) -> None:
     """Comma-separated values with a header. Raises `OSError`."""
-    names = list(Row.__dataclass_fields__)
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(names)
-        for one in rows:
-            values = [getattr(one, name) for name in names]
-            writer.writerow(
-                ["" if value is None else int(value) if isinstance(value, bool) else value for value in values]
-            )
+    tables.write(path, Row, rows)
 
 
 def row_text(one: Row) -> str:

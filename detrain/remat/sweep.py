@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from detrain import tables
 from detrain.remat.graph import Graph
 from detrain.remat.planners.plan import NoPlanError
 from detrain.remat.planners.registry import pareto
@@ -47,17 +47,9 @@ def sweep(
     return rows
 
 
-def write_table(path: Path, rows: Iterable[Row]) -> None:
+def write_table(path: Path, rows: Sequence[Row]) -> None:
     """Comma-separated values with a header. Raises `OSError`."""
-    names = list(Row.__dataclass_fields__)
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(names)
-        for row in rows:
-            values = [getattr(row, name) for name in names]
-            writer.writerow(
-                ["" if value is None else int(value) if isinstance(value, bool) else value for value in values]
-            )
+    tables.write(path, Row, rows)
 
 
 def draw(path: Path, graph: Graph, rows: Sequence[Row]) -> None:

@@ -30,8 +30,8 @@ MAY_IMPORT = {
     },
     "launch": {"adapters", "hooks", "instfile", "rewrite", "session", "store", "state", "tracer"},
     "doctor": {"launch", "store"},
-    "pipeline": {"remat", "units"},
-    "remat": {"units"},
+    "pipeline": {"remat", "tables", "units"},
+    "remat": {"tables", "units"},
     "report": {"store"},
     "rerun": {"instfile", "launch", "session", "store"},
     "hooks": {"session"},
@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "instfile": {"sites"},
     "nest": set(),
     "sites": set(),
+    "tables": set(),
     "units": set(),
 }
 ONLY_IN = {
