@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from detrain import tables
 from detrain.errors import DetrainError, GraphError
 from detrain.pipeline.compression import states_of
 from detrain.pipeline.judge import SYNCHRONOUS, judge, prepared
