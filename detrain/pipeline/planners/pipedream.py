@@ -210,6 +210,17 @@ def _fill_one_stage(
 
 
 @njit(cache=True)
+def _list_cuts(i: int, inner: Ints, inside: Bools, is_compat: bool, found: Ints) -> int:
+    """Of what lies within a state, where a stage that begins behind state i - 1 may end; as published, also beside that."""
+    count = 0
+    for k in inner:
+        if k >= i and (not i or (not inside[i - 1, k] if is_compat else inside[k, i - 1])):
+            found[count] = k
+            count += 1
+    return count
+
+
+@njit(cache=True)
 def _solve(
     compute_s: Floats, sizes: tuple[Floats, Floats, Floats], order: tuple[Bools, Ints, Ints], limits: tuple[float, float, float],
     flags: tuple[bool, bool, bool, bool], times: Floats, cuts: Ints, rests: Ints, used: Ints,
@@ -235,11 +246,9 @@ def _solve(
                 compute_s[i, j], (activations[j] - activations_before, parameters[j] - parameters_before), limits, flags,
                 times[i, j], used[i, j],
             )  # fmt: skip
-            num_earlier = 0
-            for k in inner[first[j] : first[j + 1]]:
-                if k >= i and (not i or (not inside[i - 1, k] if is_compat else inside[k, i - 1])):
-                    earlier[num_earlier], lasts_s[num_earlier] = k, compute_s[k + 1, j]
-                    num_earlier += 1
+            num_earlier = _list_cuts(i, inner[first[j] : first[j + 1]], inside, is_compat, earlier)
+            for number in range(num_earlier):
+                lasts_s[number] = compute_s[earlier[number] + 1, j]
             for m in range(1, machines):
                 # As published, a single state is not done by fewer machines.
                 if uses_fewer and not (is_compat and i == j) and times[i, j, m - 1] < times[i, j, m]:
