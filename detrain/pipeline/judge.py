@@ -22,7 +22,7 @@ from detrain.pipeline.topology import Topology
 SYNCHRONOUS = Schedule("1f1b")
 #: PipeDream's runtime: the next forward of a stage waits for its all-reduce.
 PIPEDREAM = Schedule("1f1b-async", update_delay=0)
-#: Forwards of a step, at all stages. The simulator has some kilobytes for each; more are a slip of the pen.
+#: Forwards of a step, at all stages. The simulator takes about a kilobyte for each; more are a slip of the pen.
 MOST_FORWARDS = 1 << 20
 
 
