@@ -81,6 +81,7 @@ class _Decoder:
             if (
                 type(command) is not list
                 or len(command) != 2
+                or type(command[0]) is not str
                 or command[0] not in self._on
                 or type(command[1]) is not int
             ):

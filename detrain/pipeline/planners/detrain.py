@@ -245,11 +245,14 @@ def _score(judge: Judge, draft: Draft) -> Score | None:
 
 def _plan_of(judge: Judge, states: States, draft: Draft, score: Score, seconds: float) -> Plan:
     arranged = draft.arranged
+    if not set(arranged.done) <= set(states.members):
+        # A rival has cut elsewhere.
+        states = of_members(states.profile, {*states.members, *arranged.done})
     stages, before = [], 0
     number_of = {bits: number for number, bits in enumerate(states.members)}
     start = 0
     for number, done in enumerate(arranged.done):
-        end = number_of.get(done, start) + 1
+        end = number_of[done] + 1
         stages.append(
             Stage(
                 start, end, states.names(done & ~before), len(arranged.devices[number]) // arranged.replication,
@@ -257,7 +260,7 @@ def _plan_of(judge: Judge, states: States, draft: Draft, score: Score, seconds: 
             )
         )  # fmt: skip
         before, start = done, end
-    loads = judge.pricing.loads(arranged)
+    loads = judge.pricing.loads(arranged, judge.schedule(arranged).name)
     slowest_s = max(load.forward_s + load.backward_s for load in loads)
     return Plan(
         "detrain", tuple(stages), arranged.replication, slowest_s, judge.alone_s / score.sample_s if score.sample_s else 1.0,

@@ -13,6 +13,8 @@ import numpy as np
 from detrain.pipeline.pricing import Pricing
 from detrain.pipeline.states import Floats
 
+#: Of so many, also fewer copies than there is room for are tried.
+_FEW_DEVICES = 8
 #: Blocks begin and end at no more than this many places.
 _MOST_ENDS = 16
 
@@ -43,14 +45,15 @@ class Layout:
 
 
 def layouts(num_devices: int) -> list[Layout]:
-    """All ways to have whole copies."""
-    found = []
+    """Ways to have copies, which may leave devices over; of many devices, for each length of a copy the most copies."""
+    found: list[Layout] = []
     for replication in range(1, num_devices + 1):
-        if num_devices % replication == 0:
-            positions = num_devices // replication
-            found.append(Layout(replication, positions, has_stages_together=False))
-            if replication > 1 and positions > 1:
-                found.append(Layout(replication, positions, has_stages_together=True))
+        positions = num_devices // replication
+        if num_devices > _FEW_DEVICES and replication < num_devices // positions:
+            continue
+        found.append(Layout(replication, positions, has_stages_together=False))
+        if replication > 1 and positions > 1:
+            found.append(Layout(replication, positions, has_stages_together=True))
     return found
 
 

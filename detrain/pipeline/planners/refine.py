@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import combinations, product
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from detrain.pipeline.judge import Judge, Score
 from detrain.pipeline.planners.layouts import Layout
 from detrain.pipeline.pricing import Arrangement
 from detrain.pipeline.states import States
+from detrain.pipeline.topology import Topology
 
 Item = TypeVar("Item")
 #: How far cuts move at once, in states of those that may be cut at, from far to near.
@@ -33,7 +35,7 @@ def refine(
 ) -> tuple[Score, Draft]:
     """The draft after all steps that help, each the first found; whoever has more time goes further."""
     until_s = time.perf_counter() + max(limit_s, 0.0)
-    moves = _Moves(states, is_recomputing=is_recomputing)
+    moves = _Moves(states, judge.pricing.topology, is_recomputing=is_recomputing)
     best = judge.score(draft.arranged)
     is_better = True
     while is_better:
@@ -54,8 +56,9 @@ def refine(
 class _Moves:
     """What can be changed at once."""
 
-    def __init__(self, states: States, *, is_recomputing: bool) -> None:
+    def __init__(self, states: States, topology: Topology, *, is_recomputing: bool) -> None:
         self._states, self._is_recomputing = states, is_recomputing
+        self._alike = _alike(topology)
         self._number_of = {bits: number for number, bits in enumerate(states.members)}
         self._by_time = np.argsort(states.compute_s, kind="stable")
         self._place = np.empty_like(self._by_time)
@@ -72,6 +75,36 @@ class _Moves:
                 yield from self._devices(draft.arranged, draft.layout, stage)
                 yield from self._joined(draft.arranged, draft.layout, stage)
                 yield from self._divided(draft.arranged, draft.layout, stage)
+
+        yield from self._swapped(draft.arranged)
+
+    def _swapped(self, arranged: Arrangement) -> Iterator[Arrangement]:
+        """Devices that are not alike in each other's places; of alike ones in one place, the first."""
+        places: dict[tuple[int, int], dict[int, int]] = {}
+        idle = set(range(len(self._alike)))
+        for stage, devices in enumerate(arranged.devices):
+            idle -= set(devices)
+            for copy in range(arranged.replication):
+                for device in arranged.of_copy(stage, copy):
+                    places.setdefault((stage, copy), {}).setdefault(self._alike[device], device)
+        places[-1, 0] = {self._alike[device]: device for device in sorted(idle, reverse=True)}
+        if arranged.replication == 1:
+            yield from self._freed(arranged, places)
+        for one, other in combinations(places, 2):
+            for (kind, device), (other_kind, other_device) in product(places[one].items(), places[other].items()):
+                if kind != other_kind:
+                    swap = {device: other_device, other_device: device}
+                    swapped = tuple(tuple(swap.get(each, each) for each in row) for row in arranged.devices)
+                    yield replace(arranged, devices=swapped)
+
+    def _freed(self, arranged: Arrangement, places: dict[tuple[int, int], dict[int, int]]) -> Iterator[Arrangement]:
+        """One device less for a stage, or an idle one more."""
+        for stage, devices in enumerate(arranged.devices):
+            for gone in places[stage, 0].values() if len(devices) > 1 else ():
+                fewer = tuple(device for device in devices if device != gone)
+                yield replace(arranged, devices=_with(arranged.devices, stage, fewer))
+            for idle in places[-1, 0].values():
+                yield replace(arranged, devices=_with(arranged.devices, stage, (*devices, idle)))
 
     def _between(self, before: int, after: int) -> list[int]:
         """States strictly between two, by time."""
@@ -159,6 +192,18 @@ class _Moves:
             devices.append(layout.devices(begin, begin + size))
             begin += size
         return replace(arranged, devices=tuple(devices))
+
+
+def _alike(topology: Topology) -> list[int]:
+    """By device the first one that is like it in speed, memory and place."""
+    if topology.bandwidths:
+        return list(range(topology.num_devices))
+    first: dict[Any, int] = {}
+    kinds = (
+        (device, tuple(level.groups[number] for level in topology.levels))
+        for number, device in enumerate(topology.devices)
+    )
+    return [first.setdefault(kind, number) for number, kind in enumerate(kinds)]
 
 
 def _with(row: tuple[Item, ...], place: int, value: Item) -> tuple[Item, ...]:

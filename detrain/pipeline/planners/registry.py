@@ -48,6 +48,8 @@ def _pipedream(request: Request) -> Plan:
 
 def options_of(topology: Topology) -> pipedream.Options:
     """PipeDream's, of a topology whose levels have groups of equal sizes. Raises `NoPlanError` for another."""
+    if topology.bandwidths:
+        raise NoPlanError("PipeDream's planner knows levels of machines, not a matrix of bandwidths")
     sizes, within = [], 1
     for level in topology.levels:
         counts = {level.groups.count(group) for group in set(level.groups)}
@@ -56,8 +58,8 @@ def options_of(topology: Topology) -> pipedream.Options:
         size = counts.pop()
         sizes.append(size // within)
         within = size
-    if not sizes or len({device.speed for device in topology.devices}) > 1:
-        raise NoPlanError("PipeDream's planner knows levels of equal devices only")
+    if len({device.speed for device in topology.devices}) > 1:
+        raise NoPlanError("PipeDream's planner knows devices of the same speed only")
     bandwidths = tuple(level.bandwidth for level in topology.levels)
     memory_bytes = min(device.memory_bytes for device in topology.devices)
     return pipedream.Options(tuple(sizes), bandwidths, memory_bytes, compression_ratio=1.0)
