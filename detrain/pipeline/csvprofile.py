@@ -39,7 +39,10 @@ def parse(text: str, path: str = "the table") -> Profile:
     ]
     if not layers:
         raise GraphError(f"{path} has no layers")
-    return Profile(tuple(layers), tuple((at, at + 1) for at in range(len(layers) - 1)), Path(path).stem)
+    try:
+        return Profile(tuple(layers), tuple((at, at + 1) for at in range(len(layers) - 1)), Path(path).stem)
+    except GraphError as error:
+        raise GraphError(f"{path}: {error}") from None
 
 
 def _columns(header: list[str], path: str) -> dict[str, tuple[int, float]]:

@@ -12,6 +12,9 @@ from functools import cached_property
 
 from detrain.errors import GraphError
 
+#: Of bytes, and of milliseconds: beyond it nothing is measured, and sums no longer count single bytes.
+MOST = 1e15
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -54,8 +57,8 @@ class Profile:
                 raise GraphError(f"there are two layers {layer.name}")
             seen.add(layer.name)
             numbers = (layer.forward_ms, layer.backward_ms, layer.parameter_bytes, *layer.output_bytes)
-            if not all(math.isfinite(number) and number >= 0 for number in numbers):
-                raise GraphError(f"layer {layer.name} has a time or a size below zero, or none that is a number")
+            if not all(0 <= number <= MOST for number in numbers):
+                raise GraphError(f"layer {layer.name} has a time or a size that is no number from 0 to {MOST:g}")
         for begin, end in self.edges:
             if not (0 <= begin < len(self.layers) and 0 <= end < len(self.layers)):
                 raise GraphError(f"there is an edge {begin} to {end}, and {len(self.layers)} layers")

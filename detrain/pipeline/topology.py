@@ -15,6 +15,9 @@ from itertools import pairwise
 
 from detrain.errors import GraphError
 
+#: Of the device that a profile was measured on, at least this share of the speed, and at most so many times it.
+_SLOWEST = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -52,7 +55,7 @@ class Topology:
         if not self.devices:
             raise GraphError("a topology has at least one device")
         for number, device in enumerate(self.devices):
-            if not device.memory_bytes > 0 or not device.speed > 0:
+            if not device.memory_bytes > 0 or not _SLOWEST <= device.speed <= 1 / _SLOWEST:
                 raise GraphError(f"device {number} has {device.memory_bytes:g} bytes and speed {device.speed:g}")
         if bool(self.levels) == bool(self.bandwidths):
             raise GraphError("a topology has either levels or a matrix of bandwidths")

@@ -58,7 +58,7 @@ def test_the_order_of_layers_and_edges_is_kept():
     assert graphtext.parse(graphtext.render(profile)) == profile
 
 
-@pytest.mark.parametrize("value", [0.1 + 0.2, 1 / 3, 1e-9, 123456789.1234567, 1e300])
+@pytest.mark.parametrize("value", [0.1 + 0.2, 1 / 3, 1e-9, 123456789.1234567, 1e15])
 def test_numbers_of_more_than_three_decimals_are_not_rounded(value):
     layer = Layer("a", "f", value, value, (value, 0.0), value)
     assert graphtext.parse(graphtext.render(Profile((layer,), ()))).layers == (layer,)

@@ -63,7 +63,7 @@ def plan(question: Question) -> Plan:
     """Raises `NoPlanError` naming the layer that no device can hold, or what else stands in the way."""
     began_s = time.perf_counter()
     planned = question.profile.to_plan()
-    _check_layers(planned, question)
+    check_layers(planned, question.topology, question.workload.state_factor)
     states = states_of(planned)
     coarse = _coarse(states)
     until_s = began_s + question.time_limit_s
@@ -72,12 +72,14 @@ def plan(question: Question) -> Plan:
         judge = Judge(
             planned, question.topology, replace(question.workload, micro_batch=micro_batch), question.schedule
         )
-        drafts = [*_drafts(judge, coarse, question), *_of_rivals(judge, question.rivals)]
+        drafts = [*_drafts(judge, coarse, question), *_of_rivals(judge, question)]
         found += [(score, draft, judge) for score, draft in _judged(judge, drafts)]
         if found and time.perf_counter() > until_s:
             break
     if not found:
-        raise NoPlanError(f"no split of {planned.name} over {question.topology.num_devices} devices can be simulated")
+        raise NoPlanError(
+            f"no split of {planned.name} over {question.topology.num_devices} devices can be simulated{_why(judge, drafts)}"
+        )
     score, draft, judge = _better(states, found, until_s, is_recomputing=question.is_recomputing)
     if score.missing_share > 0:
         raise NoPlanError(_too_little(judge, draft))
@@ -109,16 +111,27 @@ def _better(
     return best
 
 
-def _check_layers(profile: Profile, question: Question) -> None:
-    """A layer that no device can hold is named before anything is planned."""
-    most = max(device.memory_bytes for device in question.topology.devices)
+def check_layers(profile: Profile, topology: Topology, state_factor: float) -> None:
+    """Raises `NoPlanError` naming a layer whose parameters, with gradients and optimizer state, no device can hold."""
+    most = max(device.memory_bytes for device in topology.devices)
+    what = "with gradients and optimizer state" if state_factor > 1 else "of parameters"
     for layer in profile.layers:
-        needed = layer.parameter_bytes * question.workload.state_factor
+        needed = layer.parameter_bytes * state_factor
         if needed > most:
             raise NoPlanError(
-                f"layer {layer.name} ({layer.description}) takes {needed:,.0f} bytes with gradients and optimizer state, "
+                f"layer {layer.name} ({layer.description}) takes {needed:,.0f} bytes {what}, "
                 f"and the largest device has {most:,.0f}"
             )
+
+
+def _why(judge: Judge, drafts: Sequence[Draft]) -> str:
+    """What is said of the first one."""
+    for draft in drafts[:1]:
+        try:
+            judge.score(draft.arranged)
+        except GraphError as error:
+            return f": {error}"
+    return ""
 
 
 def _too_little(judge: Judge, draft: Draft) -> str:
@@ -173,15 +186,16 @@ def _draft(states: States, ends: Sequence[int], layout: Layout, split: partition
     return Draft(arranged, layout)
 
 
-def _of_rivals(judge: Judge, rivals: Iterable[Plan]) -> Iterator[Draft]:
-    for rival in rivals:
+def _of_rivals(judge: Judge, question: Question) -> Iterator[Draft]:
+    for rival in question.rivals:
         arranged = judge.pricing.arrangement(rival)
         # A zero-work stage, as the published planners make them, has no layers of its own.
         kept = [one for one, done in enumerate(arranged.done) if done != (arranged.done[one - 1] if one else 0)]
         yield Draft(
             replace(
                 arranged, done=tuple(arranged.done[one] for one in kept),
-                devices=tuple(arranged.devices[one] for one in kept), recompute=tuple(arranged.recompute[one] for one in kept),
+                devices=tuple(arranged.devices[one] for one in kept),
+                recompute=tuple(arranged.recompute[one] if question.is_recomputing else "" for one in kept),
             ), None,
         )  # fmt: skip
 

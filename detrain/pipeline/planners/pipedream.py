@@ -26,6 +26,8 @@ from detrain.pipeline.states import Bools, Floats, States, published
 
 Ints = NDArray[np.int32]
 _NONE = -1
+#: Of sizes that are sent; below it they are no numbers any more.
+_LEAST_RATIO = 1e-9
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Options:
         for bandwidth in self.bandwidths:
             if not bandwidth > 0:
                 raise GraphError(f"a bandwidth is above zero bytes a second, not {bandwidth:g}")
-        if self.compression_ratio is not None and not self.compression_ratio > 0:
-            raise GraphError(f"a compression ratio is above zero, not {self.compression_ratio:g}")
+        if self.compression_ratio is not None and not self.compression_ratio >= _LEAST_RATIO:
+            raise GraphError(f"a compression ratio is {_LEAST_RATIO:g} or more, not {self.compression_ratio:g}")
         if not self.memory_bytes > 0:
             raise GraphError(f"a machine has more than {self.memory_bytes:g} bytes of memory")
 
@@ -109,6 +111,12 @@ def _why_none(states: States, options: Options) -> str:
             f"a straight pipeline has a stage on each of {machines} machines, and {states.profile.name or 'the profile'} with its "
             f"{layers} layers cannot be cut into so many"
         )
+    for layer in states.profile.layers:
+        if options.uses_memory_constraint and layer.activation_bytes + layer.parameter_bytes > options.memory_bytes:
+            return (
+                f"layer {layer.name} ({layer.description}) takes {layer.activation_bytes + layer.parameter_bytes:,.0f} bytes, and a "
+                f"machine has {options.memory_bytes:,.0f}"
+            )
     return f"no split keeps to {options.memory_bytes:,.0f} bytes on {machines} machines" + (
         " with a stage on each" if options.is_straight else ""
     )

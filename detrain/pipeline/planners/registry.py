@@ -38,6 +38,10 @@ def plan(name: str, request: Request) -> Plan:
     """Raises `NoPlanError`, `GraphError` for what cannot be, or `UsageError` if there is no such planner."""
     if name not in PLANNERS:
         raise UsageError(f"there is no planner {name}: it is one of {', '.join(PLANNERS)}")
+    if not request.is_compat:
+        # The published planners ask nothing of memory, or nothing of the last stages.
+        factor = request.workload.state_factor if request.workload else 1.0
+        detrain.check_layers(request.profile.to_plan(), request.topology, factor)
     return PLANNERS[name](request)
 
 
