@@ -142,7 +142,7 @@ def test_the_flags_of_pipedream_reach_its_planner(command):
     )
     assert len(fewer["stages"]) == 1
     status, _, err = command("plan", *words, "--use_memory_constraint", "-s", "1e6")
-    assert (status, err) == (1, 
+    assert (status, err) == (1,
         "detrain: pipedream: layer n2 (Linear) takes 4,000,000 bytes of parameters, and the largest device has 1,000,000\n"
     )
 
