@@ -27,7 +27,8 @@ def _measure(report: Report, kind: Schedule, is_quick: bool) -> None:
         for name in list(WORKLOADS)[:: 4 if is_quick else 1]:
             request = registry.Request(profile(name), topology, workload(name), schedule=kind)
             others = [_of_plan(request, _plan_of_others(name, topology_name, *other)) for other in _OTHERS]
-            alone = _of_plan(request, _alone(request))
+            # What it is worth without the others is told once.
+            alone = _of_plan(request, _alone(request)) if kind == SYNCHRONOUS else None
             plan = registry.plan("detrain", request)
             ours = _of_plan(request, plan)
             assert ours is not None
@@ -35,14 +36,15 @@ def _measure(report: Report, kind: Schedule, is_quick: bool) -> None:
             count += 1
             if ours.speedup < best * (1 - _MARGIN):
                 behind.append(f"{name} on {topology_name}")
-            if alone is None or alone.speedup < best * (1 - _MARGIN):
+            if kind == SYNCHRONOUS and (alone is None or alone.speedup < best * (1 - _MARGIN)):
                 alone_behind.append(f"{name} on {topology_name}")
+            apart = [_cell(alone)] if kind == SYNCHRONOUS else []
             rows.append(
                 [
                     name,
                     f"{_data_parallel(request):.3f}",
                     *map(_cell, others),
-                    _cell(alone),
+                    *apart,
                     f"**{_cell(ours)}**",
                     _words(plan),
                 ]
@@ -64,9 +66,13 @@ def _measure(report: Report, kind: Schedule, is_quick: bool) -> None:
         )
     report.say(
         f"{kind.name}: of {count} cells, detrain is behind a plan of the others that fits in {len(behind)}"
-        f"{': ' + ', '.join(behind) if behind else ''}; alone, without theirs to begin with, in {len(alone_behind)}"
-        f"{': ' + ', '.join(alone_behind) if alone_behind else ''}."
+        f"{': ' + ', '.join(behind) if behind else ''}."
     )
+    if kind == SYNCHRONOUS:
+        report.say(
+            f"Alone, without the others' plans to begin with, it is behind in {len(alone_behind)}"
+            f"{': ' + ', '.join(alone_behind) if alone_behind else ''}."
+        )
 
 
 def _alone(request: registry.Request) -> Plan | None:
@@ -112,9 +118,9 @@ def _cell(judged: Judgement | None) -> str:
 
 
 def _words(plan: Plan) -> str:
-    if len(plan.stages) > 1:
-        return f"{'-'.join(str(stage.replicas) for stage in plan.stages)} x{plan.replication}"
-    return f"one stage, {plan.stages[0].replicas} x{plan.replication}"
+    """Replicas of the stages, R where one recomputes, and the copies."""
+    stages = "-".join(f"{stage.replicas}{'R' if stage.recompute else ''}" for stage in plan.stages)
+    return f"{'' if len(plan.stages) > 1 else 'one stage, '}{stages} x{plan.replication}"
 
 
 def measure_synchronous(_: Bench, report: Report, is_quick: bool) -> None:
