@@ -1,4 +1,4 @@
-"""Our own planner: what it promises of its plans. How near they come to the best there are is measured in `benchmarks`."""
+"""Our own planner: what it promises of its plans."""
 
 import random
 from dataclasses import replace

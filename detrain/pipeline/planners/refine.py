@@ -59,10 +59,7 @@ class _Moves:
     def __init__(self, states: States, topology: Topology, *, is_recomputing: bool) -> None:
         self._states, self._is_recomputing = states, is_recomputing
         self._alike = _alike(topology)
-        self._number_of = {bits: number for number, bits in enumerate(states.members)}
         self._by_time = np.argsort(states.compute_s, kind="stable")
-        self._place = np.empty_like(self._by_time)
-        self._place[self._by_time] = np.arange(len(self._by_time))
 
     def of(self, draft: Draft) -> Iterator[Arrangement]:
         """All arrangements one step away."""
@@ -75,7 +72,6 @@ class _Moves:
                 yield from self._devices(draft.arranged, draft.layout, stage)
                 yield from self._joined(draft.arranged, draft.layout, stage)
                 yield from self._divided(draft.arranged, draft.layout, stage)
-
         yield from self._swapped(draft.arranged)
 
     def _swapped(self, arranged: Arrangement) -> Iterator[Arrangement]:
