@@ -22,7 +22,7 @@ from detrain.pipeline.plan import Plan, Workload
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.recomputation import Kept, recompute
 from detrain.pipeline.simulator import StageLoad
-from detrain.pipeline.states import Floats, numbers_of
+from detrain.pipeline.states import Floats, crossing_bytes
 from detrain.pipeline.topology import Topology
 
 #: Schedules that deal whole mini-batches to the replicas of a stage in turn; the others split each micro-batch.
@@ -176,13 +176,8 @@ class Pricing:
         )  # fmt: skip
 
     def _crossing_bytes(self, done: int) -> float:
-        """Of one sample, what layers outside need of these."""
-        crossing = (
-            self.profile.layers[number].activation_bytes
-            for number in numbers_of(done)
-            if any(not done >> after & 1 for after in self.profile.successors[number])
-        )
-        return math.fsum(crossing) / self.workload.profile_batch
+        """Of one sample."""
+        return crossing_bytes(self.profile, done) / self.workload.profile_batch
 
     def _samples(self, devices: tuple[int, ...], micro_batch: int) -> tuple[float, int]:
         """A micro-batch shared out in whole samples: samples of the last to end over its speed, and the most on one device."""

@@ -190,10 +190,11 @@ def of_members(profile: Profile, members: Iterable[int]) -> States:
     """States of these sets of layers; the set of all is added."""
     everything = (1 << len(profile.layers)) - 1
     ordered = tuple(sorted({*members, everything} - {0}, key=lambda bits: (bits.bit_count(), bits)))
-    return States(profile, ordered, np.array([_crossing_bytes(profile, bits) for bits in ordered]))
+    return States(profile, ordered, np.array([crossing_bytes(profile, bits) for bits in ordered]))
 
 
-def _crossing_bytes(profile: Profile, bits: int) -> float:
+def crossing_bytes(profile: Profile, bits: int) -> float:
+    """Of a mini-batch, what layers outside a set need of it."""
     return math.fsum(
         profile.layers[number].activation_bytes
         for number in numbers_of(bits)
