@@ -37,6 +37,8 @@ _NUM_JUDGED = 200
 _REFINING = 0.6
 #: Splits of a layout that do not fit, and drafts in all that are made to fit by recomputing a little.
 _NUM_OVER = 8
+#: Layers of a stage whose recomputation is planned; for each share that takes some 10 ms a layer, and more for more.
+_MOST_RECOMPUTED = 450
 #: Of what a stage takes beyond its weights, budgets that its recomputation is planned within.
 _SHARES = (0.8, 0.6, 0.4, 0.2)
 #: Drafts in all that are made better, and of those with the same layout and number of stages.
@@ -250,7 +252,15 @@ def _recomputing(draft: Draft, stages: set[int], share: float) -> Draft:
 
 
 def _score(judge: Judge, draft: Draft) -> Score | None:
-    """None for what cannot be simulated: too few samples, a schedule that lacks such stages, no recomputation within so little."""
+    """None for what cannot be simulated: too few samples, a schedule that lacks such stages, no recomputation within so little.
+
+    Or not in time: the recomputation of very many layers.
+    """
+    before = 0
+    for done, how in zip(draft.arranged.done, draft.arranged.recompute, strict=True):
+        if "@" in how and (done & ~before).bit_count() > _MOST_RECOMPUTED:
+            return None
+        before = done
     try:
         return judge.score(draft.arranged)
     except GraphError:
