@@ -52,18 +52,11 @@ def _measure(report: Report, kind: Schedule, is_quick: bool) -> None:
         report.say(f"## {kind.name} on {topology_name}")
         report.table(
             [
-                "profile",
-                "data parallel",
-                "pipedream compat",
-                "pipedream",
-                "dapple compat",
-                "dapple",
-                "detrain alone",
-                "detrain",
-                "its plan",
+                "profile", "data parallel", "pipedream compat", "pipedream", "dapple compat", "dapple",
+                *(["detrain alone"] if kind == SYNCHRONOUS else []), "detrain", "its plan",
             ],
             rows,
-        )
+        )  # fmt: skip
     report.say(
         f"{kind.name}: of {count} cells, detrain is behind a plan of the others that fits in {len(behind)}"
         f"{': ' + ', '.join(behind) if behind else ''}."
