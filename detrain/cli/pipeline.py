@@ -95,7 +95,10 @@ _batch_option = click.option(
     "--batch", type=click.IntRange(min=1), metavar="N", help="Samples of a step, over all devices."
 )
 _profile_batch_option = click.option(
-    "--profile-batch", type=click.IntRange(min=1), metavar="N", help="Samples that the profile was measured with."
+    "--profile-batch",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Samples that the profile was measured with. [default but in simulate: the micro-batch]",
 )
 _micro_batch_option = click.option(
     "--micro-batch", metavar="N",
@@ -317,15 +320,17 @@ def _one(text: str | None, option: str) -> int | None:
 
 
 def _workload(asked: dict[str, Any], micro_batches: tuple[int, ...]) -> Workload | None:
-    """Micro-batches of the profile's size, if nothing else is said; None if nothing at all is."""
+    """Micro-batches of the profile's size, or a profile of one micro-batch, if one of them is said; None if nothing at all is."""
     from detrain.pipeline.plan import Workload
 
     if asked["batch"] is None:
         return None
-    if asked["profile_batch"] is None:
+    measured = asked["profile_batch"] or (micro_batches[0] if len(micro_batches) == 1 else None)
+    if measured is None:
         raise UsageError("--batch counts samples: say with --profile-batch how many the profile was measured with")
-    micro_batch = max(micro_batches, default=min(asked["profile_batch"], asked["batch"]))
-    return Workload(asked["profile_batch"], asked["batch"], micro_batch, _state_factor(asked))
+    return Workload(
+        measured, asked["batch"], max(micro_batches, default=min(measured, asked["batch"])), _state_factor(asked)
+    )
 
 
 def _state_factor(asked: dict[str, Any]) -> float:
@@ -443,7 +448,8 @@ def sweep(profile: Path, batches: str, many_devices: tuple[str, ...], planners: 
     names = tuple(dict.fromkeys(planners.split(",")))
     if unknown := [name for name in names if name not in SWEPT]:
         raise UsageError(f"--planners: there is no planner {unknown[0]!r}: it is one of {', '.join(SWEPT)}")
-    if asked["profile_batch"] is None:
+    micro_batch = _one(asked["micro_batch"], "--micro-batch") or asked["profile_batch"]
+    if micro_batch is None:
         raise UsageError("a sweep counts samples: say with --profile-batch how many the profile was measured with")
     sizes = _wholes(batches, "--batches")
     topologies = {devices: _topology({"topology": None, **asked, "devices": devices}) for devices in many_devices}
@@ -452,8 +458,9 @@ def sweep(profile: Path, batches: str, many_devices: tuple[str, ...], planners: 
         for devices, topology in topologies.items()
         for size in dict.fromkeys(sizes)
     ]
-    micro_batch = _one(asked["micro_batch"], "--micro-batch") or asked["profile_batch"]
-    workload = Workload(asked["profile_batch"], max(*sizes, micro_batch), micro_batch, _state_factor(asked))
+    workload = Workload(
+        asked["profile_batch"] or micro_batch, max(*sizes, micro_batch), micro_batch, _state_factor(asked)
+    )
     request = Request(_profile(profile), cells[0].topology, workload, None, asked["compat"], _schedule(asked))
     write_file(output, lambda path: path.mkdir(parents=True, exist_ok=True))
     with counting(len(cells) * len(names)) as told:

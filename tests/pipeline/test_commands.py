@@ -101,6 +101,15 @@ def test_a_plan_is_written_and_simulated_under_every_schedule(command, folder):
     )  # fmt: skip
 
 
+def test_a_profile_is_of_one_micro_batch_if_nothing_else_is_said(command, folder):
+    words = ("tiny.txt", "--devices", "2x2", "--batch", "64", "--planner", "dapple")
+    said, unsaid = (
+        planned(command, *words, *more) for more in (("--profile-batch", "8"), ("--micro-batch", "8"))
+    )
+    assert unsaid["workload"] == {"profile_batch": 8, "batch": 64, "micro_batch": 8, "state_factor": 4.0}
+    assert {**unsaid, "seconds": 0} == {**said, "seconds": 0}
+
+
 def test_a_document_has_what_scripts_rely_on(command, folder):
     found = planned(command, *TINY, "--planner", "dapple", "-o", "plan.json")
     assert set(found) >= {
