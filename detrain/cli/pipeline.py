@@ -98,7 +98,7 @@ _profile_batch_option = click.option(
     "--profile-batch",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Samples that the profile was measured with. [default but in simulate: the micro-batch]",
+    help="Samples that the profile was measured with; a micro-batch, if nothing else is said.",
 )
 _micro_batch_option = click.option(
     "--micro-batch", metavar="N",
