@@ -166,6 +166,8 @@ def _drafts(judge: Judge, states: States, question: Question) -> Iterator[Draft]
         asked = partition.problem(
             judge.pricing, states, blocks(judge.pricing, layout), is_recomputing=question.is_recomputing
         )
+        if layout.replication == 1:
+            yield from _divided(states, layout)
         limits = partition.few_limits(asked)
         for split in partition.splits(asked, *limits)[:_NUM_JUDGED]:
             yield _draft(states, asked.blocks.ends, layout, split)
@@ -177,6 +179,15 @@ def _drafts(judge: Judge, states: States, question: Question) -> Iterator[Draft]
                 yield _draft(
                     states, asked.blocks.ends, layout, replace(split, is_recomputed=(True,) * len(split.states))
                 )
+
+
+def _divided(states: States, layout: Layout) -> Iterator[Draft]:
+    """All divisions in two: the sum that `partition` makes least is of a synchronous step, and may pass over the best."""
+    whole = states.members[-1]
+    for done in states.members[:-1]:
+        for end in layout.ends()[1:-1]:
+            devices = layout.devices(0, end), layout.devices(end, layout.num_positions)
+            yield Draft(Arrangement((done, whole), devices, layout.replication, ("", "")), layout)
 
 
 def _draft(states: States, ends: Sequence[int], layout: Layout, split: partition.Split) -> Draft:
