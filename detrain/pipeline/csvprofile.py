@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from detrain.errors import GraphError
+from detrain.pipeline.fields import read_text
 from detrain.pipeline.profile import Layer, Profile
 
 _BYTES_EACH = 4.0  # sizes are counted in floats
@@ -15,11 +16,7 @@ _BYTES_EACH = 4.0  # sizes are counted in floats
 
 def read(path: Path) -> Profile:
     """A profile. Raises `GraphError` naming file, row and column, or `OSError`."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise GraphError(f"{path} is no text: {error}") from None
-    return parse(text, str(path))
+    return parse(read_text(path), str(path))
 
 
 def parse(text: str, path: str = "the table") -> Profile:

@@ -114,6 +114,14 @@ def _float(value: Any) -> float:
         return math.inf
 
 
+def read_text(path: Path) -> str:
+    """Of a file, without the mark that some editors put in front. Raises `GraphError` if it is none, or `OSError`."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{path} is no text: {error}") from None
+
+
 def parsed(path: Path, called: str, parse: Callable[[str], Any]) -> Any:
     """The text of a file, parsed. Raises `GraphError` where `parse` raises `ValueError`, and for what is no text; or `OSError`."""
     try:

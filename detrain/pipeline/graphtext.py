@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detrain.errors import GraphError
+from detrain.pipeline.fields import read_text
 from detrain.pipeline.profile import Layer, Profile
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
@@ -15,11 +16,7 @@ _SHAPE = f"NAME -- DESCRIPTION -- {_FIELDS[0]}=…, {_FIELDS[1]}=…, {_FIELDS[2
 
 def read(path: Path) -> Profile:
     """A profile. Raises `GraphError` naming file, line and field, or `OSError`."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise GraphError(f"{path} is no text: {error}") from None
-    return parse(text, str(path))
+    return parse(read_text(path), str(path))
 
 
 def parse(text: str, path: str = "the profile") -> Profile:

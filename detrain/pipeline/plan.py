@@ -89,8 +89,3 @@ class Plan:
     def num_devices(self) -> int:
         """Of all stages and copies."""
         return sum(len(set(stage.devices)) for stage in self.stages)
-
-    def devices_of(self, stage: int, copy: int) -> tuple[int, ...]:
-        """Those of one copy of the pipeline."""
-        replicas = self.stages[stage].replicas
-        return self.stages[stage].devices[copy * replicas : (copy + 1) * replicas]
