@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-#: A table: the position of the finger of `pop`, and for each slot whether it is empty, taken or left by an element that was removed.
+#: A table: the finger of `pop`, and for each slot whether it is empty, taken or left by an element that was removed. The finger may
+#: point behind the end of a table that has shrunk; it is kept whole, as all of it counts again once the table grows.
 Table = list[Any]
 _EMPTY, _TAKEN, _LEFT = b"012"
 _SMALLEST = 8  # slots
@@ -106,7 +107,7 @@ def _read(obj: Any) -> Table:
     states = np.full(len(keys), _TAKEN, dtype=np.uint8)
     states[keys == 0] = _EMPTY
     states[keys == _dummy()] = _LEFT
-    return [head.finger & head.mask, states.tobytes().decode("ascii")]
+    return [head.finger, states.tobytes().decode("ascii")]
 
 
 def _overwrite(obj: Any, members: Sequence[Any], table: Table) -> bool:

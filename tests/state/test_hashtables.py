@@ -59,6 +59,21 @@ def test_a_set_made_again_goes_on_as_the_first_one_does(seed):
         assert list(first) == list(second)
 
 
+def test_the_finger_of_pop_outlives_a_table_that_shrinks_and_grows():
+    first = set(range(40))
+    for _ in range(39):
+        first.pop()
+    before = len(hashtables.read(first)[1])
+    for number in range(1000, 1100):  # the removed ones' slots are used up: the table is made again, and smaller
+        first.add(number), first.discard(number)
+    assert len(hashtables.read(first)[1]) < before
+    second = set()
+    assert hashtables.write(second, list(first), hashtables.read(first))
+    for one in (first, second):
+        one.update(range(2000, 2200))
+    assert [first.pop() for _ in range(len(first))] == [second.pop() for _ in range(len(second))]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_frozen_set_made_again_is_the_same(seed):
     lived = frozenset(_lived(random.Random(seed)) | {Color.RED, pathlib.Path("a")})
