@@ -98,6 +98,17 @@ class Topology:
         """All of them."""
         return len(self.devices)
 
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """By device the first one that is like it in speed, memory and place."""
+        if self.bandwidths:
+            return tuple(range(self.num_devices))
+        first: dict[object, int] = {}
+        kinds = (
+            (device, tuple(level.groups[number] for level in self.levels)) for number, device in enumerate(self.devices)
+        )
+        return tuple(first.setdefault(kind, number) for number, kind in enumerate(kinds))
+
     def level_between(self, one: int, other: int) -> int:
         """The innermost level that has both in one group."""
         return next(number for number, level in enumerate(self.levels) if level.groups[one] == level.groups[other])

@@ -153,7 +153,7 @@ class Partition:
         self.sent_s = lru_cache(maxsize=None)(self.sent_of)
 
     def devices(self, begin, end):
-        return [
+        places = [
             [
                 position * self.layout.replication + copy if self.layout.has_stages_together
                 else copy * self.layout.num_positions + position
@@ -161,6 +161,8 @@ class Partition:
             ]
             for copy in range(self.layout.replication)
         ]  # fmt: skip
+        order = self.layout.order or range(len(self.topology.devices))
+        return [[order[place] for place in copy] for copy in places]
 
     def stage_of(self, start, end, block, held):
         """Seconds of one micro-batch and of the all-reduce; None if it does not fit, with so many micro-batches under way."""

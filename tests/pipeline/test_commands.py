@@ -103,9 +103,7 @@ def test_a_plan_is_written_and_simulated_under_every_schedule(command, folder):
 
 def test_a_profile_is_of_one_micro_batch_if_nothing_else_is_said(command, folder):
     words = ("tiny.txt", "--devices", "2x2", "--batch", "64", "--planner", "dapple")
-    said, unsaid = (
-        planned(command, *words, *more) for more in (("--profile-batch", "8"), ("--micro-batch", "8"))
-    )
+    said, unsaid = (planned(command, *words, *more) for more in (("--profile-batch", "8"), ("--micro-batch", "8")))
     assert unsaid["workload"] == {"profile_batch": 8, "batch": 64, "micro_batch": 8, "state_factor": 4.0}
     assert {**unsaid, "seconds": 0} == {**said, "seconds": 0}
 
@@ -151,8 +149,9 @@ def test_the_flags_of_pipedream_reach_its_planner(command):
     )
     assert len(fewer["stages"]) == 1
     status, _, err = command("plan", *words, "--use_memory_constraint", "-s", "1e6")
-    assert (status, err) == (1,
-        "detrain: pipedream: layer n2 (Linear) takes 4,000,000 bytes of parameters, and the largest device has 1,000,000\n"
+    assert (status, err) == (
+        1,
+        "detrain: pipedream: layer n2 (Linear) takes 4,000,000 bytes of parameters, and the largest device has 1,000,000\n",
     )
 
 

@@ -69,7 +69,7 @@ def nearest(limits, value):
 def test_no_other_stages_have_a_smaller_sum(kind, seed):
     asked, top, workload, is_recomputing = family(kind, seed, 8 if seed % 6 == 5 else 5)
     states = ideals(asked)
-    for layout in layouts(top.num_devices):
+    for layout in layouts(top):
         if layout.replication > workload.batch:
             continue
         samples = Pricing(asked, top, workload).samples
@@ -105,7 +105,7 @@ def test_the_family_has_plans_that_recompute_and_cases_without_a_plan():
     for kind in TOPOLOGIES:
         for seed in range(20):
             asked, top, workload, is_recomputing = family(kind, seed, 5)
-            problem, _ = problem_of(asked, top, workload, layouts(top.num_devices)[0], is_recomputing=is_recomputing)
+            problem, _ = problem_of(asked, top, workload, layouts(top)[0], is_recomputing=is_recomputing)
             found.append(partition.splits(problem, [math.inf], [math.inf])[:1])
     assert 5 < found.count([]) < 50
     assert sum(any(split.is_recomputed) for splits in found for split in splits) > 5
@@ -115,7 +115,7 @@ def test_the_family_has_plans_that_recompute_and_cases_without_a_plan():
 @pytest.mark.parametrize("seed", range(30))
 def test_what_is_said_to_fit_fits_in_the_simulator(seed):
     asked, top, workload, _ = family(TOPOLOGIES[seed % 5], seed, 6)
-    for layout in layouts(top.num_devices):
+    for layout in layouts(top):
         if layout.replication > workload.batch:
             continue
         problem, states = problem_of(asked, top, workload, layout)
@@ -199,15 +199,15 @@ def test_limits_let_through_who_is_just_at_them(num_devices, profile_batch, laye
 
 @pytest.mark.parametrize("num_devices", [1, 2, 4, 6, 12])
 def test_layouts_have_each_copy_on_devices_of_its_own(num_devices):
-    seen = set()
-    for layout in layouts(num_devices):
+    seen, topology = set(), nested((num_devices,), (1e9,), 1e12)
+    for layout in layouts(topology):
         used = layout.replication * layout.num_positions
         assert num_devices - layout.replication < used <= num_devices
         assert sorted(layout.devices(0, layout.num_positions)) == list(range(used))
         parts = [layout.copy_devices(0, layout.num_positions, copy) for copy in range(layout.replication)]
         assert layout.devices(0, layout.num_positions) == tuple(one for part in parts for one in part)
         seen.add(tuple(layout.devices(place, place + 1) for place in range(layout.num_positions)))
-    assert len(seen) == len(layouts(num_devices))
+    assert len(seen) == len(layouts(topology))
 
 
 def test_many_positions_are_divided_at_no_more_than_sixteen_places():

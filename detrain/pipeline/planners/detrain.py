@@ -160,7 +160,7 @@ def _coarse(states: States) -> States:
 
 def _drafts(judge: Judge, states: States, question: Question) -> Iterator[Draft]:
     """The best splits of each layout, as the dynamic programming reckons."""
-    for layout in layouts(question.topology.num_devices):
+    for layout in layouts(question.topology):
         if layout.replication > judge.workload.batch:
             continue
         asked = partition.problem(

@@ -1,20 +1,26 @@
 """Where the copies of a pipeline stand among the devices, and what each block of a copy's positions costs.
 
 A copy of the pipeline has positions, and each of its stages a block of consecutive ones. Either the copies stand side by
-side, so that what goes from stage to stage stays near, or the positions do, so that replicas of a stage are near.
+side, so that what goes from stage to stage stays near, or the positions do, so that replicas of a stage are near. Where
+devices differ, they stand in several orders: a stage that does little may want a slow one, and some are best left over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 
 from detrain.pipeline.pricing import Pricing
 from detrain.pipeline.states import Floats
+from detrain.pipeline.topology import Topology
 
 #: Of so many, also fewer copies than there is room for are tried.
 _FEW_DEVICES = 8
+#: Of so many that differ all orders are tried.
+_ORDERED_DEVICES = 4
 #: Blocks begin and end at no more than this many places.
 _MOST_ENDS = 16
 
@@ -25,8 +31,10 @@ class Layout:
 
     replication: int
     num_positions: int
-    #: Position p of copy c is device p * replication + c; else c * num_positions + p.
+    #: Position p of copy c is the device at place p * replication + c; else at c * num_positions + p.
     has_stages_together: bool
+    #: By place the device; none if they stand as they are numbered.
+    order: tuple[int, ...] = ()
 
     def devices(self, begin: int, end: int) -> tuple[int, ...]:
         """Of a block, copy after copy."""
@@ -35,8 +43,10 @@ class Layout:
     def copy_devices(self, begin: int, end: int, copy: int) -> tuple[int, ...]:
         """Of a block in one copy."""
         if self.has_stages_together:
-            return tuple(position * self.replication + copy for position in range(begin, end))
-        return tuple(range(copy * self.num_positions + begin, copy * self.num_positions + end))
+            places = range(begin * self.replication + copy, end * self.replication + copy, self.replication)
+        else:
+            places = range(copy * self.num_positions + begin, copy * self.num_positions + end)
+        return tuple(self.order[place] for place in places) if self.order else tuple(places)
 
     def ends(self) -> tuple[int, ...]:
         """Where blocks may begin and end: everywhere, or evenly spread."""
@@ -44,17 +54,52 @@ class Layout:
         return (*range(0, self.num_positions, step), self.num_positions)
 
 
-def layouts(num_devices: int) -> list[Layout]:
+def layouts(topology: Topology) -> list[Layout]:
     """Ways to have copies, which may leave devices over; of many devices, for each length of a copy the most copies."""
+    num_devices = topology.num_devices
     found: list[Layout] = []
-    for replication in range(1, num_devices + 1):
-        positions = num_devices // replication
-        if num_devices > _FEW_DEVICES and replication < num_devices // positions:
-            continue
-        found.append(Layout(replication, positions, has_stages_together=False))
-        if replication > 1 and positions > 1:
-            found.append(Layout(replication, positions, has_stages_together=True))
+    for order in dict.fromkeys(_orders(topology)):
+        order = () if order == tuple(range(num_devices)) else order
+        for replication in range(1, num_devices + 1):
+            positions = num_devices // replication
+            if num_devices > _FEW_DEVICES and replication < num_devices // positions:
+                continue
+            found.append(Layout(replication, positions, has_stages_together=False, order=order))
+            if replication > 1 and positions > 1:
+                found.append(Layout(replication, positions, has_stages_together=True, order=order))
     return found
+
+
+def _orders(topology: Topology) -> Iterator[tuple[int, ...]]:
+    """As numbered first; of few devices, all orders of those that are not alike."""
+    alike, devices = topology.alike, range(topology.num_devices)
+    yield tuple(devices)
+    if len(set(alike)) == 1:
+        return
+    if len(devices) <= _ORDERED_DEVICES:
+        of_kinds: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for order in permutations(devices):
+            of_kinds.setdefault(tuple(alike[device] for device in order), order)
+        yield from of_kinds.values()
+        return
+    for sign in (-1, 1):
+        by_speed = sorted(devices, key=lambda one: (sign * topology.devices[one].speed, one))
+        yield tuple(by_speed)
+        if topology.bandwidths:
+            yield _chain(topology, by_speed[0])
+        else:
+            groups = [level.groups for level in reversed(topology.levels)]
+            yield tuple(sorted(by_speed, key=lambda one: tuple(by_device[one] for by_device in groups[:-1])))
+
+
+def _chain(topology: Topology, first: int) -> tuple[int, ...]:
+    """From this device always on to the one that is reached the quickest."""
+    chain, left = [first], set(range(topology.num_devices)) - {first}
+    while left:
+        from_here = topology.bandwidths[chain[-1]]
+        chain.append(min(left, key=lambda one: (-from_here[one], one)))
+        left.remove(chain[-1])
+    return tuple(chain)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class _Moves:
 
     def __init__(self, states: States, topology: Topology, *, is_recomputing: bool) -> None:
         self._states, self._is_recomputing = states, is_recomputing
-        self._alike = _alike(topology)
+        self._alike = topology.alike
         self._by_time = np.argsort(states.compute_s, kind="stable")
 
     def of(self, draft: Draft) -> Iterator[Arrangement]:
@@ -188,18 +188,6 @@ class _Moves:
             devices.append(layout.devices(begin, begin + size))
             begin += size
         return replace(arranged, devices=tuple(devices))
-
-
-def _alike(topology: Topology) -> list[int]:
-    """By device the first one that is like it in speed, memory and place."""
-    if topology.bandwidths:
-        return list(range(topology.num_devices))
-    first: dict[Any, int] = {}
-    kinds = (
-        (device, tuple(level.groups[number] for level in topology.levels))
-        for number, device in enumerate(topology.devices)
-    )
-    return [first.setdefault(kind, number) for number, kind in enumerate(kinds)]
 
 
 def _with(row: tuple[Item, ...], place: int, value: Item) -> tuple[Item, ...]:
