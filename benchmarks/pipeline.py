@@ -140,10 +140,14 @@ def measure_compression(_: Bench, report: Report, is_quick: bool) -> None:
         for limit in (1_000, 60, 1) if not is_quick else (1,):
             few = states_of(planned, limit=limit)
             found = [_bottleneck_s(planned, states_limit) for states_limit in (10_000, limit)]
-            rows.append([name, str(len(whole.members)), str(limit), str(len(few.members)), f"{found[1] / found[0] - 1:.2%}"])
+            rows.append(
+                [name, str(len(whole.members)), str(limit), str(len(few.members)), f"{found[1] / found[0] - 1:.2%}"]
+            )
     report.say("## What compression costs")
     report.table(["profile", "states", "asked for", "left", "slowest stage slower by"], rows)
-    report.say("16 machines at 1.25 GB/s, as in PipeDream's planner with its mends. Some are left however few are asked for.")
+    report.say(
+        "16 machines at 1.25 GB/s, as in PipeDream's planner with its mends. Some are left however few are asked for."
+    )
 
 
 def _bottleneck_s(planned: Profile, limit: int) -> float:
