@@ -22,14 +22,16 @@
 #define NS_PER_S INT64_C(1000000000)
 #define FURTHEST 64 /* readings that a batch may leave out when it is done again */
 #define LOWEST_PLACE 16 /* below are marks: detrain/store/readings.py */
+#define CLOCK_BITS 3U   /* of a place: which clock was asked */
 
 /* As in detrain/launch/clocks.py. */
 enum clock { REAL, MONOTONIC, PROCESS, THREAD, NUM_CLOCKS };
+_Static_assert(NUM_CLOCKS <= CLOCK_BITS + 1, "the number of a clock fits into its bits");
 static const clockid_t ids[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
 
 /* As in detrain/store/readings.py. */
 struct reading {
-    uint32_t batch, place; /* of the run; a hash of clock, file and line */
+    uint32_t batch, place; /* of the run; a hash of file and line, and the clock in the lowest bits */
     int64_t ns;
 };
 
@@ -170,6 +172,19 @@ static int is_used_up(const struct position *position) {
 
 static int is_behind_all_known(uint64_t batch) { return known.num == 0 || batch > known.readings[known.num - 1].batch; }
 
+/* A line that was not asked before, or not noted, between others that were: no later than what the next one will be told. */
+static int64_t held_back(enum clock clock, const struct position *position, int64_t answer) {
+    size_t next = first_of(position->batch) + position->count;
+    for (size_t i = next; i < known.num && i < next + FURTHEST; i++) {
+        const struct reading *reading = &known.readings[i];
+        if ((reading->place & CLOCK_BITS) != (uint32_t)clock) continue;
+        /* The time of day may have been put back there. */
+        int64_t last = atomic_load(&told[clock]), most = reading->ns > last ? reading->ns : last;
+        return answer < most ? answer : most;
+    }
+    return answer;
+}
+
 static int64_t from_log(enum clock clock, int64_t real, uint32_t place) {
     uint32_t batch = (uint32_t)*batches;
     struct position *position = position_of(batch);
@@ -180,7 +195,7 @@ static int64_t from_log(enum clock clock, int64_t real, uint32_t place) {
     }
     int is_new = is_used_up(position) && (is_behind_all_known(batch) || is_behind_all_known((uint64_t)batch + 1));
     if (clock == REAL && !known.is_proof && is_new) atomic_store(&shift[REAL], 0);
-    struct reading reading = {batch, place, real + atomic_load(&shift[clock])};
+    struct reading reading = {batch, place, held_back(clock, position, real + atomic_load(&shift[clock]))};
     struct iovec part = {&reading, sizeof reading};
     if (is_noting && !detrain_append(&note, &part, 1)) is_note_full = 1;
     if (is_used_up(position)) position->count++;
@@ -190,9 +205,10 @@ static int64_t from_log(enum clock clock, int64_t real, uint32_t place) {
 /* --- who asks ------------------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t hash_of(enum clock clock, const char *file, int line) {
-    uint32_t hash = 2166136261U ^ (uint32_t)clock; /* FNV-1a */
+    uint32_t hash = 2166136261U; /* FNV-1a */
     for (; *file != '\0'; file++) hash = (hash ^ (unsigned char)*file) * 16777619U;
     for (int shift_by = 0; shift_by < 32; shift_by += 8) hash = (hash ^ ((uint32_t)line >> shift_by & 255)) * 16777619U;
+    hash = (hash & ~CLOCK_BITS) | (uint32_t)clock;
     return hash >= LOWEST_PLACE ? hash : hash + LOWEST_PLACE;
 }
 

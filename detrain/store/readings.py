@@ -1,9 +1,10 @@
 """What the training loop has read from the clocks: `clock.log`, appended to by the preload (`syscalls/clock.c`) at each reading.
 
-A sequence of records: the batch that was running (uint32, counted from the run's beginning), the place that asked (uint32, a hash of clock,
-file and line), the answer (int64, ns). Later attempts append what they read beyond what is known of a batch. Small numbers of a place are
-marks: 1 takes back what was noted from the answer-th reading of its batch on, and of all later batches; 2 says that what the attempt
-has noted from its batch on, it has noted under numbers that an attempt which knows its loops does not give.
+A sequence of records: the batch that was running (uint32, counted from the run's beginning), the place that asked (uint32, a hash of file
+and line, its two lowest bits the number of the clock), the answer (int64, ns). Later attempts append what they read beyond what is known of
+a batch. Small numbers of a place are marks: 1 takes back what was noted from the answer-th reading of its batch on, and of all later
+batches; 2 says that what the attempt has noted from its batch on, it has noted under numbers that an attempt which knows its loops does
+not give.
 """
 
 from __future__ import annotations
