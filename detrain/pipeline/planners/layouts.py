@@ -55,7 +55,10 @@ class Layout:
 
 
 def layouts(topology: Topology) -> list[Layout]:
-    """Ways to have copies, which may leave devices over; of many devices, for each length of a copy the most copies."""
+    """Ways to have copies, which may leave devices over, in each order of the devices; the copies side by side first.
+
+    Of many devices, for each length of a copy there are the most copies.
+    """
     num_devices = topology.num_devices
     found: list[Layout] = []
     for order in dict.fromkeys(_orders(topology)):
