@@ -1,7 +1,8 @@
 """Simpler graphs of the same step: without views, with one output for each operator, without constants.
 
 The three that the simulator of DTR makes before it hands a step to Checkmate (Kirisame et al., 2021). Time and the peak of
-keeping all stay as they are; but for `without_constants`, which takes what they need from the peak.
+keeping all stay as they are, but for two things: a view of a constant takes no time any more, for a constant takes none; and
+`without_constants` takes what they need from the peak.
 """
 
 from __future__ import annotations

@@ -38,6 +38,13 @@ def test_views_are_part_of_what_they_look_into():
     )
 
 
+def test_a_view_of_a_constant_takes_no_time():
+    made = GraphBuilder("transposed")
+    (view,) = made.compute("t", 2, [made.constant("w", 5)], [("v", 0, 0)])
+    graph = rewrites.without_views(made.build(made.compute("mul", 7, [view], [("a", 10, -1)])))
+    assert summary(graph) == ([("constant", 0, (), (0,)), ("mul", 7, (0,), (1,))], [5, 10])
+
+
 def test_what_an_operator_makes_is_one_tensor():
     graph = rewrites.with_one_output_each(rewrites.without_views(with_views()))
     assert summary(graph) == (
