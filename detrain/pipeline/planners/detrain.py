@@ -33,8 +33,9 @@ from detrain.pipeline.topology import Topology
 _MOST_STATES = 96
 #: Splits of a layout that the simulator judges.
 _NUM_JUDGED = 200
-#: Share of the time for steps; the rest is for recomputing less than all, and for what does not fit.
-_REFINING = 0.6
+#: Shares of the time: for splits by dynamic programming; for steps, of what is left behind them. The rest is for recomputing less
+#: than all, and for what does not fit.
+_SPLITTING, _REFINING = 0.5, 0.6
 #: Splits of a layout that do not fit, and drafts in all that are made to fit by recomputing a little.
 _NUM_OVER = 8
 #: Layers of a stage whose recomputation is planned; for each share that takes some 10 ms a layer, and more for more.
@@ -70,11 +71,13 @@ def plan(question: Question) -> Plan:
     coarse = _coarse(states)
     until_s = began_s + question.time_limit_s
     found: list[tuple[Score, Draft, Judge]] = []
-    for micro_batch in question.micro_batches or (question.workload.micro_batch,):
+    sizes = question.micro_batches or (question.workload.micro_batch,)
+    for number, micro_batch in enumerate(sizes, start=1):
         judge = Judge(
             planned, question.topology, replace(question.workload, micro_batch=micro_batch), question.schedule
         )
-        drafts = [*_drafts(judge, coarse, question), *_of_rivals(judge, question)]
+        splitting_s = began_s + _SPLITTING * question.time_limit_s * number / len(sizes)
+        drafts = [*_drafts(judge, coarse, question, splitting_s), *_of_rivals(judge, question)]
         found += [(score, draft, judge) for score, draft in _judged(judge, drafts)]
         if found and time.perf_counter() > until_s:
             break
@@ -158,10 +161,16 @@ def _coarse(states: States) -> States:
     return of_members(states.profile, (states.members[number] for number in chosen.values()))
 
 
-def _drafts(judge: Judge, states: States, question: Question) -> Iterator[Draft]:
-    """The best splits of each layout, as the dynamic programming reckons."""
+def _drafts(judge: Judge, states: States, question: Question, until_s: float) -> Iterator[Draft]:
+    """The best splits of each layout, as the dynamic programming reckons.
+
+    When the time is up only one copy, and as many as there are devices, are still looked at.
+    """
     for layout in layouts(question.topology):
         if layout.replication > judge.workload.batch:
+            continue
+        is_needed = not layout.order and layout.replication in (1, question.topology.num_devices)
+        if not is_needed and time.perf_counter() > until_s:
             continue
         asked = partition.problem(
             judge.pricing, states, blocks(judge.pricing, layout), is_recomputing=question.is_recomputing
