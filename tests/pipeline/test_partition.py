@@ -210,6 +210,19 @@ def test_layouts_have_each_copy_on_devices_of_its_own(num_devices):
     assert len(seen) == len(layouts(topology))
 
 
+@pytest.mark.parametrize("is_matrix", [False, True])
+def test_devices_that_differ_stand_in_several_orders(is_matrix):
+    devices = tuple(Device(1e12, speed) for speed in (0.5, 1.0, 0.5, 1.0, 0.25, 1.0))
+    rows = [[0.0 if one == other else 1e9 * (1 + (one + other) % 3) for one in range(6)] for other in range(6)]
+    inner, outer = Level(1e10, (0, 0, 0, 1, 1, 1)), Level(1e9, (0,) * 6)
+    topology = Topology(devices, bandwidths=tuple(map(tuple, rows))) if is_matrix else Topology(devices, (inner, outer))
+    orders = {layout.devices(0, 6) for layout in layouts(topology) if layout.replication == 1}
+    assert all(sorted(order) == list(range(6)) for order in orders)
+    assert {(0, 1, 2, 3, 4, 5), (1, 3, 5, 0, 2, 4), (4, 0, 2, 1, 3, 5)} < orders
+    # From the quickest always on to the nearest; or machine by machine.
+    assert ((1, 4, 0, 2, 3, 5) if is_matrix else (1, 0, 2, 3, 5, 4)) in orders
+
+
 def test_many_positions_are_divided_at_no_more_than_sixteen_places():
     assert Layout(1, 16, has_stages_together=False).ends() == tuple(range(17))
     assert Layout(1, 17, has_stages_together=False).ends() == (*range(0, 17, 2), 17)

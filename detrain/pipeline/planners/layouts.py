@@ -91,8 +91,8 @@ def _orders(topology: Topology) -> Iterator[tuple[int, ...]]:
         if topology.bandwidths:
             yield _chain(topology, by_speed[0])
         else:
-            groups = [level.groups for level in reversed(topology.levels)]
-            yield tuple(sorted(by_speed, key=lambda one: tuple(by_device[one] for by_device in groups[:-1])))
+            outermost_first = topology.levels[::-1]
+            yield tuple(sorted(by_speed, key=lambda one: tuple(level.groups[one] for level in outermost_first)))
 
 
 def _chain(topology: Topology, first: int) -> tuple[int, ...]:
