@@ -35,6 +35,12 @@ class ResumeRefused(DetrainError):  # noqa: N818 - a refusal, not a mistake
     exit_status = 2
 
 
+class AlreadyFinished(DetrainError):  # noqa: N818 - no mistake
+    """The run has come to its end; the same command, given again, has nothing to do."""
+
+    exit_status = 0
+
+
 class GraphError(DetrainError):
     """An operator graph, a log, a schedule or a budget that cannot be; the message names the place."""
 

@@ -48,3 +48,5 @@ class Settings:
     is_deterministic: bool
     #: Lets this process draw from streams of entropy that are a function of two numbers alone; can be pickled.
     key_entropy: Callable[[int, int], None]
+    #: Told of the size of each group of processes that the script joins.
+    on_group: Callable[[int], None] = lambda _: None

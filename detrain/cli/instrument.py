@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from detrain import instfile
-from detrain.cli.run import default_directory
 from detrain.errors import UsageError
+from detrain.store import naming
 
 
 @click.command()
@@ -20,7 +20,7 @@ from detrain.errors import UsageError
     "--ckpt-dir",
     envvar="CKPT_DIR",
     metavar="DIR",
-    help="Run directory whose inst.info names the loops (default .detrain/<script name>).",
+    help="Run directory whose inst.info names the loops (default .detrain/<script>).",
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
@@ -38,7 +38,7 @@ def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise UsageError(f"{script} is not Python: {error}") from None
-    path = Path(ckpt_dir or default_directory(script.stem)) / "inst.info"
+    path = Path(ckpt_dir or _directory_of(script)) / "inst.info"
     info = instfile.InstInfo()
     if path.exists():
         info = instfile.read(path, script.resolve().parent)
@@ -59,3 +59,9 @@ def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
         instrumented = "".join(lines)
     sys.stdout.write(instrumented)
     return 0
+
+
+def _directory_of(script: Path) -> str:
+    """Where the script's loops are written down: where it has been traced, else where it was run last."""
+    traced = naming.default_directory(str(script), None)
+    return traced if (Path(traced) / "inst.info").exists() else naming.latest_directory(str(script))

@@ -82,15 +82,17 @@ def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
 @click.command()
 @click.argument("script", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Its run directory (default .detrain/<script name>)."
+    "--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Its run directory (default: of its run that began last)."
 )
 @as_json_option
 def doctor(script: Path | None, ckpt_dir: str | None, as_json: bool) -> int:
     """Print what on this machine and in this script threatens determinism, worst first; exit 1 if something breaks it."""
     from detrain import doctor as examiner
-    from detrain.cli.run import default_directory
+    from detrain.store import naming
 
-    directory = ckpt_dir or (default_directory(script.resolve().stem) if script is not None else None)
+    directory = ckpt_dir
+    if directory is None and script is not None:
+        directory = naming.latest_directory(str(script))
     found = examiner.examine(script, Path(directory) if directory is not None else None)
     click.echo(json.dumps(examiner.as_json(found), indent=1) if as_json else examiner.format_findings(found))
     return 1 if any(one.level == "breaks" for one in found) else 0

@@ -12,6 +12,7 @@ import click
 
 from detrain.errors import UsageError
 from detrain.session import policy
+from detrain.store import naming
 
 
 class ScriptCommand(click.Command):
@@ -35,7 +36,9 @@ class ScriptCommand(click.Command):
 
 
 @click.command(cls=ScriptCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
-@click.option("--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script name>).")
+@click.option(
+    "--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script>-<arguments>)."
+)
 @click.option(
     "--every",
     envvar="DETRAIN_EVERY",
@@ -78,15 +81,21 @@ def run(module: str | None, words: tuple[str, ...], from_: str | None, **options
     request = request_of(module, words, {**options, "from": from_})
 
     def start() -> int:
-        from detrain.launch import environment
+        from detrain.launch import environment, ranks
 
+        ranks.refuse_several(os.environ)
         environment.replace_process(request)
 
     return start
 
 
-def request_of(module: str | None, words: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """What is to be run, where, and how; raises `UsageError` where that is nothing."""
+def request_of(
+    module: str | None, words: tuple[str, ...], options: dict[str, Any], *, is_of_script: bool = False
+) -> dict[str, Any]:
+    """What is to be run, where, and how; raises `UsageError` where that is nothing.
+
+    `is_of_script`: the directory is the script's, whatever its arguments are.
+    """
     if module is None and not words:
         raise UsageError("which script? detrain run [OPTIONS] SCRIPT [ARGS]... (detrain run --help)")
     script = "" if module is not None else words[0]
@@ -98,15 +107,25 @@ def request_of(module: str | None, words: tuple[str, ...], options: dict[str, An
     name = Path(script).resolve().stem if module is None else module
     if name == "__main__":
         name = Path(script).resolve().parent.name
-    directory = options.pop("ckpt_dir") or default_directory(name)
+    chosen = options.pop("ckpt_dir")
+    directory = chosen or naming.default_directory(script, module, () if is_of_script else arguments)
+    if not chosen and options.get("trust_changes"):
+        _check_is_there(Path(directory), os.path.abspath(script) if script else str(module))
     return {
-        "script": script, "module": module or "", "arguments": arguments, "name": name, "ckpt_dir": directory, **options,
+        "script": script, "module": module or "", "arguments": arguments, "name": name, "ckpt_dir": directory,
+        "traced_in": "" if chosen else naming.default_directory(script, module), **options,
     }  # fmt: skip
 
 
-def default_directory(name: str) -> str:
-    """The run directory of a script of this name; MODEL_NAME tells the runs of one script apart, as in the prototype."""
-    return os.path.join(".detrain", os.environ.get("MODEL_NAME") or name)
+def _check_is_there(directory: Path, script: str) -> None:
+    """Who wants to go on with other arguments has to say with which run: each command has a directory of its own."""
+    others = naming.runs_below(directory.parent, script)
+    if directory.exists() or not others:
+        return
+    named = "; ".join(f"{path} ({' '.join(arguments) or 'no arguments'})" for path, arguments in others[:5])
+    raise UsageError(
+        f"--trust-changes: this command has no run yet, in {directory}. Name the run to go on with by --ckpt-dir: {named}"
+    )
 
 
 def _check_module(module: str) -> None:

@@ -21,7 +21,7 @@ from detrain.errors import UsageError
 @click.option(
     "--diff-size", type=int, envvar="DIFF_SIZE", metavar="N", help="By how many elements the data of round two differs."
 )
-@click.option("--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script name>).")
+@click.option("--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script>).")
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Base seed, as of detrain run."
 )
@@ -35,7 +35,7 @@ def trace(
     Round one runs the script until its loops are known. Round two runs it on data of another size, given by --vary, or by the
     arguments of a second `detrain trace --diff-size N`. Output of the script goes to trace-1.log and trace-2.log in the run directory.
     """  # fmt: skip
-    request = request_of(module, words, {**options, "nondeterministic": False})
+    request = request_of(module, words, {**options, "nondeterministic": False}, is_of_script=True)
     varied = None if vary is None else vary_arguments(request["arguments"], _words(vary))
 
     def start() -> int:

@@ -9,19 +9,20 @@ import random
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from detrain import adapters, hooks, instfile
-from detrain.errors import DetrainError, ResumeRefused, UsageError
-from detrain.launch import environment, frameworks, preload, script
+from detrain.errors import AlreadyFinished, DetrainError, ResumeRefused, UsageError
+from detrain.launch import ending, environment, events, frameworks, preload, ranks, script
 from detrain.launch.answers import Answers
+from detrain.launch.beneath import Beneath
 from detrain.launch.clocks import Clocks
 from detrain.launch.signals import Signals
 from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import policy
 from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
-from detrain.session.resume import Resume, plan
+from detrain.session.resume import Resume, fail, plan
 from detrain.session.session import Frameworks, Session, Settings
 from detrain.store import printed
 from detrain.store.directory import RunDirectory
@@ -37,14 +38,18 @@ _HOOKS = {
 def main() -> None:
     """Entry point of `boot.py`."""
     request = json.loads(os.environ.pop(environment.REQUEST))
+    begun = environment.Begun()
     if request.get("report"):
         from detrain.launch.tracing import Tracing
 
         Tracing(request).run()
         return
     try:
-        attempt = Attempt(request)
+        attempt = Attempt(request, begun)
         attempt.begin()
+    except AlreadyFinished as error:
+        say(str(error))
+        sys.exit(error.exit_status)
     except DetrainError as error:
         say(f"error: {error}")
         sys.exit(error.exit_status)
@@ -54,8 +59,9 @@ def main() -> None:
 class Attempt:
     """Prepares everything that stands around the script. Raises `DetrainError` before the script begins, or never."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any], begun: environment.Begun) -> None:
         self.request = request
+        self.begun = begun
         self.directory = RunDirectory(Path(os.path.abspath(request["ckpt_dir"])))
         self.script_path = Path(request["script"] or request["module"])
         every = policy.parse(request["every"])
@@ -73,6 +79,9 @@ class Attempt:
         )
         if request.get("rerun"):
             self.session.rerun = Rerun(self.directory.path, request["rerun"])
+        elif not request["from"]:  # who names a checkpoint wants no other
+            self.session.start_again = self._start_again
+        self.arrivals = ending.Arrivals()
         if not (info.nests or self.resume.is_pending or request.get("rerun")):
             self.record["found_after"] = None
         # A loop that is looked for again counts its batches in another way, if it is the same at all.
@@ -111,17 +120,11 @@ class Attempt:
     def _open_record(self) -> dict[str, Any]:
         # Not read where the run is to start over: that is also the way out of a record that cannot be read.
         before = None if self.request["fresh"] else self.directory.read_record()
-        if self.request["fresh"] or (before is not None and self.directory.finished_at()):
-            why = "--fresh" if self.request["fresh"] else "it had come to its end"
-            self.directory.unlock()
-            aside = self.directory.move_aside()
-            self.directory.lock()
-            if aside is not None:
-                instfile.hand_on(aside / "inst.info", self.directory.path / "inst.info")
-                say(f"starting over; the earlier run is kept in {aside} ({why})")
-            before = None
+        if self.request["fresh"]:
+            self._move_aside()
         record = self._new_record()
         if before is None:
+            self._take_traced()
             self.directory.write_record(record)
             return record
         self.directory.remove_temporaries()
@@ -136,11 +139,14 @@ class Attempt:
                 "--leave-files was "
                 + ("not given, is now" if record["command"]["leave_files"] else "given, is not now")
             )
-        if changed and not self.request["trust_changes"] and self.directory.checkpoint_paths():
+        is_finished = bool(self.directory.finished_at())
+        if changed and not self.request["trust_changes"] and (is_finished or self.directory.checkpoint_paths()):
             raise ResumeRefused(
                 f"{self.directory.path} holds a run of another command: {'; '.join(changed)}. Start over with "
                 "--fresh (the old run is kept), go on all the same with --trust-changes, or choose another directory with --ckpt-dir"
             )
+        if is_finished:
+            self._end_at_once()
         record["attempts"] = before["attempts"] + 1
         record["began"] = before["began"]
         record["process"] = before.get("process", record["process"])
@@ -150,6 +156,33 @@ class Attempt:
         record["found_after"] = before.get("found_after")
         self.directory.write_record(record)
         return record
+
+    def _move_aside(self) -> None:
+        self.directory.unlock()
+        aside = self.directory.move_aside()
+        self.directory.lock()
+        if aside is not None:
+            instfile.hand_on(aside / "inst.info", self.directory.path / "inst.info")
+            say(f"starting over; the earlier run is kept in {aside} (--fresh)")
+
+    def _take_traced(self) -> None:
+        """A run's own directory begins with the loops that were traced in the script's, whatever arguments it was traced with."""
+        traced, own = self.request.get("traced_in"), self.directory.path / "inst.info"
+        if traced and not own.exists():
+            instfile.hand_on(Path(traced) / "inst.info", own)
+
+    def _end_at_once(self) -> NoReturn:
+        """The run has come to its end. Raises `AlreadyFinished`, or `ResumeRefused` where the script is another by now."""
+        path = self.directory.path / "inst.info"
+        info = instfile.read(path, self.script_path.parent) if path.exists() else instfile.InstInfo()
+        changed = [name for name, digest in info.sources.items() if instfile.digest_of(name) != digest]
+        ended = f"the run in {self.directory.path} came to its end at {self.directory.finished_at()}"
+        if changed:
+            raise ResumeRefused(
+                f"{ended}, and the source has changed since ({', '.join(changed)}). Train again with --fresh (the old run is kept), or "
+                "choose another directory with --ckpt-dir"
+            )
+        raise AlreadyFinished(f"{ended}: nothing is left to do. Train again with --fresh, which keeps the old run")
 
     def _new_record(self) -> dict[str, Any]:
         script_path = os.path.abspath(self.request["script"]) if self.request["script"] else self.request["module"]
@@ -182,6 +215,8 @@ class Attempt:
         targets, messages = plan(self.directory, self.request["from"])
         for message in messages:
             warn("checkpoint-passed-over", message)
+        if not targets and self.record["attempts"] > 1 and not self.request.get("rerun"):
+            say(f"no checkpoint yet: starting again from the beginning (attempt {self.record['attempts']})")
         if targets and not self.request["trust_changes"]:
             changed = sorted(
                 name for name, digest in targets[-1].meta["sources"].items() if instfile.digest_of(name) != digest
@@ -242,6 +277,7 @@ class Attempt:
     def run(self) -> None:
         """Run the script to its end; what leaves it leaves this function."""
         status: Any = 1
+        is_interrupted = False
         try:
             if self.request["module"]:
                 script.run_module(self.request["module"], self.request["arguments"])
@@ -249,10 +285,14 @@ class Attempt:
                 script.run_file(self.request["script"], self.request["arguments"], self.instrumenter.compile)
             status = 0
         except SystemExit as leaving:
-            status = leaving.code or 0
+            # As Python does it: a text is printed, and the status is 1.
+            status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+            raise
+        except KeyboardInterrupt:
+            is_interrupted = True
             raise
         finally:
-            self._end(status)
+            self._end(status, is_interrupted=is_interrupted)
 
     def begin(self) -> None:
         """Make the world as the first attempt found it, and begin to watch. Raises `DetrainError` before the script begins."""
@@ -263,15 +303,16 @@ class Attempt:
         random.seed(self.request["seed"])
         if not self.request["leave_files"]:
             session.files.rewind(is_resuming=self.resume.is_pending)
-        settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"], preload.key_entropy)
+        settings = adapters.Settings(
+            self.request["seed"], not self.request["nondeterministic"], preload.key_entropy, self._on_group
+        )
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
         os.register_at_fork(after_in_child=self._stop)
         session.on_training = self._begin_training
         for path in session.files.folders():
             preload.own_folder(path)
-        if not self.request["leave_files"]:
-            session.files.watch()
+        events.hear({**Beneath().handlers(), **({} if self.request["leave_files"] else session.files.handlers())})
         if self.frameworks.entropy is not None:
             # What the launch has taken is none of the script's, and may be more in this attempt than in another.
             preload.set_entropy_state((0, 0))
@@ -292,6 +333,16 @@ class Attempt:
             self._note_beginning()
             self.clocks.begin_loop(self.record["found_after"], is_resuming=self.resume.is_pending)
         Signals(self.session).listen()
+        self.arrivals.begin()
+
+    def _on_group(self, size: int) -> None:
+        """The script joins a group of so many processes; in a forked child nothing is checkpointed anyway."""
+        if size > 1 and not self.session.is_off:
+            fail(self.session, UsageError(ranks.refusal("a process group was initialised", size)))
+
+    def _start_again(self) -> NoReturn:
+        self.begun.put_back()
+        environment.replace_process(self.request)
 
     def _note_beginning(self) -> None:
         if self.record["found_after"] is not None:
@@ -313,7 +364,7 @@ class Attempt:
 
         known_source.user_modules.add(name)
 
-    def _end(self, status: Any) -> None:
+    def _end(self, status: Any, *, is_interrupted: bool) -> None:
         session = self.session
         if session.is_off:
             return  # a forked child that leaves through the script's end
@@ -325,18 +376,27 @@ class Attempt:
         if was_pending:
             session.files.give_up()
         if was_pending and status == 0:
-            say(
-                f"error: the script has ended without coming to the position of {self.resume.goal.name if self.resume.goal else '?'}; "
-                "what it did now is not a continuation of the run"
-            )
-            sys.stdout.flush()
-            os._exit(1)
+            self._end_off_the_way()
+        signal_name = self.arrivals.ending()
         if not session.has_nest and status == 0:
             say(f"no training loop was seen, so nothing was checkpointed: {session.why_nothing()}")
-        if status == 0 and session.has_nest:
+        else:
+            ending.say_last(session, status, signal_name, is_interrupted=is_interrupted)
+        if ending.is_finished(session, status, signal_name):
             session.info.is_complete = True
             session.write_info()
             self._mark_finished()
+
+    def _end_off_the_way(self) -> NoReturn:
+        """The script has ended without coming to the checkpoint, and would do so again."""
+        assert self.resume.goal is not None
+        name = self.resume.goal.name
+        say(
+            f"error: the script has ended without coming to the position of {name}; what it did now is not a continuation of the run. "
+            f"{self.resume.set_aside(self.session)}"
+        )
+        sys.stdout.flush()
+        os._exit(1)
 
     def _mark_finished(self) -> None:
         """Note the end; by the very last act of this process, if the preload is there to do it."""

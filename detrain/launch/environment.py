@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,6 +38,30 @@ def replace_process(request: dict[str, Any]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, words, environment)
+
+
+class Begun:
+    """The process as it was when the attempt began; made before the script can change anything."""
+
+    def __init__(self) -> None:
+        self._variables = dict(os.environ)
+        self._folder = os.getcwd()
+        self._mask = os.umask(0)
+        os.umask(self._mask)
+        self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+
+    def put_back(self) -> None:
+        """What `exec` hands on, and the script may have changed, before the process begins anew."""
+        os.environ.clear()
+        os.environ.update(self._variables)
+        os.chdir(self._folder)
+        os.umask(self._mask)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            if signal.getsignal(number) is signal.SIG_IGN and number not in self._ignored:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
 
 
 def _held(request: dict[str, Any]) -> dict[str, str | None]:

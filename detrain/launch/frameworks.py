@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from detrain import adapters
 from detrain.adapters.writers import WRITERS, announce
+from detrain.launch import beneath
 from detrain.session.session import Frameworks
 
 
@@ -68,8 +69,12 @@ def prepare(name: str, frameworks: Frameworks, settings: adapters.Settings, watc
 
 
 def watch_imports(on_loaded: Callable[[str], None]) -> None:
-    """Report every framework as it is loaded, and at once those that detrain has loaded itself. Have writers of files announced."""
+    """Report every framework as it is loaded, and at once those that detrain has loaded itself.
+
+    Have writers of files announced, and starts of processes.
+    """
     known: dict[str, Callable[[types.ModuleType], None]] = dict.fromkeys(WRITERS, announce)
+    known[beneath.MAKER] = beneath.announce_starts
     known.update(dict.fromkeys(adapters.NAMES, lambda module: on_loaded(module.__name__)))
     sys.meta_path.insert(0, FrameworkFinder(known))
     for name, tell in known.items():

@@ -60,6 +60,8 @@ class Signals:
         if self._pending is not None:
             number, self._pending = self._pending, None
             self._session.settle()
+            if (saved := self._session.last_checkpoint) is not None:
+                say(f"{saved.name} is on the disk; the same command goes on from there")
             self._deliver(number, None)
 
     def _deliver(self, number: int, frame: types.FrameType | None) -> None:

@@ -10,8 +10,8 @@ Beyond Python's sight is what other processes and libraries that call the system
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +44,6 @@ class OutputFiles:
         self._not_followed = (*_NOT_FILES, _CACHES, f"{os.path.realpath(directory)}{os.sep}")
         self._lock = threading.RLock()
         self._changed: dict[str, int] = {}
-        self._is_watching = False
         self._is_stopped = False
         self._blind_thread = 0
         self._num_said = 0
@@ -64,26 +63,15 @@ class OutputFiles:
 
     # --- seeing ----------------------------------------------------------------------------------------------------------------
 
-    def watch(self) -> None:
-        """Begin to see what the script does."""
-        if self._is_watching:
-            return
-        self._is_watching = True
-        kinds = frozenset(self._on)
-
-        # A plain function, quickly done: each `id()` and each hook at a `while` raises an event. Of a bound method Python would look
-        # for an attribute that it does not have, which takes three times as long.
-        def see(event: str, args: tuple[Any, ...]) -> None:
-            if event in kinds:
-                self._on_event(event, args)
-
-        sys.addaudithook(see)
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Audit events to what hears them."""
+        return {event: functools.partial(self._on_event, event) for event in self._on}
 
     def stop(self) -> None:
         """See nothing any more; in a forked child, or when the script has ended."""
         self._is_stopped = True
 
-    def _on_event(self, event: str, args: tuple[Any, ...]) -> None:
+    def _on_event(self, event: str, *args: Any) -> None:
         if self._is_stopped or self._blind_thread == threading.get_ident():
             return
         if event == "open" and len(args) > 2 and isinstance(args[2], int) and not args[2] & _WRITING:

@@ -17,9 +17,9 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from detrain.errors import DetrainError, RestoreError, ResumeRefused
+from detrain.errors import CheckpointError, DetrainError, RestoreError, ResumeRefused
 from detrain.session.loops import Loop
-from detrain.session.messages import say
+from detrain.session.messages import say, warn
 
 if TYPE_CHECKING:
     from detrain.session.session import Session
@@ -62,11 +62,35 @@ class Resume:
             return
         try:
             self._arrive(session, loop, frame, target)
+        except (RestoreError, CheckpointError) as error:
+            self._pass_over(session, target, error)
         except DetrainError as error:
             fail(session, error)
         except Exception as error:  # noqa: BLE001 - a script that catches everything would go on with half a state
             traceback.print_exc()
-            fail(session, RestoreError(f"{target.name} cannot be restored: {type(error).__name__}: {error}"))
+            self._pass_over(session, target, RestoreError(f"{type(error).__name__}: {error}"))
+
+    def _pass_over(self, session: Session, target: Checkpoint, error: DetrainError) -> NoReturn:
+        """A checkpoint cannot be restored, and never will be: go on with the one before it, or from the beginning.
+
+        The live objects are half restored by now, so the script starts again in this very process.
+        """
+        if session.start_again is None:
+            fail(session, error)
+        session.files.give_up()
+        warn("checkpoint-set-aside", f"{target.name} cannot be restored: {error}. {self.set_aside(session)}")
+        kill_children()
+        sys.stdout.flush()
+        session.start_again()
+
+    def set_aside(self, session: Session) -> str:
+        """Let later attempts pass over the goal, and what of the way to it is still ahead; says so."""
+        paths = [one.path for one in self._targets if one.path.exists()]
+        session.directory.set_aside(paths)
+        left = session.directory.checkpoint_paths()
+        return f"{' and '.join(path.name for path in paths)} went to the folder aside/, and the run goes on from " + (
+            "an earlier checkpoint" if left else "its beginning, because there is no earlier checkpoint"
+        )
 
     def _take_census(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
         import detrain.state.load_handlers  # noqa: F401 - registers the handlers
@@ -93,15 +117,19 @@ class Resume:
                 importlib.import_module(name)  # the loop had imported it, and used what it holds
         around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         if around.call_path() != meta["call_path"]:
-            raise ResumeRefused(
+            raise RestoreError(
                 f"{target.name} was taken in {meta['call_path']}, but the loop is now reached through {around.call_path()}"
             )
         self._set_loop(loop, meta)
         session.frameworks.set_flags(meta["flags"])
 
         def put_back_files() -> None:
-            session.files.put_back(meta["files"], is_trusting=self.is_trusting)
-            self._go_to(meta["folder"])  # the loop may have made it
+            try:
+                session.files.put_back(meta["files"], is_trusting=self.is_trusting)
+                self._go_to(meta["folder"])  # the loop may have made it
+            except RestoreError as error:
+                # Of the world, not of the checkpoint: who makes room, or puts a file back, can go on from it.
+                raise ResumeRefused(str(error)) from error
 
         session.frameworks.wait()
         doubtful = gather.restore(
@@ -203,8 +231,6 @@ def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]
     Every file of the chain is read whole here, so that a damaged one is found before the script begins. Raises `ResumeRefused`
     if there are checkpoints and none can be used.
     """
-    from detrain.errors import CheckpointError
-
     good, bad = directory.read_checkpoints()
     messages = [str(error) for error in bad]
     if start is not None:
@@ -241,10 +267,15 @@ def leave(session: Session, status: int) -> NoReturn:
 
     Not by an exception: hooks are called from the middle of the script, and a script may catch everything.
     """
-    import multiprocessing
-
     session.files.give_up()
-    for child in multiprocessing.active_children():
-        child.kill()  # what the set-up code has started would wait for ever for an attempt that does not go on
+    kill_children()
     sys.stdout.flush()
     os._exit(status)
+
+
+def kill_children() -> None:
+    """What the set-up code has started would wait for ever for an attempt that does not go on."""
+    import multiprocessing
+
+    for child in multiprocessing.active_children():
+        child.kill()

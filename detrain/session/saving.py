@@ -7,6 +7,7 @@ that which checkpoints there are, and what is in them, does not hang on how fast
 from __future__ import annotations
 
 import os
+import sys
 import time
 import types
 from collections.abc import Iterable
@@ -107,6 +108,11 @@ class Saver:
         session.recorder.look(walk, session.batches, loop)
 
     @property
+    def last(self) -> Checkpoint | None:
+        """The latest that is on the disk."""
+        return self._last
+
+    @property
     def is_writing(self) -> bool:
         """True while a checkpoint is being written beside the training."""
         return self._background.is_busy
@@ -171,7 +177,8 @@ class Saver:
             "is_exhausted": loop.is_exhausted,
             "chain": self.way_without_failed(session.way_to(loop)),
             "call_path": around.call_path(),
-            "modules": sorted(known_source.user_modules - {"__main__"}),
+            # Not the script itself, where `-m` has had it found under its own name: it is only `__main__`.
+            "modules": sorted(name for name in known_source.user_modules - {"__main__"} if name in sys.modules),
             # Of the batch loop's header, the epoch that runs; of any other, the one that is about to begin.
             "epoch": max(session.epochs - is_batch, 0),
             "batch": session.batch_in_epoch if is_batch else 0,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from detrain import instfile
 from detrain.errors import RestoreError
@@ -25,9 +25,11 @@ from detrain.session.messages import say, warn
 from detrain.session.policy import Policy
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, fail
+from detrain.session.unsaved import Unsaved
 from detrain.store.directory import RunDirectory
 
 if TYPE_CHECKING:
+    from detrain.store.checkpoint import Checkpoint
     from detrain.store.ledger import Batch
 
 
@@ -161,6 +163,13 @@ class Session:
         )  # `batches` where the preload reads it; read from here it would cost each batch more
         self.on_saved: Callable[[], None] = lambda: None
         self.on_training: Callable[[], None] = lambda: None  # the training loop has been found or reached
+        #: Begins the attempt anew, in this very process; set by the launcher.
+        self.start_again: Callable[[], NoReturn] | None = None
+        #: The training loop has been found or reached, in this attempt.
+        self.has_trained = False
+        #: The training's loops have used up what they iterate over; nothing has broken them off.
+        self.is_nest_exhausted = False
+        self._unsaved = Unsaved()
         self._finder = NestFinder(frameworks.has_optimizer)
         self._sites: dict[tuple[str, int], Site] = {}
         self._parts = info.parts()
@@ -290,8 +299,9 @@ class Session:
             self._at_header(loop)
 
     def _at_header(self, loop: Loop) -> None:
+        self.is_nest_exhausted = False
         if not self._is_training:
-            self._is_training = True
+            self._is_training = self.has_trained = True
             self.policy.begin(monotonic())
             self.loading.begin()
             self.on_training()
@@ -361,6 +371,7 @@ class Session:
             return
         self._lull = None
         self.top = loop
+        self.is_nest_exhausted = loop.nest_parent is None
         # The header that found nothing left was no beginning.
         self.epochs -= loop.site.part == "epoch"
         self.batches -= loop.site.part == "batch"
@@ -491,9 +502,16 @@ class Session:
                 self._nest_found(nest)
 
     def _on_update(self) -> None:
-        if self._is_seeing() and (nest := self._finder.on_update(self._running(sys._getframe(1)))) is not None:
+        if not self._is_seeing():
+            if self.is_off:
+                self._unsaved.in_child()
+            elif not self.info.nests and threading.get_ident() != self._thread:
+                self._unsaved.in_thread()
+        elif (nest := self._finder.on_update(self._running(sys._getframe(1)))) is not None:
             with handlers_deferred():
                 self._nest_found(nest)
+        elif not self.info.nests:
+            self._unsaved.outside_loops()
 
     def _running(self, frame: types.FrameType) -> list[Loop]:
         """The loops that are running, seen from `frame`, outermost first."""
@@ -505,6 +523,7 @@ class Session:
         return self._is_looking and not self.is_off and threading.get_ident() == self._thread
 
     def _nest_found(self, loops: Sequence[Loop]) -> None:
+        self.has_trained = True
         nest = [instfile.NestLoop(o.site.filename, o.site.line, o.site.part) for o in loops]
         counted = {(one.file_name, one.line_no, one.part) for known in self.info.nests for one in known}
         batches_before = self.batches
@@ -548,6 +567,12 @@ class Session:
     def has_nest(self) -> bool:
         """True if a training loop has been seen, in this attempt or an earlier one."""
         return bool(self.info.nests)
+
+    @property
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The latest that is on the disk, of this run as it is now."""
+        found: Checkpoint | None = self._saver.last if self._saver is not None else self.resume.checkpoint
+        return found
 
     @property
     def has_active_batch_loop(self) -> bool:

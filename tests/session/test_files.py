@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from detrain.errors import RestoreError
+from detrain.launch import events
 from detrain.session import files as files_module
 from detrain.session.files import OutputFiles
 
@@ -38,7 +39,7 @@ def attempt(tmp_path: Path) -> Iterator[Callable[..., OutputFiles]]:
         files = OutputFiles(tmp_path / "run")
         begun.append(files)
         files.rewind(is_resuming=is_resuming)
-        files.watch()
+        events.hear(files.handlers())
         return files
 
     yield begin

@@ -62,6 +62,7 @@ def prepare(settings: Settings) -> None:
     `warn_only`: an operator without a deterministic kernel warns instead of ending the script; hardly any is left, see `kernels`.
     """
     loading.patch(settings.key_entropy)
+    distributed.watch_groups(settings.on_group)
     torch.manual_seed(settings.seed)
     if settings.is_deterministic:
         torch.backends.cudnn.benchmark = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +24,24 @@ class DistributedHandler(Handler):
         if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             raise CaptureError("it belongs to several processes, and detrain checkpoints one")
         keep(node, "of a group of one process, it changes nothing", is_loud=False)
+
+
+def watch_groups(on_group: Callable[[int], None]) -> None:
+    """Tell of the size of the process group that the script joins: before that, where it says so itself, else behind it."""
+    if not torch.distributed.is_available():
+        return
+    plain = torch.distributed.init_process_group
+
+    @functools.wraps(plain)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(kwargs.get("world_size"), int):
+            on_group(kwargs["world_size"])
+        result = plain(*args, **kwargs)
+        on_group(torch.distributed.get_world_size())
+        return result
+
+    torch.distributed.init_process_group = init_process_group
+    torch.distributed.distributed_c10d.init_process_group = init_process_group
 
 
 def _types() -> tuple[type, ...]:
