@@ -63,7 +63,6 @@ class Attempt:
         self.request = request
         self.begun = begun
         self.directory = RunDirectory(Path(os.path.abspath(request["ckpt_dir"])))
-        self.script_path = Path(request["script"] or request["module"])
         every = policy.parse(request["every"])
         self._lock()
         self.record = self._open_record()
@@ -146,7 +145,7 @@ class Attempt:
                 "--fresh (the old run is kept), go on all the same with --trust-changes, or choose another directory with --ckpt-dir"
             )
         if is_finished:
-            self._end_at_once()
+            self._end_at_once(Path(before["script"]).parent)
         record["attempts"] = before["attempts"] + 1
         record["began"] = before["began"]
         record["process"] = before.get("process", record["process"])
@@ -171,10 +170,10 @@ class Attempt:
         if traced and not own.exists():
             instfile.hand_on(Path(traced) / "inst.info", own)
 
-    def _end_at_once(self) -> NoReturn:
+    def _end_at_once(self, folder: Path) -> NoReturn:
         """The run has come to its end. Raises `AlreadyFinished`, or `ResumeRefused` where the script is another by now."""
         path = self.directory.path / "inst.info"
-        info = instfile.read(path, self.script_path.parent) if path.exists() else instfile.InstInfo()
+        info = instfile.read(path, folder) if path.exists() else instfile.InstInfo()
         changed = [name for name, digest in info.sources.items() if instfile.digest_of(name) != digest]
         ended = f"the run in {self.directory.path} came to its end at {self.directory.finished_at()}"
         if changed:
@@ -341,7 +340,7 @@ class Attempt:
             fail(self.session, UsageError(ranks.refusal("a process group was initialised", size)))
 
     def _start_again(self) -> NoReturn:
-        self.begun.put_back()
+        self.begun.put_back(self.request["defaults"])
         environment.replace_process(self.request)
 
     def _note_beginning(self) -> None:

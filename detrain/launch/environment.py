@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -51,10 +52,10 @@ class Begun:
         self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
 
-    def put_back(self) -> None:
-        """What `exec` hands on, and the script may have changed, before the process begins anew."""
+    def put_back(self, defaults: Sequence[str]) -> None:
+        """What `exec` hands on, and the script may have changed, before the process begins anew; less the `defaults` that we have set."""
         os.environ.clear()
-        os.environ.update(self._variables)
+        os.environ.update({name: value for name, value in self._variables.items() if name not in defaults})
         os.chdir(self._folder)
         os.umask(self._mask)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -83,8 +84,9 @@ def prepare(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     Switches address-space randomisation off for what this process becomes or starts.
     """
     environment = dict(os.environ)
-    for name, value in _DEFAULTS.items():
-        environment.setdefault(name, value)
+    request["defaults"] = [name for name in _DEFAULTS if name not in environment]
+    for name in request["defaults"]:
+        environment[name] = _DEFAULTS[name]
     library = preload.library()
     if library is not None:
         # With the arguments: ids that two experiments draw from the system's entropy must not be the same.

@@ -75,7 +75,8 @@ class Resume:
 
         The live objects are half restored by now, so the script starts again in this very process.
         """
-        if session.start_again is None:
+        if session.start_again is None or self.is_trusting:
+            # Who has changed the script, and trusts that, is told what does not fit rather than losing each checkpoint in turn.
             fail(session, error)
         session.files.give_up()
         warn("checkpoint-set-aside", f"{target.name} cannot be restored: {error}. {self.set_aside(session)}")
@@ -85,12 +86,16 @@ class Resume:
 
     def set_aside(self, session: Session) -> str:
         """Let later attempts pass over the goal, and what of the way to it is still ahead; says so."""
-        paths = [one.path for one in self._targets if one.path.exists()]
-        session.directory.set_aside(paths)
-        left = session.directory.checkpoint_paths()
-        return f"{' and '.join(path.name for path in paths)} went to the folder aside/, and the run goes on from " + (
-            "an earlier checkpoint" if left else "its beginning, because there is no earlier checkpoint"
+        there, _ = session.directory.read_checkpoints()
+        lost = {one.name for one in self._targets}
+        for one in sorted(there, key=lambda found: found.sequence):  # what cannot be reached, or read, without those
+            if not lost.isdisjoint([*one.needs, *one.meta["chain"]]):
+                lost.add(one.name)
+        session.directory.set_aside([one.path for one in there if one.name in lost])
+        start = (
+            "an earlier checkpoint" if session.directory.checkpoint_paths() else "its beginning: there is none before"
         )
+        return f"{' and '.join(sorted(lost))} went to the folder aside/; the run goes on from {start}"
 
     def _take_census(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
         import detrain.state.load_handlers  # noqa: F401 - registers the handlers

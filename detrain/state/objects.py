@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from detrain.errors import CaptureError, RestoreError
+from detrain.errors import CaptureError, RestoreError, ResumeRefused
 from detrain.state.known_source import PYTHONS_OWN, is_user_module, without_own
 from detrain.state.registry import Handler, register, register_name, type_name
 from detrain.state.restore import MISSING, CannotBuild, Restore, Unrestored
@@ -473,7 +473,7 @@ class OpaqueHandler(Handler):
                 f"{node['shares']}, with which it would share nothing any more"
             )
         if not restore.allows_pickle:
-            raise RestoreError(f"{restore.path_of(node)} ({node['t']}) is a pickled leaf, which --no-pickle refuses")
+            raise ResumeRefused(f"{restore.path_of(node)} ({node['t']}) is a pickled leaf, which --no-pickle refuses")
         return pickle.loads(restore.data(node).tobytes())
 
 

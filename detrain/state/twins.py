@@ -94,7 +94,9 @@ class Twins:
             return
         number, live_number = ref[1], live_ref[1]
         node, live_node = self._saved.nodes[number], live.tree.nodes[live_number]
-        if (node["k"], node["t"]) != (live_node["k"], live_node["t"]) or node.get("from"):
+        if (node["k"], node["t"]) != (live_node["k"], live_node["t"]):
+            return
+        if node.get("from") and self._is_taken(live.objects[live_number], number):
             return
         self.by_number[number] = live.objects[live_number]
         self.claimed.add(id(live.objects[live_number]))
@@ -104,6 +106,14 @@ class Twins:
             for field in ("seq", "parts"):
                 for inner, live_inner in zip(node.get(field, ()), live_node.get(field, ()), strict=False):
                     self._hold(inner, live_inner, live)
+
+    def _is_taken(self, obj: Any, number: int) -> bool:
+        """True if a live object is the twin of another node than this one.
+
+        Where the node's object stood when the loops were entered is told by its address, which may have been another's then: what the
+        generator runs over goes before that, unless it is wanted elsewhere.
+        """
+        return any(one is obj and other != number for other, one in self.by_number.items())
 
     def replace(self, number: int, obj: Any) -> None:
         """Let a live object be the twin of a node in place of what was found; it has been brought to the saved state already."""

@@ -43,7 +43,7 @@ def test_pickled_leaf_is_resumed_unless_the_user_refuses(run, detrain, expected)
     listed = detrain("inspect", ".detrain/train/checkpoint_1_0.h5").out.splitlines()
     assert [line.split()[0] for line in listed if line.endswith("pickled")] == ["train.context"]
     said = run("--no-pickle")
-    assert (said.status, said.out) == (1, "")
+    assert (said.status, said.out) == (2, "")
     assert "train.context (decimal:Context) is a pickled leaf, which --no-pickle refuses" in said.err
     assert (run().status, run("--ckpt-dir", "again").out) == (0, expected)
 

@@ -1,0 +1,40 @@
+"""One rank of several is refused in one sentence."""
+
+import pytest
+
+from detrain.errors import UsageError
+from detrain.launch import ranks
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"WORLD_SIZE": "2"},
+        {"OMPI_COMM_WORLD_SIZE": "4"},
+        {"PMI_SIZE": "8"},
+        {"SLURM_STEP_NUM_TASKS": "16"},
+        {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'},
+        {"TF_CONFIG": '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}'},
+    ],
+)
+def test_several_are_refused(variables):
+    with pytest.raises(
+        UsageError, match=r"this process is one of \d+ ranks, and detrain cannot yet checkpoint several"
+    ):
+        ranks.refuse_several(variables)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"WORLD_SIZE": "1", "RANK": "0"},
+        {"WORLD_SIZE": "auto"},
+        {"SLURM_NTASKS": "4"},  # of the job: its batch script is one process all the same
+        {"TF_CONFIG": '{"cluster": {"worker": ["a:1"], "evaluator": ["b:1"]}}'},
+        {"TF_CONFIG": "not JSON"},
+        {"TF_CONFIG": "[]"},
+    ],
+)
+def test_one_is_not(variables):
+    assert ranks.refuse_several(variables) is None
