@@ -10,7 +10,6 @@ import enum
 import fractions
 import functools
 import io
-import logging
 import multiprocessing.process
 import operator
 import pathlib
@@ -380,60 +379,6 @@ class ConditionHandler(OwnPartHandler):
         return made
 
 
-class LoggerHandler(OwnPartHandler):
-    """A logger, which exists once for its name. The one that all hang on also tells the levels of those that no variable names."""
-
-    kind = "logger"
-
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        super().capture(obj, node, walk)
-        manager: Any = logging.root.manager
-        if obj is logging.root:
-            named = list(manager.loggerDict.items())
-            node["levels"] = {name: one.level for name, one in named if isinstance(one, logging.Logger)}
-            node["disable"] = manager.disable
-        elif manager.loggerDict.get(obj.name) is obj:
-            node["name"] = obj.name
-
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and node.get("name", live.name) == live.name
-
-    def build(self, node: Node, restore: Restore) -> Any:
-        if "name" not in node:
-            raise CannotBuild("it is nobody's but the process's that made it")
-        made = logging.getLogger(node["name"])
-        if type_name(type(made)) != node["t"]:
-            raise CannotBuild("loggers of this name are of another class now")
-        return made
-
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        super().fill(obj, node, restore, is_new)
-        manager: Any = logging.root.manager
-        if "disable" in node:
-            manager.disable = node["disable"]
-            for name, level in node["levels"].items():
-                if logging.getLogger(name).level != level:
-                    logging.getLogger(name).setLevel(level)
-        manager._clear_cache()  # what a logger has been asked before, it remembers with the levels of then
-
-
-class LogHandlerHandler(OwnPartHandler):
-    """A handler of log records. The first message of a script that configures nothing makes one, wherever it is written."""
-
-    kind = "log handler"
-
-    def build(self, node: Node, restore: Restore) -> Any:
-        cls: Any = restore.find_type(node)
-        made = cls.__new__(cls)
-        logging.Handler.__init__(made)
-        return made
-
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        super().fill(obj, node, restore, is_new)
-        if is_new and obj.name:
-            obj.set_name(obj.name)  # by which `logging` finds it
-
-
 class BesideHandler(KeptHandler):
     """What `Walk.note` has added; there is nothing to restore."""
 
@@ -552,15 +497,11 @@ register(
 OwnPartHandler.theirs = {
     # With a name, or it would take a number that the script's first thread has without detrain.
     threading.Thread: frozenset({*vars(threading.Thread(name="named")), "interval", "function", "args", "kwargs", "finished"}),
-    logging.Handler: frozenset({"lock", "_closed"}),
-    logging.Logger: frozenset({"parent", "manager", "root", "_cache", "name"}),
     threading.Condition: frozenset({
         "_lock", "acquire", "release", "_release_save", "_acquire_restore", "_is_owned", "_waiters",
     }),
 }  # fmt: skip
 register(OwnPartHandler(), threading.Thread)
-register(LogHandlerHandler(), logging.Handler)
-register(LoggerHandler(), logging.Logger)
 register(ConditionHandler(), threading.Condition)
 register(DescriptorHandler(), property, classmethod, staticmethod)
 register(LockHandler(), _thread.LockType, _thread.RLock)
