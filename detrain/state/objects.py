@@ -26,14 +26,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
+from detrain.state import machinery
 from detrain.state.known_source import PYTHONS_OWN, is_user_module, without_own
 from detrain.state.registry import Handler, register, register_name, type_name
 from detrain.state.restore import MISSING, CannotBuild, Restore, Unrestored
 from detrain.state.tree import ATOMS, Node
 from detrain.state.walk import Walk, instance_dict, is_local, keep
 
-#: Why an object is left as it is that works together with a thread of its own.
-OWNS_THREAD = "owns a thread"
+OWNS_THREAD = machinery.OWNS_THREAD
 
 
 class ObjectHandler(Handler):
@@ -45,7 +45,9 @@ class ObjectHandler(Handler):
         attrs = instance_dict(obj)
         if is_user_module(type(obj).__module__):
             return  # a thread of the script's own is named beside the loop
-        if attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
+        if is_bound_elsewhere(obj) or (attrs and any(map(is_bound_elsewhere, attrs.values()))):
+            keep(node, OWNS_THREAD, is_loud=False)
+        elif attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
             # What such an object of a library holds belongs to its thread as well; changing it under the thread is no restore.
             has_process = any(is_running(one) for value in attrs.values() for one in _members(value))
             keep(node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, is_loud=has_process)
@@ -61,6 +63,24 @@ def is_running(obj: Any) -> bool:
         return False
     popen = vars(obj).get("_popen")
     return popen is not None and popen.poll() is None
+
+
+def is_bound_elsewhere(obj: Any) -> bool:
+    """True for an event loop of asyncio that another thread is running, and for asyncio's events, streams, … that wait in it.
+
+    What they hold, and what is told to them, is that thread's.
+    """
+    if type(obj).__module__.partition(".")[0] not in ("asyncio", "_asyncio"):
+        return _is_run_elsewhere(obj)
+    bound = obj.get_loop() if hasattr(obj, "get_loop") else (instance_dict(obj) or {}).get("_loop", obj)
+    return _is_run_elsewhere(bound)
+
+
+def _is_run_elsewhere(loop: Any) -> bool:
+    events = sys.modules.get("asyncio.events")
+    if events is None or not isinstance(loop, events.AbstractEventLoop) or not loop.is_running():
+        return False
+    return bool(getattr(loop, "_thread_id", None) != threading.get_ident())
 
 
 def _members(value: Any) -> list[Any]:
@@ -422,6 +442,18 @@ class OpaqueHandler(Handler):
         return pickle.loads(restore.data(node).tobytes())
 
 
+class FutureHandler(OpaqueHandler):
+    """A future or a task of asyncio. Where its loop is run by another thread, so is what becomes of it."""
+
+    kind = "asyncio future"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if is_bound_elsewhere(obj):
+            keep(node, OWNS_THREAD, is_loud=False)
+        else:
+            super().capture(obj, node, walk)
+
+
 class _Noting(pickle.Pickler):
     """Notes what a pickle takes in."""
 
@@ -479,6 +511,7 @@ register(BesideHandler())
 register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "ctypes:CDLL", "numpy:ufunc")
 # Have threads of their own, which draw on the terminal and read nothing.
 register_name(KeptHandler(), "rich.progress:_TrackThread", "rich.live:Live")
+register_name(FutureHandler(), "_asyncio:Future", "_asyncio:Task")
 register(NamespaceHandler(), types.SimpleNamespace)
 register(ThreadLocalHandler(), _thread._local)
 register(ExceptionHandler(), BaseException)

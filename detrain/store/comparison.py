@@ -10,7 +10,9 @@ compared, because it differs between two runs of one program that came through d
 - the folder, the script's folder and the run directory, where a text or a file name begins with them;
 - bytes of a storage that no tensor looks into: nobody wrote them, they may hold addresses of the process;
 - the order of a set's objects, where they are hashed by address;
-- a logger at its defaults, which is the same as none.
+- a logger at its defaults, which is the same as none;
+- the number of its own process that an object of a library's keeps, to know when it has been forked, and what libraries make
+  with threads of their own while the loop runs (`detrain.state.machinery`).
 
 Environment, sources and arguments are *noted* where they differ and do not count. So are the levels of a library's own loggers where only
 one side has loaded it, and how many processes were started: they tell what is installed, or was done before, on a machine (a program
@@ -30,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from detrain.state.machinery import of_libraries
 from detrain.state.tree import Node, Ref, Tree, is_node, join_path, key_segment
 from detrain.store import checkpoint as checkpoint_file
 from detrain.store import leaves
@@ -54,6 +57,7 @@ class Side:
     is_finished: bool | None = None
     roots: list[tuple[str, str]] = field(default_factory=list)
     viewed: set[int] = field(default_factory=set)
+    machinery: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         meta = self.checkpoint.meta
@@ -65,6 +69,7 @@ class Side:
         self.roots = sorted(
             ((root, mark) for root, mark in named.items() if len(root) > 1), key=lambda pair: -len(pair[0])
         )
+        self.machinery = of_libraries(self.tree)
         self.viewed = {node["storage"][1] for node in self.tree.nodes if "storage" in node}
 
     def text(self, value: str) -> str:
@@ -88,6 +93,8 @@ class Comparison:
         self._partner: dict[int, int] = {}
         self._paths: tuple[dict[int, str], dict[int, str]] = ({}, {})
         self._pending: deque[tuple[int, int, str]] = deque()
+        self._processes = [side.checkpoint.meta.get("process") for side in (a, b)]
+        self._is_of_library = False
 
     def run(self) -> None:
         """Compare everything."""
@@ -114,6 +121,8 @@ class Comparison:
             self.notes.append((name, a, b))
 
     def _refs(self, a: Ref, b: Ref, path: str) -> None:
+        if any(is_node(ref) and ref[1] in side.machinery for ref, side in ((a, self.a), (b, self.b))):
+            return
         if not (is_node(a) and is_node(b)):
             if is_node(a) or is_node(b):
                 self._differs(path, "type", a=self._describe(self.a, a), b=self._describe(self.b, b))
@@ -140,6 +149,8 @@ class Comparison:
 
     def _values(self, a: Ref, b: Ref, path: str) -> None:
         self.num_leaves += 1
+        if self._is_of_library and a is not None and [a, b] == self._processes:
+            return
         a = self.a.text(a) if type(a) is str else a
         b = self.b.text(b) if type(b) is str else b
         if json.dumps(a, sort_keys=True) != json.dumps(b, sort_keys=True):
@@ -172,6 +183,8 @@ class Comparison:
 
     def _nodes(self, number_a: int, number_b: int, path: str) -> None:
         a, b = self.a.tree.nodes[number_a], self.b.tree.nodes[number_b]
+        # Of a class of the script's own the node names the class.
+        self._is_of_library = a["k"] == "object" and "class" not in a
         if (a["k"], a["t"]) != (b["k"], b["t"]):
             self._differs(path, "type", a=a["t"], b=b["t"])
             return
