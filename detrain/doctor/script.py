@@ -35,6 +35,8 @@ CALLS = {
     "socket.gethostname": ("note", "differs on another machine", "keep it out of names and seeds"),
     "platform.node": ("note", "differs on another machine", "keep it out of names and seeds"),
     "uuid.uuid1": ("risk", "mixes in the process id", "use uuid4, which is answered from the seeded stream"),
+    "uuid.uuid4": (
+        "note", "is the same whenever this command is repeated", "take what must be new each time from the command line"),
     "concurrent.futures.as_completed": ("breaks", "gives results in the order of their timing", "go through the futures in order"),
     "concurrent.futures.ThreadPoolExecutor": (
         "risk", "runs threads in an order that differs from run to run, and with it what they draw and add up",
@@ -53,6 +55,22 @@ CALLS = {
     "glob.glob": ("note", "is sorted under detrain, and by chance under python", "sort it in the script as well"),
 }  # fmt: skip
 
+#: What begins a run in a service, to the argument and the variable that give it an id. Without, the library draws one.
+SERVICES = {
+    "wandb.init": ("id", "WANDB_RUN_ID"),
+    "comet_ml.start": ("experiment_key", "COMET_EXPERIMENT_KEY"),
+    "comet_ml.Experiment": ("experiment_key", "COMET_EXPERIMENT_KEY"),
+    "mlflow.start_run": ("run_id", "MLFLOW_RUN_ID"),
+    "neptune.init_run": ("custom_run_id", "NEPTUNE_CUSTOM_RUN_ID"),
+    "swanlab.init": ("id", "SWANLAB_RUN_ID"),
+    "aim.Run": ("run_hash", ""),
+}
+#: The same, of classes that several frameworks offer under one name.
+_LOGGERS = {
+    "WandbLogger": SERVICES["wandb.init"],
+    "CometLogger": SERVICES["comet_ml.start"],
+    "MLFlowLogger": SERVICES["mlflow.start_run"],
+}
 _SEEDING = ("seed", "manual_seed", "manual_seed_all", "default_rng", "Random", "RandomState", "SeedSequence")
 _CLOCKS = (
     "time.time", "time.time_ns", "datetime.datetime.now", "time.perf_counter", "time.perf_counter_ns", "time.monotonic",
@@ -155,8 +173,19 @@ class _Reading:
                     "risk", node, f"a seed from {clock}: a resumed attempt is told the same again, another run is not",
                     "seed from a number",
                 )  # fmt: skip
+        yield from self._look_at_service(node, name)
         if name == "torch.compile" and any("max-autotune" in ast.unparse(one.value) for one in node.keywords):
             yield self._finding("breaks", node, "kernels are chosen by timing them", "leave out mode='max-autotune'")
+
+    def _look_at_service(self, node: ast.Call, name: str) -> Iterator[Finding]:
+        argument, variable = SERVICES.get(name) or _LOGGERS.get(name.rpartition(".")[2]) or ("", "")
+        if argument and not any(one.arg in (argument, None) for one in node.keywords):
+            yield self._finding(
+                "risk", node,
+                f"{name} draws the run's id, and draws the same whenever this command is repeated: in the service a run then meets the "
+                "one before",
+                f"pass {argument}=" + (f", or set {variable}," if variable else "") + " when the command is started anew",
+            )  # fmt: skip
 
     def _look_at_setting(self, node: ast.Assign) -> Iterator[Finding]:
         for target in node.targets:

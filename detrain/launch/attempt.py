@@ -146,6 +146,10 @@ class Attempt:
             )
         if is_finished:
             self._end_at_once(Path(before["script"]).parent)
+        is_begun_again = not (self.directory.checkpoint_paths() or self.request.get("rerun"))
+        if is_begun_again and before.get("entropy") != record["entropy"]:
+            # Another program: it draws other numbers, and what the first one did is nothing to be compared with.
+            (self.directory.path / "ledger").unlink(missing_ok=True)
         record["attempts"] = before["attempts"] + 1
         record["began"] = before["began"]
         record["process"] = before.get("process", record["process"])
@@ -198,6 +202,7 @@ class Attempt:
             "arguments": self.request["arguments"],
             "folder": os.getcwd(),
             "seed": self.request["seed"],
+            "entropy": self.request["entropy"],
             "every": self.request["every"],
             "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
             "process": os.getpid(),

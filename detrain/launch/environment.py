@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from detrain.launch import machine, preload
+from detrain.launch import entropy, machine, preload
 from detrain.store.directory import RunDirectory
 
 #: The request for the attempt, on its way through `execve`; the attempt takes it out of its environment.
@@ -30,7 +30,9 @@ _READ_ONLY = 0xFFFFFFFF
 def replace_process(request: dict[str, Any]) -> NoReturn:
     """Become the attempt, in this very process (same pid). Raises `ResumeRefused` if this machine cannot go on with the run."""
     request["machine"] = machine.describe()
-    for name, value in _held(request).items():
+    record = _record_of_run(request)
+    request["entropy"] = entropy.key_of(request, record)
+    for name, value in _held(request, record).items():
         if value is None:
             del os.environ[name]
         else:
@@ -65,17 +67,23 @@ class Begun:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
 
 
-def _held(request: dict[str, Any]) -> dict[str, str | None]:
-    """What a run that goes on wants of the environment, where it is another now."""
+def _record_of_run(request: dict[str, Any]) -> dict[str, Any] | None:
+    """The record of the run that the attempt goes on with; None if it begins one, or begins one again."""
     directory = RunDirectory(Path(request["ckpt_dir"]))
-    if not directory.path.is_dir():
-        return {}
-    if request["fresh"] or request["trust_changes"] or directory.finished_at():
-        return {}
+    if not directory.path.is_dir() or request["fresh"]:
+        return None
+    if directory.finished_at() and not request["trust_changes"]:
+        return None  # it ends at once
     if not directory.checkpoint_paths() and not request.get("rerun"):
+        return None
+    return directory.read_record()
+
+
+def _held(request: dict[str, Any], record: dict[str, Any] | None) -> dict[str, str | None]:
+    """What a run that goes on wants of the environment, where it is another now."""
+    if record is None or "machine" not in record or request["trust_changes"]:
         return {}
-    record = directory.read_record()
-    return machine.hold(record["machine"], request["machine"]) if record and "machine" in record else {}
+    return machine.hold(record["machine"], request["machine"])
 
 
 def prepare(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
@@ -89,8 +97,7 @@ def prepare(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
         environment[name] = _DEFAULTS[name]
     library = preload.library()
     if library is not None:
-        # With the arguments: ids that two experiments draw from the system's entropy must not be the same.
-        environment[preload.SEED_VARIABLE] = " ".join([str(request["seed"]), *request["arguments"]])
+        environment[preload.SEED_VARIABLE] = request.get("entropy") or entropy.key_of_program(request)
         others = [name for name in environment.get("LD_PRELOAD", "").split(":") if name and name != str(library)]
         environment["LD_PRELOAD"] = ":".join([str(library), *others])
     request["is_address_space_fixed"] = fix_address_space()

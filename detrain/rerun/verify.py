@@ -196,6 +196,9 @@ def _notes(row: dict[str, Any]) -> list[str]:
         lines.append(f"segment {row['number']}: {where}, {found['leaf']} is not what the run had there")
     if "why" in row:
         lines.append(f"segment {row['number']} {row['result']}: {row['why']}")
+    lines += [
+        f"segment {row['number']}: note: not counted: {note} (of the run / done again)" for note in row.get("notes", ())
+    ]
     for path in (row.get("files") or {}).get("different", ()):
         lines.append(f"note: not counted: the script's file {path} came out with other bytes")
     return lines

@@ -217,7 +217,7 @@ def _replay(tree: Tree, around: Surroundings) -> None:
 
 def restore(
     tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, loading: Loading,
-    put_back_files: Callable[[], None], set_aside: Callable[[], str], *, allows_pickle: bool,
+    put_back_files: Callable[[], None], set_aside: Callable[[], str], *, allows_pickle: bool, process: int | None,
 ) -> list[str]:  # fmt: skip
     """Bring the live program to the state of a tree; returns the leaves that may not be as they were, with the reasons.
 
@@ -245,7 +245,7 @@ def restore(
         raise RestoreError(
             f"{', '.join(lost)}: the loop has given it to the framework for the whole process; it is not there yet"
         )
-    restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle)
+    restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
     restored = restoring.run(live)
     for prefix, module in around.modules:
         _write_globals(prefix, module, restored, live)

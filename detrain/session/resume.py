@@ -140,6 +140,7 @@ class Resume:
         doubtful = gather.restore(
             tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files,
             lambda: self._set_aside(session, target), allows_pickle=self._allows_pickle,
+            process=meta.get("process"),
         )  # fmt: skip
         session.frameworks.make_ready()
         session.frameworks.wait()  # the script may go on with it on other streams

@@ -192,6 +192,7 @@ class Saver:
             "entropy_of_threads": list(session.frameworks.entropy.entropy_of_threads()) if entropy is not None else [],
             "clocks": session.frameworks.clocks.tell() if session.frameworks.clocks is not None else [],
             "folder": os.getcwd(),
+            "process": os.getpid(),
             "files": session.files.capture(),
             "arguments": session.settings.record.get("arguments", []),
             "sources": dict(session.info.sources),

@@ -8,6 +8,7 @@ from detrain.state import (
     functions,
     hdf5files,
     iterators,
+    loggers,
     memory,
     objects,
     openfiles,
@@ -20,6 +21,6 @@ from detrain.state import (
 )
 
 __all__ = [
-    "addresses", "caches", "containers", "csvfiles", "functions", "hdf5files", "iterators", "memory", "objects", "openfiles", "pending",
-    "processes", "randomness", "references", "telltales", "workers",
+    "addresses", "caches", "containers", "csvfiles", "functions", "hdf5files", "iterators", "loggers", "memory", "objects", "openfiles",
+    "pending", "processes", "randomness", "references", "telltales", "workers",
 ]  # fmt: skip

@@ -10,7 +10,6 @@ import enum
 import fractions
 import functools
 import io
-import logging
 import multiprocessing.process
 import operator
 import pathlib
@@ -27,14 +26,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from detrain.errors import CaptureError, RestoreError, ResumeRefused
+from detrain.state import machinery
 from detrain.state.known_source import PYTHONS_OWN, is_user_module, without_own
 from detrain.state.registry import Handler, register, register_name, type_name
 from detrain.state.restore import MISSING, CannotBuild, Restore, Unrestored
 from detrain.state.tree import ATOMS, Node
 from detrain.state.walk import Walk, instance_dict, is_local, keep
 
-#: Why an object is left as it is that works together with a thread of its own.
-OWNS_THREAD = "owns a thread"
+OWNS_THREAD = machinery.OWNS_THREAD
 
 
 class ObjectHandler(Handler):
@@ -46,7 +45,9 @@ class ObjectHandler(Handler):
         attrs = instance_dict(obj)
         if is_user_module(type(obj).__module__):
             return  # a thread of the script's own is named beside the loop
-        if attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
+        if is_bound_elsewhere(obj) or (attrs and any(map(is_bound_elsewhere, attrs.values()))):
+            keep(node, OWNS_THREAD, is_loud=False)
+        elif attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
             # What such an object of a library holds belongs to its thread as well; changing it under the thread is no restore.
             has_process = any(is_running(one) for value in attrs.values() for one in _members(value))
             keep(node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, is_loud=has_process)
@@ -62,6 +63,24 @@ def is_running(obj: Any) -> bool:
         return False
     popen = vars(obj).get("_popen")
     return popen is not None and popen.poll() is None
+
+
+def is_bound_elsewhere(obj: Any) -> bool:
+    """True for an event loop of asyncio that another thread is running, and for asyncio's events, streams, … that wait in it.
+
+    What they hold, and what is told to them, is that thread's.
+    """
+    if type(obj).__module__.partition(".")[0] not in ("asyncio", "_asyncio"):
+        return _is_run_elsewhere(obj)
+    bound = obj.get_loop() if hasattr(obj, "get_loop") else (instance_dict(obj) or {}).get("_loop", obj)
+    return _is_run_elsewhere(bound)
+
+
+def _is_run_elsewhere(loop: Any) -> bool:
+    events = sys.modules.get("asyncio.events")
+    if events is None or not isinstance(loop, events.AbstractEventLoop) or not loop.is_running():
+        return False
+    return bool(getattr(loop, "_thread_id", None) != threading.get_ident())
 
 
 def _members(value: Any) -> list[Any]:
@@ -380,60 +399,6 @@ class ConditionHandler(OwnPartHandler):
         return made
 
 
-class LoggerHandler(OwnPartHandler):
-    """A logger, which exists once for its name. The one that all hang on also tells the levels of those that no variable names."""
-
-    kind = "logger"
-
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        super().capture(obj, node, walk)
-        manager: Any = logging.root.manager
-        if obj is logging.root:
-            named = list(manager.loggerDict.items())
-            node["levels"] = {name: one.level for name, one in named if isinstance(one, logging.Logger)}
-            node["disable"] = manager.disable
-        elif manager.loggerDict.get(obj.name) is obj:
-            node["name"] = obj.name
-
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and node.get("name", live.name) == live.name
-
-    def build(self, node: Node, restore: Restore) -> Any:
-        if "name" not in node:
-            raise CannotBuild("it is nobody's but the process's that made it")
-        made = logging.getLogger(node["name"])
-        if type_name(type(made)) != node["t"]:
-            raise CannotBuild("loggers of this name are of another class now")
-        return made
-
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        super().fill(obj, node, restore, is_new)
-        manager: Any = logging.root.manager
-        if "disable" in node:
-            manager.disable = node["disable"]
-            for name, level in node["levels"].items():
-                if logging.getLogger(name).level != level:
-                    logging.getLogger(name).setLevel(level)
-        manager._clear_cache()  # what a logger has been asked before, it remembers with the levels of then
-
-
-class LogHandlerHandler(OwnPartHandler):
-    """A handler of log records. The first message of a script that configures nothing makes one, wherever it is written."""
-
-    kind = "log handler"
-
-    def build(self, node: Node, restore: Restore) -> Any:
-        cls: Any = restore.find_type(node)
-        made = cls.__new__(cls)
-        logging.Handler.__init__(made)
-        return made
-
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        super().fill(obj, node, restore, is_new)
-        if is_new and obj.name:
-            obj.set_name(obj.name)  # by which `logging` finds it
-
-
 class BesideHandler(KeptHandler):
     """What `Walk.note` has added; there is nothing to restore."""
 
@@ -475,6 +440,18 @@ class OpaqueHandler(Handler):
         if not restore.allows_pickle:
             raise ResumeRefused(f"{restore.path_of(node)} ({node['t']}) is a pickled leaf, which --no-pickle refuses")
         return pickle.loads(restore.data(node).tobytes())
+
+
+class FutureHandler(OpaqueHandler):
+    """A future or a task of asyncio. Where its loop is run by another thread, so is what becomes of it."""
+
+    kind = "asyncio future"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if is_bound_elsewhere(obj):
+            keep(node, OWNS_THREAD, is_loud=False)
+        else:
+            super().capture(obj, node, walk)
 
 
 class _Noting(pickle.Pickler):
@@ -534,6 +511,7 @@ register(BesideHandler())
 register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "ctypes:CDLL", "numpy:ufunc")
 # Have threads of their own, which draw on the terminal and read nothing.
 register_name(KeptHandler(), "rich.progress:_TrackThread", "rich.live:Live")
+register_name(FutureHandler(), "_asyncio:Future", "_asyncio:Task")
 register(NamespaceHandler(), types.SimpleNamespace)
 register(ThreadLocalHandler(), _thread._local)
 register(ExceptionHandler(), BaseException)
@@ -552,15 +530,11 @@ register(
 OwnPartHandler.theirs = {
     # With a name, or it would take a number that the script's first thread has without detrain.
     threading.Thread: frozenset({*vars(threading.Thread(name="named")), "interval", "function", "args", "kwargs", "finished"}),
-    logging.Handler: frozenset({"lock", "_closed"}),
-    logging.Logger: frozenset({"parent", "manager", "root", "_cache", "name"}),
     threading.Condition: frozenset({
         "_lock", "acquire", "release", "_release_save", "_acquire_restore", "_is_owned", "_waiters",
     }),
 }  # fmt: skip
 register(OwnPartHandler(), threading.Thread)
-register(LogHandlerHandler(), logging.Handler)
-register(LoggerHandler(), logging.Logger)
 register(ConditionHandler(), threading.Condition)
 register(DescriptorHandler(), property, classmethod, staticmethod)
 register(LockHandler(), _thread.LockType, _thread.RLock)

@@ -146,6 +146,10 @@ class MemoryFileHandler(Handler):
         content = obj.getvalue()
         if isinstance(content, str):
             node["v"] = content
+            told: Any = io.StringIO.__getstate__(obj)
+            newline = told[1]
+            if newline != "\n":
+                node["newline"] = newline
         else:
             walk.array(node, np.frombuffer(content, dtype=np.uint8))
 
@@ -153,9 +157,14 @@ class MemoryFileHandler(Handler):
         if "closed" in node:
             obj.close()
             return
+        if "v" in node:
+            # A new one is not ready to be written to, and writing would translate line ends once more.
+            plain: Any = io.StringIO
+            plain.__setstate__(obj, (node["v"], node.get("newline", "\n"), node["position"], None))
+            return
         obj.seek(0)
         obj.truncate()
-        obj.write(node["v"] if "v" in node else restore.data(node).tobytes())
+        obj.write(restore.data(node).tobytes())
         obj.seek(node["position"])
 
 

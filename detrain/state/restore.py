@@ -7,6 +7,7 @@ restored exactly raises `RestoreError` naming the leaf.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from detrain.errors import RestoreError
-from detrain.state import registry
+from detrain.state import machinery, registry
 from detrain.state.sharing import is_where_saved
 from detrain.state.tree import Node, Ref, Tree, decode_value, is_node
 from detrain.state.twins import Twins
@@ -98,8 +99,13 @@ class Restore:
         set_aside: Callable[[], str] = str,
         *,
         allows_pickle: bool = True,
+        process: int | None = None,
     ) -> None:
-        """`set_aside` is for who finds out later that the tree held too little to go on: it says what has been done about that."""
+        """`set_aside` is for who finds out later that the tree held too little to go on: it says what has been done about that.
+
+        `process`: the number of the process that has saved the tree. Libraries ask for it to know whether they have been forked.
+        """
+        self._process = process
         self.tree = tree
         self.set_aside = set_aside
         #: False: what could only be unpickled is refused.
@@ -108,6 +114,7 @@ class Restore:
         self._ambiguous = registry.names_of_several()
         #: Live objects that look into the memory of others.
         self._inner = {id(live.objects[number]) for number, node in enumerate(live.tree.nodes) if "within" in node}
+        self._machinery = machinery.of_libraries(tree)
         self.twins = Twins(tree, live, origins.objects, origins.paths)
         self._done: dict[int, Any] = {}
         self._held: list[Any] = []
@@ -146,6 +153,8 @@ class Restore:
     def value(self, ref: Ref, live: Any = MISSING) -> Any:
         """The restored value of a ref; `live` is what stands at its place now."""
         if not is_node(ref):
+            if type(live) is int and live == os.getpid() and ref == self._process:
+                return live  # set-up code has noted the process in both attempts
             return _keep_identity(decode_value(ref), live)
         number = ref[1]
         if number in self._done:
@@ -164,6 +173,8 @@ class Restore:
         if target is not MISSING and not self._is_twin(target, node, handler):
             target = MISSING
         is_new = target is MISSING
+        if is_new and live is not MISSING and number in self._machinery:
+            return live  # the library makes it again
         if is_new:
             if "kept" in node:
                 self._done[number] = Unrestored(f"{self.tree.path(number)} ({node['t']})", node["kept"])

@@ -9,15 +9,21 @@ compared, because it differs between two runs of one program that came through d
   tensor (its graph is in no checkpoint);
 - the folder, the script's folder and the run directory, where a text or a file name begins with them;
 - bytes of a storage that no tensor looks into: nobody wrote them, they may hold addresses of the process;
-- the order of a set's objects, where they are hashed by address.
+- the order of a set's objects, where they are hashed by address;
+- a logger at its defaults, which is the same as none;
+- the number of its own process that an object of a library's keeps, to know when it has been forked, and what libraries make
+  with threads of their own while the loop runs (`detrain.state.machinery`).
 
-Environment, sources and arguments are *noted* where they differ and do not count. A process id or a time that the
-script keeps in a variable is state like any other, and counts.
+Environment, sources and arguments are *noted* where they differ and do not count. So are the levels of a library's own loggers where only
+one side has loaded it, and how many processes were started: they tell what is installed, or was done before, on a machine (a program
+fills a library's cache the first time), and what comes of them in the training is compared there. A process id or a time that
+the script keeps in a variable is state like any other, and counts.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import deque
 from dataclasses import dataclass, field
@@ -26,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from detrain.state.machinery import of_libraries
 from detrain.state.tree import Node, Ref, Tree, is_node, join_path, key_segment
 from detrain.store import checkpoint as checkpoint_file
 from detrain.store import leaves
@@ -34,6 +41,7 @@ from detrain.store import leaves
 _SHOWN = 20
 
 _NOT_COMPARED = frozenset({"k", "t", "p", "s", "from", "kept", "loud", "as", "graph", "array", "code"})
+_OF_LOGGERS = frozenset({"levels", "libraries", "loggers"})
 _NAMED = frozenset({"items", "attrs", "slots", "cells", "data", "locals", "loader_attrs"})
 _LISTED = frozenset({"seq", "stack", "flying"})
 _SETS = frozenset({"set", "frozenset", "weak container"})
@@ -49,6 +57,7 @@ class Side:
     is_finished: bool | None = None
     roots: list[tuple[str, str]] = field(default_factory=list)
     viewed: set[int] = field(default_factory=set)
+    machinery: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         meta = self.checkpoint.meta
@@ -60,6 +69,7 @@ class Side:
         self.roots = sorted(
             ((root, mark) for root, mark in named.items() if len(root) > 1), key=lambda pair: -len(pair[0])
         )
+        self.machinery = of_libraries(self.tree)
         self.viewed = {node["storage"][1] for node in self.tree.nodes if "storage" in node}
 
     def text(self, value: str) -> str:
@@ -78,9 +88,13 @@ class Comparison:
         self.num_leaves = 0
         self.num_differences = 0
         self.differences: list[dict[str, Any]] = []
+        #: What differs and does not count: name, in A, in B.
+        self.notes: list[tuple[str, Any, Any]] = []
         self._partner: dict[int, int] = {}
         self._paths: tuple[dict[int, str], dict[int, str]] = ({}, {})
         self._pending: deque[tuple[int, int, str]] = deque()
+        self._processes = [side.checkpoint.meta.get("process") for side in (a, b)]
+        self._is_of_library = False
 
     def run(self) -> None:
         """Compare everything."""
@@ -91,7 +105,8 @@ class Comparison:
         self._values(meta_a["is_exhausted"], meta_b["is_exhausted"], "position.is_exhausted")
         self._values([one[2:] for one in meta_a["position"]], [one[2:] for one in meta_b["position"]], "position.loops")
         self._any(meta_a["flags"], meta_b["flags"], "flags")
-        self._any(meta_a["entropy"], meta_b["entropy"], "entropy")
+        self._any(meta_a["entropy"][:1], meta_b["entropy"][:1], "entropy")
+        self._note("processes started", meta_a["entropy"][1:], meta_b["entropy"][1:])
         self._by_name(sorted(self.a.tree.roots.items()), sorted(self.b.tree.roots.items()), "", "roots")
         while self._pending:
             self._nodes(*self._pending.popleft())
@@ -101,7 +116,13 @@ class Comparison:
         if len(self.differences) < _SHOWN:
             self.differences.append({"path": path or "the state tree", "what": what, **details})
 
+    def _note(self, name: str, a: Any, b: Any) -> None:
+        if a != b:
+            self.notes.append((name, a, b))
+
     def _refs(self, a: Ref, b: Ref, path: str) -> None:
+        if any(is_node(ref) and ref[1] in side.machinery for ref, side in ((a, self.a), (b, self.b))):
+            return
         if not (is_node(a) and is_node(b)):
             if is_node(a) or is_node(b):
                 self._differs(path, "type", a=self._describe(self.a, a), b=self._describe(self.b, b))
@@ -128,6 +149,8 @@ class Comparison:
 
     def _values(self, a: Ref, b: Ref, path: str) -> None:
         self.num_leaves += 1
+        if self._is_of_library and a is not None and [a, b] == self._processes:
+            return
         a = self.a.text(a) if type(a) is str else a
         b = self.b.text(b) if type(b) is str else b
         if json.dumps(a, sort_keys=True) != json.dumps(b, sort_keys=True):
@@ -160,6 +183,8 @@ class Comparison:
 
     def _nodes(self, number_a: int, number_b: int, path: str) -> None:
         a, b = self.a.tree.nodes[number_a], self.b.tree.nodes[number_b]
+        # Of a class of the script's own the node names the class.
+        self._is_of_library = a["k"] == "object" and "class" not in a
         if (a["k"], a["t"]) != (b["k"], b["t"]):
             self._differs(path, "type", a=a["t"], b=b["t"])
             return
@@ -167,8 +192,10 @@ class Comparison:
             if ("kept" in a) != ("kept" in b):
                 self._differs(path, "captured", a="kept" not in a, b="kept" not in b)
             return
-        for name in sorted((a.keys() | b.keys()) - _NOT_COMPARED):
+        for name in sorted((a.keys() | b.keys()) - _NOT_COMPARED - _OF_LOGGERS):
             self._field(a, b, name, path)
+        if "levels" in a:
+            self._loggers(a, b, path)
         if "code" in a:
             self._values(a["code"][2:], b.get("code", [])[2:], f"{path}.<code>")
         is_viewed = number_a in self.a.viewed and number_b in self.b.viewed
@@ -185,6 +212,18 @@ class Comparison:
             self._sequence(in_order[0], in_order[1], path)
         else:
             self._any(a[name], b[name], path if name in _OWN_PATH else f"{path}.<{name}>")
+
+    def _loggers(self, a: Node, b: Node, path: str) -> None:
+        """What the root logger tells of the others: their levels, and those that are set up otherwise."""
+        for name in sorted(a["levels"].keys() | b["levels"].keys()):
+            one, other = (node["levels"].get(name, logging.NOTSET) for node in (a, b))
+            is_on_one_side = name not in a["levels"] or name not in b["levels"]
+            if is_on_one_side and any(name in node.get("libraries", ()) for node in (a, b)):
+                self._note(f"level of a library's logger {name}", one, other)
+            else:
+                self._values(one, other, f"{path}.<levels>.{name}")
+        if "loggers" in a and "loggers" in b:  # checkpoints of an earlier detrain have none
+            self._by_name(a["loggers"], b["loggers"], f"{path}.<loggers>", "items")
 
     def _by_name(self, a: list[Any], b: list[Any], path: str, field_name: str) -> None:
         """Pairs of key and value. Keys that are objects are paired in their order, all others by their value."""

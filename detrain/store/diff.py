@@ -38,7 +38,7 @@ def compare_sides(a: Side, b: Side, parting: Parting | None = None) -> dict[str,
         "num_leaves": walk.num_leaves,
         "num_differences": walk.num_differences,
         "differences": walk.differences,
-        "notes": _notes(*sides),
+        "notes": [*_notes(*sides), *(f"{name}: {one} / {other}" for name, one, other in walk.notes)],
     }
 
 

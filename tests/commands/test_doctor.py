@@ -39,6 +39,10 @@ LINES = {
     "import time\nwhile time.time() < 9e9: pass": ("risk", "how long a loop runs"),
     "import requests; requests.get('http://x')": ("risk", "requests.get asks the network"),
     "import uuid; uuid.uuid1()": ("risk", "mixes in the process id"),
+    "import uuid; uuid.uuid4()": ("note", "uuid.uuid4 is the same whenever this command is repeated"),
+    "import wandb; wandb.init(project='p')": ("risk", "wandb.init draws the run's id"),
+    "from comet_ml import Experiment; Experiment()": ("risk", "comet_ml.Experiment draws the run's id"),
+    "from lightning.pytorch.loggers import WandbLogger; WandbLogger()": ("risk", "WandbLogger draws the run's id"),
     "input()": ("risk", "reads what a person types"),
     "import glob; glob.glob('*')": ("note", "is sorted under detrain, and by chance under python"),
     "torch.backends.cuda.matmul.allow_tf32 = True": ("note", "TF32 gives other bits"),
@@ -66,6 +70,11 @@ def test_a_threat_is_named_with_its_line(detrain, tmp_path, line: str):
     assert 5 <= number <= 5 + line.count("\n")
     assert first["advice"]
     assert said.status == (1 if level == "breaks" else 0)
+
+
+def test_an_id_that_is_given_to_a_service_is_no_threat(detrain, tmp_path):
+    (tmp_path / "train.py").write_text("import sys, wandb\nwandb.init(project='p', id=sys.argv[1])\n")
+    assert findings(detrain("doctor", "train.py", "--json")) == []
 
 
 def test_the_worst_comes_first_and_modules_beside_the_script_are_read(detrain, tmp_path):

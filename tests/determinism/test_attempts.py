@@ -196,6 +196,42 @@ def test_experiments_with_other_arguments_draw_other_ids(script) -> None:
     assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
+def test_programs_draw_other_ids_and_one_program_the_same_in_any_folder(script, tmp_path) -> None:
+    text = "import uuid; print(uuid.uuid4())"
+    one = script(text)
+    ids = [one.anew()]
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("elsewhere/script.py", "other.py"):
+        one.path = tmp_path / name
+        one.path.write_text(text)
+        ids.append(one.anew())
+    one.path.write_text(f"{text}  # another")
+    ids.append(one.anew())
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
+
+
+def test_a_run_draws_its_own_ids_also_where_changes_are_trusted_and_is_proved(script, sandbox) -> None:
+    loop = TRAINING.replace("loss.backward()", "loss.backward(); drawn = uuid.uuid4().hex; print(drawn, flush=True)")
+    text = f"import os, uuid\nimport torch\ntorch.manual_seed(0)\nname = uuid.uuid4().hex; print(name)\n{loop}"
+    one = script(text)
+    before = one.attempt("run", "--every", "epoch", status=-9, DIE="1").splitlines()
+    assert "proved" in one.command("verify", "run")
+    one.path.write_text(f"{text}# changed\n")
+    one.arguments = ["changed"]
+    after = one.attempt("run", "--every", "epoch", "--trust-changes").splitlines()
+    assert "resumed at epoch 1" in one.said
+    assert after[:4] == [before[0], *before[5:8]]  # the set-up's, and those of the second epoch
+
+
+def test_a_program_that_was_changed_before_its_first_checkpoint_begins_as_itself(script) -> None:
+    text = f"import os, uuid\nimport torch\ntorch.manual_seed(uuid.uuid4().int % 2**31)\n{TRAINING}"
+    one = script(text)
+    one.attempt("run", "--every", "never", status=-9, DIE="1")
+    one.path.write_text(f"{text}# changed\n")
+    assert one.attempt("run", "--every", "never") == one.anew()
+
+
 #: What the loop's first batch does, and how to see it. Under plain `python` a later attempt would not know.
 SWITCHES = {
     "TF32": ("torch.set_float32_matmul_precision('high')", "torch.get_float32_matmul_precision()", "high"),

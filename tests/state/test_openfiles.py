@@ -1,10 +1,14 @@
 """What a file object was opened with, and what stands on it, is found again."""
 
 import csv
+import io
 
 import pytest
 
+import detrain.state.load_handlers  # noqa: F401 - registers the handlers
 from detrain.state import csvfiles, openfiles
+from detrain.state.restore import Origins, Restore
+from detrain.state.walk import Walk
 
 
 def content_of(path, newline):
@@ -32,3 +36,25 @@ def test_where_a_csv_reader_keeps_its_number_of_lines_is_known():
     assert list(reader) == [["a", "b"], ["cd", "e"]]
     assert reader.line_num == 3
     assert csvfiles._place_of_line_num() is not None
+
+
+@pytest.mark.parametrize("newline", [None, "", "\n", "\r\n"])
+@pytest.mark.parametrize("is_made_by_the_loop", [True, False])
+def test_a_text_file_in_memory_comes_back(newline, is_made_by_the_loop):
+    file = io.StringIO(newline=newline)
+    file.write("a\nb\r\nc")
+    file.seek(2)
+    walk = Walk()
+    walk.root("file", file)
+    walk.run()
+    live = Walk()
+    now = {} if is_made_by_the_loop else {"file": io.StringIO("something else")}
+    for name, value in now.items():
+        live.root(name, value)
+    live.run()
+    made = Restore(walk.tree, live, Origins(live)).run(now)["file"]
+    assert (made.tell(), made.getvalue()) == (2, file.getvalue())
+    assert not now or made is now["file"]
+    for one in (file, made):
+        one.write("d\n")
+    assert (made.readlines(), made.getvalue()) == (file.readlines(), file.getvalue())

@@ -162,3 +162,10 @@ def test_damaged_side_is_refused(compare, tree, tmp_path):
     (tmp_path / "b.h5").write_bytes(b"no")
     with pytest.raises(CheckpointError, match=r"b.h5 is no checkpoint"):
         diff.compare(tmp_path / "a.h5", tmp_path / "b.h5")
+
+
+def test_processes_that_only_one_run_has_started_are_noted_and_do_not_count(compare, tree):
+    found = compare(tree({}, {"v": 1}), tree({}, {"v": 1}), {"entropy": [16, 2]}, {"entropy": [16, 0]})
+    assert (found["same"], found["notes"]) == (True, ["processes started: [2] / [0]"])
+    found = compare(tree({}, {"v": 1}), tree({}, {"v": 1}), {"entropy": [16, 2]}, {"entropy": [24, 2]})
+    assert said(found) == [("entropy[0]", "value")]

@@ -86,6 +86,12 @@ for epoch in range(3):
     + _END,
     "logging_set_up_in_the_loop": _BEGIN
     + """\
+def set_up(epoch):
+    own = logging.getLogger("epochs")
+    own.addHandler(logging.FileHandler(f"epoch{epoch}.log"))
+    own.propagate = epoch != 1
+
+
 logger = logging.getLogger("train")
 logger.setLevel(logging.INFO)
 for epoch in range(3):
@@ -94,8 +100,10 @@ for epoch in range(3):
         handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         handler.set_name("file")
         logger.addHandler(handler)
+    set_up(epoch)
     for batch, (x, y) in enumerate(loader):
         loss = step(model, optimizer, x, y)
+        logging.getLogger("epochs").warning("batch %d", batch)
         if batch == 1:
             logging.warning("the first message configures the root logger")
         logger.info("epoch %d batch %d loss %r", epoch, batch, loss)
