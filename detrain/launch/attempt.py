@@ -16,6 +16,7 @@ from detrain.errors import DetrainError, ResumeRefused, UsageError
 from detrain.launch import environment, frameworks, preload, script
 from detrain.launch.answers import Answers
 from detrain.launch.clocks import Clocks
+from detrain.launch.printing import Printing
 from detrain.launch.signals import Signals
 from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import policy
@@ -23,7 +24,6 @@ from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Frameworks, Session, Settings
-from detrain.store import printed
 from detrain.store.directory import RunDirectory
 
 _HOOKS = {
@@ -283,8 +283,9 @@ class Attempt:
                 "attempt",
             )
         self.answers.begin()
-        printed.cut_torn(self.directory.path / printed.NAME)
-        preload.note_printed(self.directory.path / printed.NAME, printed.MOST_BYTES)
+        self.frameworks.printing = Printing(
+            self.directory.path, session.counter, attempt=self.record["attempts"], is_resuming=self.resume.is_pending
+        )
 
     def _begin_training(self) -> None:
         self.session.files.is_in_loop = True

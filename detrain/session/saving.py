@@ -95,6 +95,8 @@ class Saver:
         with collector_paused():
             copies = None if WAITS_FOR_DISK else self._staging.copy(walk.tree.arrays)
         self._sequence += 1
+        if session.frameworks.printing is not None:
+            session.frameworks.printing.note_checkpoint(self._sequence)
         self._instead[path.name] = loop.way_here()
         loop.mark(path.name)
         taken = _Taken(

@@ -48,6 +48,7 @@ class Frameworks:
     loaded: dict[str, Any] = field(default_factory=dict)
     entropy: Any = None  # has entropy_state(), entropy_of_threads() and what sets them
     clocks: Any = None  # detrain.launch.clocks.Clocks
+    printing: Any = None  # detrain.launch.printing.Printing
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[tuple[int, int] | None]:
@@ -443,6 +444,8 @@ class Session:
 
     def _save(self, loop: Loop) -> None:
         frame = loop.find_frame()
+        if self.frameworks.printing is not None:
+            self.frameworks.printing.flush()
         with self.frameworks.aside() as entropy:
             self._save_now(loop, frame, entropy)
         if self.rerun is not None:
