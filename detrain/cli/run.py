@@ -100,8 +100,26 @@ def request_of(module: str | None, words: tuple[str, ...], options: dict[str, An
         name = Path(script).resolve().parent.name
     directory = options.pop("ckpt_dir") or default_directory(name)
     return {
-        "script": script, "module": module or "", "arguments": arguments, "name": name, "ckpt_dir": directory, **options,
+        "script": script, "module": module or "", "arguments": arguments, "name": name, "ckpt_dir": directory,
+        "hint": hint_at(click.get_current_context().command, module, script, arguments), **options,
     }  # fmt: skip
+
+
+def hint_at(command: click.Command, module: str | None, script: str, arguments: list[str]) -> str:
+    """What is said if the script does not know its arguments and some are options of `command`; "" if none is."""
+    options = {name: one for one in command.params if isinstance(one, click.Option) for name in one.opts}
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    found = list(dict.fromkeys(name for name in (word.partition("=")[0] for word in own) if name in options))
+    if not found:
+        return ""
+    names = " and ".join(f"`{name}`" for name in found)
+    verb, pronoun = ("stands", "it") if len(found) == 1 else ("stand", "they")
+    what, target = ("script", script) if module is None else ("module", f"-m {module}")
+    words = " ".join(name if options[name].is_flag else f"{name} …" for name in found)
+    return (
+        f"{names} {verb} behind the {what}'s name, so {pronoun} went to the {what}; detrain's options stand before it: "
+        f"detrain {command.name} {words} {target}"
+    )
 
 
 def default_directory(name: str) -> str:

@@ -250,6 +250,8 @@ class Attempt:
             status = 0
         except SystemExit as leaving:
             status = leaving.code or 0
+            if status == 2 and self.request.get("hint") and self.session.recorder is None:  # it has not trained
+                say(self.request["hint"])
             raise
         finally:
             self._end(status)
