@@ -12,6 +12,8 @@ from detrain.errors import UsageError
 from detrain.report.history import History, read
 from detrain.report.metrics import Series
 
+#: What the title of every page ends with, and where it stands at the latest.
+_TITLE, _TITLE_WITHIN_BYTES = " — detrain report", 4096
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2937; background: #f8fafc; margin: 0; }
@@ -52,9 +54,15 @@ def write(folder: Path, target: Path) -> None:
         raise UsageError(f"{target} cannot be written: {error}") from None
 
 
+def check_own(target: Path) -> None:
+    """Raises `UsageError` if there is a file of this name that is no earlier report."""
+    if target.exists() and _TITLE.encode() not in target.read_bytes()[:_TITLE_WITHIN_BYTES]:
+        raise UsageError(f"{target} is there already and is no report of detrain's; name another file with -o")
+
+
 def compose(history: History, plotly_script: str) -> str:
     """The page's text."""
-    title = f"{history.record['name']} — detrain report"
+    title = f"{history.record['name']}{_TITLE}"
     parts = [
         f"<h1>{escape(_command(history))}</h1>", f"<p class=quiet>{escape(str(history.path.resolve()))}</p>", _cards(history),
         *_curves(history), *_life(history), *_checkpoints(history), *_proof(history), *_surroundings(history),

@@ -74,8 +74,8 @@ def test_run_whose_files_were_not_followed_cannot_begin_to(run, expected):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("train.py --every epoch", "`--every` stands behind the script's name, so it went to the script; detrain's options stand before it: "
-            "detrain run --every … train.py"),
+        ("train.py --every epoch", "`--every` stands behind the script's name, so it went to the script; detrain's options stand before "
+            "it: detrain run --every … train.py"),
         ("train.py --fresh --keep=3", "`--fresh` and `--keep` stand behind the script's name, so they went to the script; "
             "detrain's options stand before it: detrain run --fresh --keep … train.py"),
         ("-m pkg.train --seed 1", "`--seed` stands behind the module's name, so it went to the module; detrain's options stand before it: "

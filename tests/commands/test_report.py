@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from detrain.errors import UsageError
 from detrain.report import history
+from detrain.report.page import check_own
 
 from .conftest import call
 
@@ -176,6 +178,18 @@ def test_the_page_tells_what_auto_chose(tmp_path: Path) -> None:
     assert re.search(
         r"auto chose one every [\d.]+ s", " ".join(Page((tmp_path / "run" / "report.html").read_text()).words.split())
     )
+
+
+def test_a_file_of_somebody_elses_is_not_written_over(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    check_own(page)
+    page.write_text("<title>Mine</title>", encoding="utf-8")
+    with pytest.raises(
+        UsageError, match=r"report\.html is there already and is no report of detrain's; name another file with -o"
+    ):
+        check_own(page)
+    page.write_text("<title>train — detrain report</title>", encoding="utf-8")
+    check_own(page)
 
 
 def test_what_the_page_needs_is_said(run: Path, tmp_path: Path) -> None:
