@@ -320,7 +320,7 @@ class Attempt:
         session = self.session
         if session.is_off:
             return  # a forked child that leaves through the script's end
-        session.settle()
+        session.end()
         was_pending = self.resume.is_pending
         if session.rerun is not None:
             session.rerun.write(session, is_stopped=False)

@@ -459,6 +459,12 @@ class Session:
             with self.frameworks.aside():
                 self._saver.settle()
 
+    def end(self) -> None:
+        """The script has ended: wait likewise, and say what has failed until now."""
+        if self._saver is not None and not self.is_off:
+            with self.frameworks.aside():
+                self._saver.end()
+
     def _save_now(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
         if self._saver is None:
             from detrain.session.saving import Saver
