@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from detrain.errors import UsageError
+from detrain.errors import MissingExtra, UsageError
 from detrain.report.history import History, read
 from detrain.report.metrics import Series
 
@@ -44,9 +44,7 @@ def write(folder: Path, target: Path) -> None:
     try:
         import plotly.offline
     except ImportError:
-        raise UsageError(
-            "the report is drawn with plotly, which is not installed: pip install 'detrain[report]'"
-        ) from None
+        raise MissingExtra("the report is drawn with plotly, which is not installed", "report") from None
     text = compose(read(folder), plotly.offline.get_plotlyjs())
     try:
         target.write_text(text, encoding="utf-8")

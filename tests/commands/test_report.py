@@ -17,7 +17,7 @@ from detrain.report.page import check_own
 
 from .conftest import call
 
-pytest.importorskip("plotly", reason="the report is drawn with plotly: pip install detrain[report]")
+pytest.importorskip("plotly", reason="the report is drawn with plotly: pip install 'detrain-run[report]'")
 
 #: Prints a metric in each batch; killed after the batch that DIE names, or before it comes to train.
 TRAINING = """
