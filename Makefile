@@ -16,7 +16,7 @@ lint:  ## ruff and mypy
 # As many tests at a time as there are processors; a test's own processes would crowd each other out beyond a few.
 pytest = -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-test: lint  ## lint, then the tests that take seconds; pytest's closing line stands last
+test: lint  ## lint, then all tests but the soak (about half an hour on two cores); pytest's closing line stands last
 	@$(python) $(pytest) -q -m "not soak" $(ARGS)
 
 soak:  ## kill and resume for hours on end; a table stands last

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 
 class DetrainError(Exception):
     """What went wrong, which thing, why, what to do. `exit_status` is that of the command."""
@@ -13,6 +16,22 @@ class UsageError(DetrainError):
     """The command line, or a file given on it, cannot be used."""
 
     exit_status = 2
+
+
+class MissingExtra(UsageError):  # noqa: N818 - nothing is wrong with what the user has written
+    """A library is not installed that one of the distribution's extras brings."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        """`what` is missing, as in "numba is not installed"."""
+        super().__init__(f"{what}: {installing(extra)}")
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra: from the checkout that this package lies in, else of the distribution as it is installed."""
+    checkout = Path(__file__).resolve().parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{checkout}[{extra}]')}"
+    return f"pip install 'detrain-run[{extra}]'"
 
 
 class CaptureError(DetrainError):

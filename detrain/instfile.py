@@ -122,29 +122,22 @@ def _shorten(name: str, folder: Path) -> str:
 
 
 def read(path: Path, folder: Path) -> InstInfo:
-    """Read an inst.info, ours or the prototype's. Raises `UsageError` saying what is wrong with it."""
-    try:
-        document = ast.literal_eval(path.read_text(encoding="utf-8"))
-    except (ValueError, SyntaxError, TypeError) as error:
-        raise UsageError(f"{path} is not a Python literal: {error}") from None
-    if not isinstance(document, dict):
-        raise UsageError(f"{path} holds a {type(document).__name__}, not a dict")
-    for key, kind in (
-        ("version", int),
-        ("code_info", dict),
-        ("dataloader", dict),
-        ("loop_type", dict),
-        ("sources", dict),
-    ):
-        if not isinstance(document.get(key, kind()), kind):
-            raise UsageError(f"{path}: {key} is a {type(document[key]).__name__}, not a {kind.__name__}")
+    """Read an inst.info, ours or the prototype's. Raises `UsageError` saying where what is wrong with it, and what to do."""
+    tree, document = _parse(path)
+    damage = _misfit(document, tree, _DOCUMENT, "") or _what_lacks(document, tree)
+    if damage is not None:
+        raise _damaged(path, *damage)
     if document.get("version", 0) > VERSION:
         raise UsageError(f"{path} has version {document['version']}; this detrain reads up to {VERSION}")
-    try:
-        nests = _nests(document)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path} lacks or garbles {error}") from None
-    extra = {key: document[key] for key in ("dataloader", "dataloaders", "loop_type", "code_info") if key in document}
+    nests = _nests(document)
+    extra: dict[str, Any] = {
+        key: document[key] for key in ("dataloader", "dataloaders", "loop_type", "code_info") if key in document
+    }
+    for loader in (extra.get("dataloader"), *extra.get("dataloaders", ())):
+        if loader:
+            loader.setdefault(
+                "full_name", ".".join(loader.get("next", ()))
+            )  # what it is called, where it was written by hand
     code = extra.get("code_info", {})
     extra["code_info"] = {
         key: _find(value, folder) if key.endswith("file_name") else value for key, value in code.items()
@@ -163,17 +156,13 @@ def read(path: Path, folder: Path) -> InstInfo:
 def hand_on(source: Path, target: Path) -> None:
     """Give a run that starts over what was traced or written by hand; what a run had found by itself, it finds again."""
     try:
-        text = source.read_text(encoding="utf-8")
-        document = ast.literal_eval(text)
-    except (OSError, ValueError, SyntaxError, TypeError):
+        tree, document = _parse(source)
+    except UsageError:
         return
-    is_own = (
-        isinstance(document, dict)
-        and "version" in document
-        and "update_call_line_no" not in document.get("code_info", {})
-    )
-    if not is_own:
-        target.write_text(text, encoding="utf-8")
+    if _misfit(document, tree, _DOCUMENT, "") is not None:
+        return
+    if "version" not in document or "update_call_line_no" in document.get("code_info", {}):
+        target.write_bytes(source.read_bytes())
 
 
 def digest(content: bytes) -> str:
@@ -232,6 +221,150 @@ def loader_keys(
         "loop_type": {"type": "ON_CUSTOM" if is_custom else "ON_DATASET"},
         "code_info": code,
     }
+
+
+# --- what can be wrong with a file ---
+
+_LINE, _PAIR, _PART = "the number of a line", "two texts in brackets, module and name", "'outer', 'epoch' or 'batch'"
+_LOADER = {"full_name": str, "module": str, "init": _PAIR, "iter": _PAIR, "next": _PAIR, "persistent": bool}
+_FILES = ("loop", "epoch", "dl_call", "update_call")
+#: What the file holds, if it holds it: a dict by its keys (others are anybody's), a list by its elements.
+_DOCUMENT = {
+    "version": int,
+    "sources": {"": str},  # whatever the key
+    "nests": [[{"file_name": str, "line_no": _LINE, "part": _PART, "function": str}]],
+    "complete": bool,
+    "dataloader": _LOADER,
+    "dataloaders": [_LOADER],
+    "loop_type": {"type": str},
+    "code_info": {
+        **{f"{name}_file_name": str for name in _FILES}, **{f"{name}_line_no": _LINE for name in _FILES},
+        "wrapper_module": str, "wrapper_func": str,
+    },
+}  # fmt: skip
+_Damage = tuple[int, str]  # line, what is wrong there
+_NAMES = {str: "a text in quotes", int: "a whole number", bool: "True or False"}
+_LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.UnaryOp)
+
+
+def _damaged(path: Path, line: int, what: str) -> UsageError:
+    return UsageError(
+        f"{path}, line {line}: {what}. Mend it there; or remove the file, and the training loop is looked for again (a data loader "
+        "is found by `detrain trace`)"
+    )
+
+
+def _parse(path: Path) -> tuple[ast.expr, dict[str, Any]]:
+    """The file's syntax, and its content. Raises `UsageError`."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        text = content.decode()
+        if "\0" in text:
+            raise _damaged(path, text.count("\n", 0, text.index("\0")) + 1, "this is no text")
+        if not text.strip():
+            raise _damaged(path, 1, "there is nothing in the file")
+        tree = ast.parse(text.lstrip(" \t"), mode="eval").body
+        foreign = next((node for node in ast.walk(tree) if isinstance(node, ast.expr) and not _is_plain(node)), None)
+        if foreign is not None:
+            raise _damaged(path, foreign.lineno, _what_is_foreign(foreign))
+        document = ast.literal_eval(tree)
+    except UnicodeDecodeError as error:
+        raise _damaged(path, content.count(b"\n", 0, error.start) + 1, "this is no text (not UTF-8)") from None
+    except SyntaxError as error:
+        raise _damaged(path, error.lineno or 1, f"Python cannot read it: {error.msg}") from None
+    except (RecursionError, MemoryError):
+        raise _damaged(path, 1, "what is in the file is nested too deeply to be read") from None
+    if not isinstance(document, dict):
+        raise _damaged(path, tree.lineno, f"the file is to hold a dict in braces, and holds {_shown(tree)}")
+    return tree, document
+
+
+def _is_plain(node: ast.expr) -> bool:
+    """A literal of texts, numbers, lists, tuples and dicts with texts for keys."""
+    if isinstance(node, ast.Dict):
+        return all(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys)
+    if isinstance(node, ast.UnaryOp):
+        return (
+            isinstance(node.op, ast.USub)
+            and isinstance(node.operand, ast.Constant)
+            and type(node.operand.value) in (int, float)
+        )
+    return isinstance(node, _LITERALS)
+
+
+def _what_is_foreign(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return f"{node.id} stands there without quotes"
+    if isinstance(node, ast.Dict):
+        return f"a key of {_shown(node)} is no text in quotes"
+    return f"{_shown(node)} is no plain value (a text in quotes, a number, True, False, a list, a dict)"
+
+
+def _shown(node: ast.expr, most: int = 40) -> str:
+    text = ast.unparse(node)
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _misfit(value: Any, node: ast.expr, shape: Any, name: str) -> _Damage | None:
+    """The first place at which a value is not of its shape."""
+    if isinstance(shape, dict) and isinstance(value, dict) and isinstance(node, ast.Dict):
+        parts = [(key, value[key], child, shape.get(key, shape.get(""))) for key, child in _children(node)]
+    elif isinstance(shape, list) and isinstance(value, (list, tuple)) and isinstance(node, (ast.List, ast.Tuple)):
+        parts = [(str(n), one, child, shape[0]) for n, (one, child) in enumerate(zip(value, node.elts, strict=True))]
+    elif _fits(value, shape):
+        return None
+    else:
+        wanted = (
+            "a dict" if isinstance(shape, dict) else "a list" if isinstance(shape, list) else _NAMES.get(shape, shape)
+        )
+        return node.lineno, f"{name} is to be {wanted}, and is {_shown(node)}"
+    found = (_misfit(one, child, part, f"{name}.{key}" if name else key) for key, one, child, part in parts if part)
+    return next((one for one in found if one is not None), None)
+
+
+def _children(node: ast.Dict) -> list[tuple[str, ast.expr]]:
+    """Of a key that is there twice the last counts, as it does in the value."""
+    return list(
+        {ast.literal_eval(key): child for key, child in zip(node.keys, node.values, strict=True) if key}.items()
+    )
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    if shape is _LINE:  # the prototype writes lines as texts, and an empty one for none
+        return (type(value) is int and value >= 0) or (isinstance(value, str) and (value == "" or value.isdecimal()))
+    if shape is _PAIR:
+        return isinstance(value, (list, tuple)) and len(value) in (0, 2) and all(isinstance(one, str) for one in value)
+    if shape is _PART:
+        return value in ("outer", "epoch", "batch")
+    return type(value) is shape
+
+
+def _what_lacks(document: dict[str, Any], tree: ast.expr) -> _Damage | None:
+    """A key that has to be there and is not; the shapes are right."""
+    assert isinstance(tree, ast.Dict)
+    lines = dict(_children(tree))
+    if "nests" in document:
+        loops = lines["nests"]
+        assert isinstance(loops, (ast.List, ast.Tuple))
+        for nest, nodes in zip(document["nests"], loops.elts, strict=True):
+            assert isinstance(nodes, (ast.List, ast.Tuple))
+            for loop, node in zip(nest, nodes.elts, strict=True):
+                for key in ("file_name", "line_no", "part"):
+                    if not loop.get(key):
+                        return node.lineno, f"the loop {_shown(node)} has no {key}"
+    elif "code_info" not in document:
+        return tree.lineno, "there are neither nests nor a code_info, so nothing is said about the loops"
+    code = document.get("code_info", {})
+    needed = {name for name in ("loop", "epoch", "dl_call") if code.get(f"{name}_line_no")}
+    needed |= {"dl_call"} if code.get("dl_call_file_name") else set()
+    needed |= set() if "nests" in document else {"loop"}
+    for key in (f"{name}_{end}" for name in _FILES if name in needed for end in ("file_name", "line_no")):
+        if not code.get(key):
+            return lines["code_info"].lineno, f"code_info has no {key}"
+    return None
 
 
 def _pair(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 import click
 
-from detrain.errors import UsageError
+from detrain.errors import MissingExtra, UsageError
 
 _Words = ParamSpec("_Words")
 _Read = TypeVar("_Read")
@@ -29,7 +29,7 @@ def needs_plan(command: Callable[_Words, int]) -> Callable[_Words, int]:
         except ImportError as error:
             if error.name not in _PLAN:
                 raise
-            raise UsageError(f'{error.name} is not installed: pip install "detrain[plan]"') from None
+            raise MissingExtra(f"{error.name} is not installed", "plan") from None
 
     return run
 
@@ -41,7 +41,7 @@ def read_file(path: Path, read: Callable[[Path], _Read]) -> _Read:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     except ImportError as error:
-        raise UsageError(f'{error.name} is not installed: pip install "detrain[plan]"') from None
+        raise MissingExtra(f"{error.name} is not installed", "plan") from None
 
 
 def check_folder(path: Path | None) -> None:
@@ -57,4 +57,4 @@ def write_file(path: Path, write: Callable[[Path], _Written]) -> _Written:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error}") from None
     except ImportError as error:
-        raise UsageError(f'{error.name} is not installed: pip install "detrain[plan]"') from None
+        raise MissingExtra(f"{error.name} is not installed", "plan") from None

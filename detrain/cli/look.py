@@ -112,7 +112,9 @@ def report(folder: Path, target: Path | None) -> int:
     from detrain.report import page
     from detrain.session.messages import say
 
-    target = target or folder / "report.html"
+    if target is None:
+        target = folder / "report.html"
+        page.check_own(target)
     page.write(folder, target)
     say(f"wrote {target}")
     return 0

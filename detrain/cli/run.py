@@ -107,13 +107,15 @@ def request_of(
     name = Path(script).resolve().stem if module is None else module
     if name == "__main__":
         name = Path(script).resolve().parent.name
+    context = click.get_current_context(silent=True)
     chosen = options.pop("ckpt_dir")
     directory = chosen or naming.default_directory(script, module, () if is_of_script else arguments)
     if not chosen and options.get("trust_changes"):
         _check_is_there(Path(directory), os.path.abspath(script) if script else str(module))
     return {
         "script": script, "module": module or "", "arguments": arguments, "name": name, "ckpt_dir": directory,
-        "traced_in": "" if chosen else naming.default_directory(script, module), **options,
+        "traced_in": "" if chosen else naming.default_directory(script, module),
+        "hint": hint_at(context.command, module, script, arguments) if context is not None else "", **options,
     }  # fmt: skip
 
 
@@ -125,6 +127,23 @@ def _check_is_there(directory: Path, script: str) -> None:
     named = "; ".join(f"{path} ({' '.join(arguments) or 'no arguments'})" for path, arguments in others[:5])
     raise UsageError(
         f"--trust-changes: this command has no run yet, in {directory}. Name the run to go on with by --ckpt-dir: {named}"
+    )
+
+
+def hint_at(command: click.Command, module: str | None, script: str, arguments: list[str]) -> str:
+    """What is said if the script does not know its arguments and some are options of `command`; "" if none is."""
+    options = {name: one for one in command.params if isinstance(one, click.Option) for name in one.opts}
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    found = list(dict.fromkeys(name for name in (word.partition("=")[0] for word in own) if name in options))
+    if not found:
+        return ""
+    names = " and ".join(f"`{name}`" for name in found)
+    verb, pronoun = ("stands", "it") if len(found) == 1 else ("stand", "they")
+    what, target = ("script", script) if module is None else ("module", f"-m {module}")
+    words = " ".join(name if options[name].is_flag else f"{name} …" for name in found)
+    return (
+        f"{names} {verb} behind the {what}'s name, so {pronoun} went to the {what}; detrain's options stand before it: "
+        f"detrain {command.name} {words} {target}"
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from detrain import imports
 from detrain.doctor.finding import Finding
 from detrain.errors import UsageError
 
@@ -83,7 +84,7 @@ _SORTS = ("sorted", "set", "frozenset", "len", "sum", "max", "min")
 def of_script(path: Path) -> list[Finding]:
     """Findings in a script and in the modules beside it that it imports. Raises `UsageError` for a file that is no Python."""
     found: list[Finding] = []
-    for file in sorted(_files(path)):
+    for file in sorted(imports.own_files(path, path.parent, _parse)):
         found += _Reading(file, _parse(file)).run()
     return found
 
@@ -95,30 +96,6 @@ def _parse(path: Path) -> ast.Module:
         raise UsageError(f"{path} cannot be parsed: {error}") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
-
-
-def _files(script: Path) -> set[Path]:
-    """The script, and what it imports from its own folder, directly or not."""
-    found: set[Path] = set()
-    pending = [script]
-    while pending:
-        file = pending.pop()
-        if file in found:
-            continue
-        found.add(file)
-        for name in _imported(_parse(file)):
-            place = script.parent / Path(*name.split("."))
-            pending += [one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()]
-    return found
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{one.name}" for one in node.names)
 
 
 class _Reading:

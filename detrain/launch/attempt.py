@@ -17,6 +17,7 @@ from detrain.launch import ending, environment, events, frameworks, preload, ran
 from detrain.launch.answers import Answers
 from detrain.launch.beneath import Beneath
 from detrain.launch.clocks import Clocks
+from detrain.launch.printing import Printing
 from detrain.launch.signals import Signals
 from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import policy
@@ -24,7 +25,6 @@ from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, fail, plan
 from detrain.session.session import Frameworks, Session, Settings
-from detrain.store import printed
 from detrain.store.directory import RunDirectory
 
 _HOOKS = {
@@ -291,6 +291,8 @@ class Attempt:
         except SystemExit as leaving:
             # As Python does it: a text is printed, and the status is 1.
             status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+            if status == 2 and self.request.get("hint") and self.session.recorder is None:  # it has not trained
+                say(self.request["hint"])
             raise
         except KeyboardInterrupt:
             is_interrupted = True
@@ -328,8 +330,9 @@ class Attempt:
                 "attempt",
             )
         self.answers.begin()
-        printed.cut_torn(self.directory.path / printed.NAME)
-        preload.note_printed(self.directory.path / printed.NAME, printed.MOST_BYTES)
+        self.frameworks.printing = Printing(
+            self.directory.path, session.counter, attempt=self.record["attempts"], is_resuming=self.resume.is_pending
+        )
 
     def _begin_training(self) -> None:
         self.session.files.is_in_loop = True
@@ -372,7 +375,7 @@ class Attempt:
         session = self.session
         if session.is_off:
             return  # a forked child that leaves through the script's end
-        session.settle()
+        session.end()
         was_pending = self.resume.is_pending
         if session.rerun is not None:
             session.rerun.write(session, is_stopped=False)

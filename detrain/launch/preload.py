@@ -113,13 +113,22 @@ def own_folder(path: str) -> None:
         own(os.fsencode(path))
 
 
-def note_printed(path: Path, most_bytes: int) -> bool:
+def note_printed(path: Path, most_bytes: int, batches: ctypes.c_uint64) -> bool:
     """Append what this process prints to a file as it goes by, until it has so many bytes; False if that cannot be.
 
-    `detrain.store.printed` reads the file.
+    `batches` is read at each write. `detrain.store.printed` reads the file.
     """
-    note = function("detrain_note_printed", ctypes.c_char_p, ctypes.c_uint64)
-    return note is not None and bool(note(os.fsencode(path), most_bytes))
+    note = function("detrain_note_printed", ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))
+    if note is None:
+        return False
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(batches))  # Python prints when it has already thrown its modules away
+    return bool(note(os.fsencode(path), most_bytes, ctypes.byref(batches)))
+
+
+def mark_printed(text: str) -> bool:
+    """Append a word of detrain's to that file, between what was printed before and after; False if it could not be."""
+    mark = function("detrain_mark_printed", ctypes.c_char_p)
+    return mark is not None and bool(mark(text.encode()))
 
 
 def rename_at_exit(prepared: Path, final: Path) -> bool:

@@ -18,6 +18,7 @@ from detrain import adapters, instfile
 from detrain.launch import frameworks, preload, script
 from detrain.rewrite.importer import UserFinder
 from detrain.session.loading import is_capturable
+from detrain.session.messages import say
 from detrain.session.session import Frameworks
 from detrain.state import known_source
 from detrain.tracer.observer import Observer, Report, World
@@ -87,6 +88,8 @@ class Tracing:
             else:
                 script.run_file(self.request["script"], self.request["arguments"], self.compile)
         except SystemExit as leaving:
+            if leaving.code == 2 and self.request["hint"]:
+                say(self.request["hint"])
             if leaving.code:
                 raise
         self.observer.finish(None)

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from detrain.report.history import History
 from detrain.report.metrics import BATCHES, Series
@@ -45,7 +44,7 @@ def metric(series: Series, history: History) -> go.Figure:
     figure = go.Figure(go.Scatter(x=x, y=y, mode=mode, name=series.name, line={"color": _COLORS[0], "width": 1.5}))
     if series.over == BATCHES:
         _mark_resumes(figure, history)
-    return _styled(figure, series.over, series.name, height=240)
+    return _styled(figure, series.over, "", height=230)
 
 
 def life(history: History) -> go.Figure | None:
@@ -57,15 +56,15 @@ def life(history: History) -> go.Figure | None:
         at, batches = zip(*_thinned(one.points), strict=True)
         color = _COLORS[number % len(_COLORS)]
         figure.add_scatter(
-            x=_dates(at), y=batches, mode="lines", name=f"attempt {one.number}", line={"color": color, "width": 2}
-        )
+            x=_dates(at), y=batches, mode="lines", name=f"attempt {one.number}", line={"color": color, "width": 2},
+            showlegend=len(history.attempts) <= len(_COLORS),
+        )  # fmt: skip
     saved = [one for one in history.ledger.saved if "at" in one]
     figure.add_scatter(
         x=_dates([one["at"] for one in saved]), y=[one["batches"] for one in saved], mode="markers", name="checkpoint",
         text=[one["name"] for one in saved], marker={"symbol": "diamond-open", "size": 8, "color": "#374151"},
     )  # fmt: skip
-    is_over = history.run["is_finished"] or history.run["held_by"]
-    ended = history.attempts[:-1] if is_over else history.attempts
+    ended = history.attempts[:-1] if history.is_last_alive else history.attempts
     figure.add_scatter(
         x=_dates([one.points[-1][0] for one in ended]), y=[one.end for one in ended], mode="markers",
         name="last seen before it was killed", marker={"symbol": "x", "size": 10, "color": _KILL},
@@ -73,26 +72,22 @@ def life(history: History) -> go.Figure | None:
     return _styled(figure, "time", "batches")
 
 
-def checkpoints(history: History) -> go.Figure | None:
-    """What each checkpoint made the training wait, and its size."""
+def checkpoints(history: History) -> dict[str, go.Figure]:
+    """By name: what each checkpoint made the training wait, and its size. Empty if none is on record."""
     saved = [one for one in history.ledger.saved if "stall_s" in one]
     if not saved:
-        return None
-    figure = make_subplots(rows=1, cols=2, subplot_titles=("the training waited (ms)", "size (MB)"))
+        return {}
     x, names = [one["batches"] for one in saved], [one["name"] for one in saved]
-    for column, values in ((1, [one["stall_s"] * 1e3 for one in saved]), (2, [one["bytes"] / 1e6 for one in saved])):
-        figure.add_scatter(
-            x=x,
-            y=values,
-            text=names,
-            mode="markers",
-            marker={"size": 7, "color": _COLORS[column - 1]},
-            row=1,
-            col=column,
-        )
-        figure.update_yaxes(rangemode="tozero", row=1, col=column)
-        figure.update_xaxes(title_text="batches", row=1, col=column)
-    return _styled(figure, "", "", height=280).update_layout(showlegend=False)
+    values = {
+        "the training waited (ms)": [one["stall_s"] * 1e3 for one in saved],
+        "size (MB)": [one["bytes"] / 1e6 for one in saved],
+    }
+    found = {}
+    for number, (name, y) in enumerate(values.items()):
+        marker = {"size": 7, "color": _COLORS[number]}
+        figure = go.Figure(go.Scatter(x=x, y=y, text=names, mode="markers", marker=marker))
+        found[name] = _styled(figure.update_yaxes(rangemode="tozero"), "batches", "", height=230)
+    return found
 
 
 def _mark_resumes(figure: go.Figure, history: History) -> None:
@@ -112,10 +107,11 @@ def _dates(seconds: Any) -> list[datetime]:
 
 def _styled(figure: go.Figure, x: str, y: str, height: int = 360) -> go.Figure:
     figure.update_layout(
-        template="plotly_white", height=height, margin={"l": 60, "r": 20, "t": 30, "b": 45}, hovermode="closest",
-        font={"family": "system-ui, sans-serif", "size": 12}, legend={"orientation": "h", "y": 1.12},
+        template="plotly_white", height=height, margin={"l": 60 if y else 45, "r": 20, "t": 15, "b": 45}, hovermode="closest",
+        font={"family": "system-ui, sans-serif", "size": 12},
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},  # above the picture, however many lines it takes
     )  # fmt: skip
-    if x:
-        figure.update_xaxes(title_text=x)
+    figure.update_xaxes(title_text=x)
+    if y:
         figure.update_yaxes(title_text=y)
     return figure

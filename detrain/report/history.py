@@ -52,6 +52,20 @@ class History:
         return max([one.end for one in self.attempts] + [batches for batches, _ in self.ledger.batches], default=0)
 
     @property
+    def absent(self) -> list[int]:
+        """Numbers of the attempts that the ledger does not know: they ended, or were refused, before they came to the training."""
+        known = {one.number for one in self.attempts}
+        # A run is finished by an attempt that has trained, also where it could write no ledger.
+        last = self.run["attempts"] - bool(self.run["is_finished"])
+        return [] if self.damage else [number for number in range(1, last + 1) if number not in known]
+
+    @property
+    def is_last_alive(self) -> bool:
+        """True if the last attempt in the ledger has finished the run, or holds it."""
+        is_over = bool(self.run["is_finished"] or self.run["held_by"])
+        return is_over and bool(self.attempts) and self.attempts[-1].number == self.run["attempts"]
+
+    @property
     def is_verification_old(self) -> bool:
         """True if the run has gone on since it was verified."""
         now = {"attempts": self.run["attempts"], "is_finished": self.run["is_finished"]}
@@ -82,7 +96,7 @@ def read(path: Path) -> History:
         facts=checkpoints[0].meta["facts"] if checkpoints else {},
         ledger=ledger,
         attempts=_attempts(ledger),
-        printed=metrics.series_of(printed.read(path / printed.NAME), ledger),
+        printed=metrics.series_of(printed.read(path / printed.NAME)),
         logged=logged.series_of(path),
         verified=json.loads(verified.read_text(encoding="utf-8")) if verified.exists() else None,
         damage=damage,

@@ -8,10 +8,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from detrain.errors import UsageError
+from detrain.errors import MissingExtra, UsageError
 from detrain.report.history import History, read
 from detrain.report.metrics import Series
 
+#: What the title of every page ends with, and where it stands at the latest.
+_TITLE, _TITLE_WITHIN_BYTES = " — detrain report", 4096
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2937; background: #f8fafc; margin: 0; }
@@ -24,9 +26,12 @@ p { margin: 6px 0; }
 .card b { display: block; font-size: 20px; overflow-wrap: anywhere; }
 .card span, .quiet { color: #6b7280; font-size: 13px; }
 .figure { background: #fff; border: 1px solid #e5e7eb; border-radius: 8px; padding: 4px; margin: 8px 0; min-width: 0; }
-.pair { display: grid; grid-template-columns: repeat(auto-fill, minmax(440px, 1fr)); gap: 10px; }
+.figure .name { font-size: 13px; font-weight: 600; padding: 4px 10px 0; overflow-wrap: anywhere; }
+.pair { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(440px, 100%), 1fr)); gap: 0 10px; }
+.table { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; background: #fff; font-size: 13px; }
-th, td { text-align: left; padding: 5px 10px; border-bottom: 1px solid #e5e7eb; overflow-wrap: anywhere; }
+th, td { text-align: left; padding: 5px 10px; border-bottom: 1px solid #e5e7eb; overflow-wrap: break-word; }
+td { max-width: 420px; }
 th { color: #6b7280; font-weight: 600; }
 .good { color: #047857; font-weight: 600; }
 .bad { color: #b91c1c; font-weight: 600; }
@@ -39,9 +44,7 @@ def write(folder: Path, target: Path) -> None:
     try:
         import plotly.offline
     except ImportError:
-        raise UsageError(
-            "the report is drawn with plotly, which is not installed: pip install 'detrain[report]'"
-        ) from None
+        raise MissingExtra("the report is drawn with plotly, which is not installed", "report") from None
     text = compose(read(folder), plotly.offline.get_plotlyjs())
     try:
         target.write_text(text, encoding="utf-8")
@@ -49,9 +52,15 @@ def write(folder: Path, target: Path) -> None:
         raise UsageError(f"{target} cannot be written: {error}") from None
 
 
+def check_own(target: Path) -> None:
+    """Raises `UsageError` if there is a file of this name that is no earlier report."""
+    if target.exists() and _TITLE.encode() not in target.read_bytes()[:_TITLE_WITHIN_BYTES]:
+        raise UsageError(f"{target} is there already and is no report of detrain's; name another file with -o")
+
+
 def compose(history: History, plotly_script: str) -> str:
     """The page's text."""
-    title = f"{history.record['name']} — detrain report"
+    title = f"{history.record['name']}{_TITLE}"
     parts = [
         f"<h1>{escape(_command(history))}</h1>", f"<p class=quiet>{escape(str(history.path.resolve()))}</p>", _cards(history),
         *_curves(history), *_life(history), *_checkpoints(history), *_proof(history), *_surroundings(history),
@@ -73,7 +82,7 @@ def _cards(history: History) -> str:
     cards = [
         (state, f"began {run['began']}" + (f", ended {run['ended']}" if run["ended"] else "")),
         (f"{history.batches:,}", "batches"),
-        (str(run["attempts"]), "attempts"),
+        (str(run["attempts"]), _attempts(history)),
         (f"{history.num_replayed:,}", "batches done again after kills, by the ledger"),
         (str(len(history.ledger.saved)), f"checkpoints taken, {len(run['checkpoints'])} kept"),
         (_verdict(history)[0], "proof"),
@@ -83,6 +92,12 @@ def _cards(history: History) -> str:
         + "".join(f"<div class=card><b>{escape(a)}</b><span>{escape(b)}</span></div>" for a, b in cards)
         + "</div>"
     )
+
+
+def _attempts(history: History) -> str:
+    """Behind their number."""
+    word = "attempt" if history.run["attempts"] == 1 else "attempts"
+    return f"{word}, {len(history.absent)} of which never came to the training" if history.absent else word
 
 
 def _verdict(history: History) -> tuple[str, str]:
@@ -118,7 +133,7 @@ def _metrics(history: History, found: list[Series], what: str) -> Iterable[str]:
     shown = moving[: figures.MOST_METRICS]
     if shown:
         yield f"<p class=quiet>{what}</p>"
-        yield f"<div class=pair>{''.join(_figure(figures.metric(one, history)) for one in shown)}</div>"
+        yield f"<div class=pair>{''.join(_figure(figures.metric(one, history), one.name) for one in shown)}</div>"
     left_out = [one.name for one in moving[figures.MOST_METRICS :]]
     if left_out:
         yield f"<p class=quiet>Also there: {escape(', '.join(left_out))}.</p>"
@@ -131,32 +146,43 @@ def _life(history: History) -> Iterable[str]:
     from detrain.report import figures
 
     found = figures.life(history)
-    if found is None:
+    if found is None and not history.absent:
         return
-    yield "<h2>Life</h2>" + _figure(found)
-    rows = []
-    for number, one in enumerate(history.attempts):
-        later = history.attempts[number + 1] if number + 1 < len(history.attempts) else None
+    yield "<h2>Life</h2>"
+    if found is not None:
+        yield _figure(found)
+    rows: dict[int, list[Any]] = {number: [number, *[""] * 5, _absence(history, number)] for number in history.absent}
+    for one, later in zip(history.attempts, [*history.attempts[1:], None], strict=True):
         again = max(0, one.end - later.begin) if later is not None else 0
-        how = (
-            "the next attempt went on"
-            if later is not None
-            else "finished"
-            if history.run["is_finished"]
-            else "last seen"
-        )
-        rows.append([one.number, _time(one.points[0][0]), one.begin, _time(one.points[-1][0]), one.end, again, how])
+        if later is None:
+            how = "finished" if history.run["is_finished"] else "last seen"
+        else:
+            how = "the next attempt went on" if later.number == one.number + 1 else f"attempt {later.number} went on"
+        rows[one.number] = [
+            one.number,
+            _time(one.points[0][0]),
+            one.begin,
+            _time(one.points[-1][0]),
+            one.end,
+            again,
+            how,
+        ]
     yield _table(
-        ["attempt", "training began", "at batch", "last record", "at batch", "batches done again by the next", "then"],
-        rows,
+        ["attempt", "training began", "at batch", "last record", "at batch", "batches done again after it", "then"],
+        [row for _, row in sorted(rows.items())],
     )
+
+
+def _absence(history: History, number: int) -> str:
+    is_running = history.run["held_by"] and number == history.run["attempts"]
+    return "running, has not come to the training yet" if is_running else "ended before it came to the training"
 
 
 def _checkpoints(history: History) -> Iterable[str]:
     from detrain.report import figures
 
     found = figures.checkpoints(history)
-    if found is None:
+    if not found:
         return
     saved = [one for one in history.ledger.saved if "stall_s" in one]
     trained_s = sum(one.points[-1][0] - one.points[0][0] for one in history.attempts)
@@ -164,7 +190,7 @@ def _checkpoints(history: History) -> Iterable[str]:
     yield "<h2>Checkpoints</h2>"
     share = f", {stall_s / trained_s:.2%} of the time between first and last record" if trained_s else ""
     yield f"<p>{len(saved)} were taken; the training waited {stall_s:.2f} s for them{share}.{_interval(saved)}</p>"
-    yield _figure(found)
+    yield f"<div class=pair>{''.join(_figure(one, name) for name, one in found.items())}</div>"
     yield _table(
         ["kept", "epoch", "batch", "bytes", "written", "damage"],
         [
@@ -226,15 +252,16 @@ def _surroundings(history: History) -> Iterable[str]:
     )
 
 
-def _figure(figure: Any) -> str:
+def _figure(figure: Any, name: str = "") -> str:
     html = figure.to_html(full_html=False, include_plotlyjs=False, config={"displayModeBar": False, "responsive": True})
-    return f"<div class=figure>{html}</div>"
+    head = f"<div class=name>{escape(name)}</div>" if name else ""
+    return f"<div class=figure>{head}{html}</div>"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     head = "".join(f"<th>{escape(one)}</th>" for one in heads)
     body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class=table><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _time(seconds: float) -> str:

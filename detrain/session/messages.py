@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 
 def say(text: str) -> None:
@@ -24,3 +25,36 @@ def say(text: str) -> None:
 def warn(slug: str, text: str) -> None:
     """A warning; docs/messages.md explains each slug."""
     say(f"warning: {text} [{slug}]")
+
+
+class Trouble:
+    """What may fail again and again, for one reason (a full disk): said when it begins, and when it is over or the run is."""
+
+    def __init__(self, slug: str, one: str, many: str, over: str) -> None:
+        """`one` and `many` name what fails, `over` that it does no more: "checkpoint", "checkpoints", "they can be written again"."""
+        self._slug, self._one, self._many, self._over = slug, one, many, over
+        self._count, self._since = 0, ""
+        self._said: set[tuple[type, object]] = set()
+
+    def failed(self, error: Exception, text: str) -> None:
+        """Say `text`, unless the same has been said of the same trouble."""
+        self._since = self._since or time.strftime("%H:%M:%S")
+        self._count += 1
+        kind = type(error), getattr(error, "errno", None)  # the message may name another file each time
+        if kind not in self._said:
+            self._said.add(kind)
+            warn(self._slug, text)
+
+    def worked(self) -> None:
+        """It has not failed this time."""
+        if self._count:
+            say(f"{self._counted()}; now {self._over}")
+        self._count, self._since, self._said = 0, "", set()
+
+    def end(self) -> None:
+        """The run is over; what has failed more than once has been said only once."""
+        if self._count > 1:
+            warn(self._slug, f"{self._counted()}, to the end of the script")
+
+    def _counted(self) -> str:
+        return f"{self._count} {self._one if self._count == 1 else self._many} since {self._since}"

@@ -209,6 +209,8 @@ class Resume:
         self._origins = None
         session.files.settle()
         session.frameworks.hold_loading(False)
+        if session.frameworks.printing is not None:
+            session.frameworks.printing.note_resumed(checkpoint.sequence)
         seconds = time.monotonic() - self._began_s
         again = f", having run {self._batches_run} batches again" if self._batches_run else ""
         say(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from detrain.session import gather
 from detrain.session.background import Background
 from detrain.session.loops import Loop
-from detrain.session.messages import warn
+from detrain.session.messages import Trouble, warn
 from detrain.state import known_source
 from detrain.state.collector import collector_paused
 from detrain.state.walk import Census
@@ -69,6 +69,18 @@ class Saver:
         #: What leads to a loop's header instead of a checkpoint that could not be written, by its name.
         self._instead: dict[str, list[str]] = {}
         self.census: Census | None = session.resume.census
+        self._trouble = Trouble(
+            "checkpoint-failed",
+            "checkpoint could not be written",
+            "checkpoints could not be written",
+            "they can be again",
+        )
+        self._kept = Trouble(
+            "checkpoint-kept",
+            "old checkpoint could not be deleted",
+            "times old checkpoints could not be deleted",
+            "they can be",
+        )
 
     def save(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
         """Checkpoint the present state, at this position of the stream of entropy. It is written when `settle` has returned.
@@ -96,6 +108,8 @@ class Saver:
         with collector_paused():
             copies = None if WAITS_FOR_DISK else self._staging.copy(walk.tree.arrays)
         self._sequence += 1
+        if session.frameworks.printing is not None:
+            session.frameworks.printing.note_checkpoint(self._sequence)
         self._instead[path.name] = loop.way_here()
         loop.mark(path.name)
         taken = _Taken(
@@ -141,19 +155,27 @@ class Saver:
             self._say_failed(error)
             return False
         self._last = saved
+        self._trouble.worked()
         del self._instead[saved.name]
         stall_s = (taken.went_on_s or time.monotonic()) - taken.began_s
         session.recorder.saved(saved.path, taken.batches, stall_s, taken.interval_s)
         self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
         try:
             self._checkpoints = session.directory.retain(session.settings.keep, self._checkpoints, taken.needed)
+            self._kept.worked()
         except OSError as error:
-            warn("checkpoint-kept", f"an old checkpoint cannot be deleted: {error}. It takes room, and does no harm")
+            self._kept.failed(error, f"an old checkpoint cannot be deleted: {error}. It takes room, and does no harm")
         return True
 
+    def end(self) -> None:
+        """The script has come to its end."""
+        self.settle()
+        self._trouble.end()
+        self._kept.end()
+
     def _say_failed(self, error: Exception) -> None:
-        warn(
-            "checkpoint-failed",
+        self._trouble.failed(
+            error,
             f"no checkpoint could be written to {self._session.directory.path}: {error}. Training goes on without; the last good "
             f"one is {self._last.name if self._last else 'none'}",
         )

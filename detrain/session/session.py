@@ -50,6 +50,7 @@ class Frameworks:
     loaded: dict[str, Any] = field(default_factory=dict)
     entropy: Any = None  # has entropy_state(), entropy_of_threads() and what sets them
     clocks: Any = None  # detrain.launch.clocks.Clocks
+    printing: Any = None  # detrain.launch.printing.Printing
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[tuple[int, int] | None]:
@@ -454,6 +455,8 @@ class Session:
 
     def _save(self, loop: Loop) -> None:
         frame = loop.find_frame()
+        if self.frameworks.printing is not None:
+            self.frameworks.printing.flush()
         with self.frameworks.aside() as entropy:
             self._save_now(loop, frame, entropy)
         if self.rerun is not None:
@@ -466,6 +469,12 @@ class Session:
         if self._saver is not None and not self.is_off:
             with self.frameworks.aside():
                 self._saver.settle()
+
+    def end(self) -> None:
+        """The script has ended: wait likewise, and say what has failed until now."""
+        if self._saver is not None and not self.is_off:
+            with self.frameworks.aside():
+                self._saver.end()
 
     def _save_now(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
         if self._saver is None:

@@ -9,7 +9,11 @@ files.log, kept/    what the script's own files were before it changed them (`de
 rewinding           there while a resumed attempt has not come to its checkpoint (`detrain.session.files`)
 printed.log         what the script has printed, and when (`detrain.store.printed`)
 answers.log         what set-up code was told by the clock (`detrain.launch.answers`)
+clock.log           what the training loop was told by the clocks (`detrain.store.readings`)
+verified.json       what `detrain verify` found last
+trace-1.log, …      what the script printed while it was traced, and what was seen of it (`detrain.launch.rounds`)
 cache/              instrumented code
+aside/              checkpoints that were passed over
 lock                held, by a POSIX record lock, while an attempt lives; who holds it is in it
 """
 
@@ -35,6 +39,15 @@ if TYPE_CHECKING:
 #: `struct flock` of 64-bit Linux: type, whence, start, length, process.
 _FLOCK = struct.Struct("hhqqi4x")
 _NAME = re.compile(r"checkpoint_(\d+)_(\d+)\.h5$")
+_TRACES = frozenset(f"trace-{number}.{what}" for number in (1, 2) for what in ("log", "err", "json", "tmp"))
+#: Names that are written to, beside those of checkpoints.
+OWN_NAMES = _TRACES | {
+    "run.json", "finished", "inst.info", "ledger", "files.log", "kept", "rewinding", "printed.log", "answers.log", "clock.log",
+    "verified.json", "cache", "aside", "lock",
+}  # fmt: skip
+_LOCKED = re.compile(rb"process \d+ on ")
+#: A file that is being written: `.NAME.PROCESS.tmp`; or a file of the script's that is being put back.
+_TEMPORARY = re.compile(r"\.(?:detrain-[0-9a-f]+|(?P<name>.+?)(\.\d+)?)\.tmp$")
 
 
 class RunDirectory:
@@ -45,10 +58,11 @@ class RunDirectory:
         self._lock: Any = None
 
     def lock(self) -> None:
-        """Hold the directory for this attempt. Raises `ResumeRefused` if another attempt does, saying which.
+        """Hold the directory for this attempt. Raises `ResumeRefused` if another attempt does, saying which, or if it is somebody else's.
 
         A record lock belongs to the process: it ends with it however it ends, and forked loader workers do not inherit it.
         """
+        self._check_own()
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = open(self.path / "lock", "a+", encoding="utf-8")  # noqa: SIM115 - held until the process ends
         try:
@@ -64,6 +78,36 @@ class RunDirectory:
         since = time.strftime("%Y-%m-%d %H:%M:%S %z")
         self._lock.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
         self._lock.flush()
+
+    def _check_own(self) -> None:
+        """Raises `ResumeRefused` if files of somebody else's lie there under names that would be written to.
+
+        An inst.info alone may be written by hand.
+        """
+        if not self.path.is_dir() or self._is_own():
+            return
+        foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name in OWN_NAMES - {"inst.info"})
+        if foreign == ["lock"] and (self.path / "lock").stat().st_size == 0:
+            return  # left by an attempt that was killed just then
+        if foreign:
+            one = "a file" if len(foreign) == 1 else "files"
+            raise ResumeRefused(
+                f"{self.path} is no run directory of detrain's, and holds {one} that detrain would write over: {', '.join(foreign)}. "
+                "Nothing was touched; choose another directory with --ckpt-dir"
+            )
+
+    def _is_own(self) -> bool:
+        """True if an attempt has been here, or a trace: its record is there (or one that cannot be read), or its lock."""
+        with contextlib.suppress(OSError):
+            if _LOCKED.match((self.path / "lock").read_bytes()):
+                return True
+        try:
+            record = self.read_record()
+        except CheckpointError:
+            return True  # damaged, which whoever reads it says
+        except OSError:
+            return False
+        return isinstance(record, dict) and {"attempts", "script"} <= record.keys()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -163,7 +207,9 @@ class RunDirectory:
     def remove_temporaries(self) -> None:
         """Clean up what a killed attempt has left half written."""
         for entry in self.path.glob(".*.tmp"):
-            entry.unlink(missing_ok=True)
+            named = _TEMPORARY.match(entry.name)
+            if named is not None and (named["name"] is None or _is_own_name(named["name"])):
+                entry.unlink(missing_ok=True)
 
     def retain(self, keep: int, checkpoints: list[Checkpoint], needed: set[str]) -> list[Checkpoint]:
         """Delete all but the newest `keep` checkpoints and what those (or `needed`) cannot do without; returns what stays."""
@@ -190,14 +236,29 @@ class RunDirectory:
             path.rename(folder / path.name)
 
     def move_aside(self) -> Path | None:
-        """Rename the directory to the first free `<name>.old<N>`; returns the new path, None if there was nothing to move."""
+        """Rename the directory to the first free `<name>.old<N>`; returns the new path, None if there was nothing to move.
+
+        The folder that this process works in, or one around it, stays: only what is detrain's is moved out of it.
+        """
         if not self.path.exists() or not any(entry.name != "lock" for entry in self.path.iterdir()):
             return None
         number = 1
         while (aside := self.path.with_name(f"{self.path.name}.old{number}")).exists():
             number += 1
-        self.path.rename(aside)
+        if not Path.cwd().is_relative_to(self.path.resolve()):
+            self.path.rename(aside)
+            return aside
+        own = [entry for entry in self.path.iterdir() if _is_own_name(entry.name) and entry.name != "lock"]
+        if not own:
+            return None
+        aside.mkdir()
+        for entry in own:
+            entry.rename(aside / entry.name)
         return aside
+
+
+def _is_own_name(name: str) -> bool:
+    return name in OWN_NAMES or _NAME.match(name) is not None
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -196,11 +196,18 @@ def test_full_disk_in_mid_run_is_said_and_the_training_goes_on(detrain, tmp_path
     (tmp_path / "train.py").write_text(
         script("\nimport resource", "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))")
     )
-    said = detrain("run", "--every", "epoch", "train.py")
+    said = detrain(
+        "run", "--every", "epoch", "train.py", PYTHONDONTWRITEBYTECODE="1"
+    )  # half of it would be found by the next
     assert said.status == 0, said.err
     assert said.out.startswith("weight ")
     assert "detrain: warning: no checkpoint could be written to " in said.err
     assert "Training goes on without; the last good one is none [checkpoint-failed]" in said.err
+    assert said.err.count("no checkpoint could be written") == 1
+    assert re.search(
+        r"warning: [34] checkpoints could not be written since [\d:]{8}, to the end of the script \[checkpoint-failed\]\n",
+        said.err,
+    )
     assert checkpoints(tmp_path / ".detrain" / "train") == []
 
 

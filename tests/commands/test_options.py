@@ -2,6 +2,9 @@
 
 import pytest
 
+from detrain.cli.run import hint_at
+from detrain.cli.run import run as command
+
 LOOP = """\
 import decimal, os, torch
 torch.manual_seed(0)
@@ -66,3 +69,39 @@ def test_run_whose_files_were_not_followed_cannot_begin_to(run, expected):
     said = run()
     assert (said.status, said.out) == (2, "")
     assert "holds a run of another command: --leave-files was given, is not now" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("train.py --every epoch", "`--every` stands behind the script's name, so it went to the script; detrain's options stand before "
+            "it: detrain run --every … train.py"),
+        ("train.py --fresh --keep=3", "`--fresh` and `--keep` stand behind the script's name, so they went to the script; "
+            "detrain's options stand before it: detrain run --fresh --keep … train.py"),
+        ("-m pkg.train --seed 1", "`--seed` stands behind the module's name, so it went to the module; detrain's options stand before it: "
+            "detrain run --seed … -m pkg.train"),
+        ("train.py --lr 1 every", ""),
+        ("train.py -- --every epoch", ""),
+        ("train.py", ""),
+    ],
+)  # fmt: skip
+def test_hint_at_options_behind_the_scripts_name_is_made_of_clicks_parameters(words, expected):
+    script, *arguments = words.split()
+    module, arguments = (arguments[0], arguments[1:]) if script == "-m" else (None, arguments)
+    assert hint_at(command, module, script, arguments) == expected
+
+
+def test_option_behind_the_scripts_name_is_explained_where_the_script_does_not_know_it(detrain, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--seed')\np.parse_args()\n"
+    )
+    said = detrain("run", "train.py", "--every", "epoch")
+    assert said.status == 2
+    assert (
+        "error: unrecognized arguments: --every epoch\ndetrain: `--every` stands behind the script's name" in said.err
+    )
+    said = detrain("run", "train.py", "--seed", "3")
+    assert (said.status, "behind" in said.err) == (0, False)
+    said = detrain("trace", "train.py", "--vary", "x")
+    assert said.status == 2
+    assert "detrain: `--vary` stands behind the script's name" in said.err

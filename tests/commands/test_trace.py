@@ -130,10 +130,7 @@ INFO = {
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{'code_info': open('x')}", "is not a Python literal"),
-        ("[1, 2]", "holds a list, not a dict"),
-        ("{'dataloader': {}}", "lacks or garbles 'code_info'"),
-        (repr({"code_info": {"loop_file_name": "train.py"}}), "lacks or garbles 'loop_line_no'"),
+        ("{'code_info':\n open('x')}", "/R/inst.info, line 2: open('x') is no plain value"),
         (repr({"code_info": {**INFO["code_info"], "loop_line_no": "23"}}), "no loop begins on that line; loops of that file begin on"),
         (repr({"code_info": {**INFO["code_info"], "loop_file_name": "gone.py"}}), "which cannot be read"),
         (repr({"version": 99, **INFO}), "has version 99; this detrain reads up to 1"),

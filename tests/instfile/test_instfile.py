@@ -7,6 +7,7 @@ import pytest
 
 from detrain import instfile
 from detrain.instfile import InstInfo, NestLoop
+from detrain.session.loading import Loading
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -59,6 +60,82 @@ def test_lines_that_hold_no_loop_are_named(tmp_path):
         instfile.UsageError, match=r"train\.py:3 as the batch loop, but no loop begins on that line.*lines 1, 2"
     ):
         instfile.check_lines(tmp_path / "inst.info", info)
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "what"),
+    [
+        (b"", 1, "there is nothing in the file"),
+        (b" \n\n", 1, "there is nothing in the file"),
+        (b"{'version': 1,\n 'nests': [}", 2, "Python cannot read it: "),
+        (b"{'version': 1,\n 'sources': {'train.py': '00", 2, "Python cannot read it: "),
+        (b"{'code_info': {\n 'loop_file_name': train}}", 2, "train stands there without quotes"),
+        (b"{'code_info':\n open('x')}", 2, "open('x') is no plain value (a text in quotes, a number, True, False, a list, a dict)"),
+        (b"{'code_info': f'{1}'}", 1, "f'{1}' is no plain value"),
+        (b"{\n 3: 4}", 1, "a key of {3: 4} is no text in quotes"),
+        (b"\x7fELF\x00\x00", 1, "this is no text"),
+        (b"{}\n\x89HDF\r\n", 2, "this is no text (not UTF-8)"),
+        (b"[" * 90_000, 1, ""),
+        (b"[1, 2]", 1, "the file is to hold a dict in braces, and holds [1, 2]"),
+        (b"{'dataloader': {}}", 1, "there are neither nests nor a code_info"),
+        (b"{'nests': [],\n 'complete': 1}", 2, "complete is to be True or False, and is 1"),
+        (b"{'nests':\n [3]}", 2, "nests.0 is to be a list, and is 3"),
+        (b"{'nests': [[\n {'file_name': 'a.py', 'line_no': 'x', 'part': 'batch'}]]}", 2, "nests.0.0.line_no is to be the number of a line"),
+        (b"{'nests': [[\n {'part': 'inner'}]]}", 2, "nests.0.0.part is to be 'outer', 'epoch' or 'batch'"),
+        (b"{'nests': [[\n {'file_name': 'a.py', 'line_no': 3}]]}", 2, "the loop {'file_name': 'a.py', 'line_no': 3} has no part"),
+        (b"{'sources':\n {'a.py': 3}, 'nests': []}", 2, "sources.a.py is to be a text in quotes, and is 3"),
+        (b"{'code_info':\n {'loop_file_name': 'a.py'}}", 2, "code_info has no loop_line_no"),
+        (b"{'nests': [], 'code_info':\n {'dl_call_file_name': 'a.py'}}", 2, "code_info has no dl_call_line_no"),
+        (b"{'nests': [], 'dataloader':\n {'next': 'data.Data'}}", 2, "dataloader.next is to be two texts in brackets, module and name"),
+    ],
+)  # fmt: skip
+def test_damage_is_told_with_its_line_and_what_to_do(tmp_path, content, line, what):
+    path = tmp_path / "inst.info"
+    path.write_bytes(content)
+    with pytest.raises(instfile.UsageError) as told:
+        instfile.read(path, tmp_path)
+    assert str(told.value).startswith(f"{path}, line {line}: {what}")
+    assert str(told.value).endswith("is looked for again (a data loader is found by `detrain trace`)")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(instfile.UsageError, match=r"inst\.info cannot be read: No such file"):
+        instfile.read(tmp_path / "inst.info", tmp_path)
+
+
+def damaged(value):
+    """A document in all ways in which one place of it is another thing, or is not there."""
+    yield from (None, 7, "x", [], {}, ())
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield {other: it for other, it in value.items() if other != key}
+            yield from ({**value, key: it} for it in damaged(one))
+    elif isinstance(value, (list, tuple)):
+        for number, one in enumerate(value):
+            yield value[:number] + value[number + 1 :]
+            yield from (type(value)([*value[:number], it, *value[number + 1 :]]) for it in damaged(one))
+
+
+@pytest.mark.parametrize("name", ["version1.info", "prototype.info"])
+def test_whatever_is_damaged_it_is_refused_or_can_be_used(tmp_path, name):
+    text = (GOLDEN / name).read_text()
+    texts = [repr(one) for one in damaged(ast.literal_eval(text))]
+    texts += [text[:number] for number in range(len(text))]
+    path, num_usable = tmp_path / "inst.info", 0
+    for one in texts:
+        path.write_text(one)
+        try:
+            info = instfile.read(path, tmp_path)
+        except instfile.UsageError:
+            continue  # anything else that is raised fails the test
+        num_usable += 1
+        Loading(info.extra, list)
+        for file_name in info.parts():
+            info.load_of(file_name)
+        info.describe()
+        instfile.write(path, info, tmp_path)
+        instfile.read(path, tmp_path)
+    assert 10 < num_usable < len(texts) / 2
 
 
 def test_the_committed_inst_info_is_that_of_the_examples_sources():

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise, permutations, product
 
 import pytest
 
-pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError
 from detrain.pipeline.judge import Judge

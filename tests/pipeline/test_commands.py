@@ -11,9 +11,10 @@ from itertools import pairwise
 
 import pytest
 
-pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.cli import main, pipeline
+from detrain.errors import installing
 from detrain.pipeline import graphtext, planfile, schedules
 from detrain.pipeline.planners import registry
 
@@ -486,7 +487,7 @@ def test_a_library_that_is_missing_is_named_with_the_way_to_install_it(command, 
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f'detrain: error: {missing} is not installed: pip install "detrain[plan]"\n'
+    assert done.stderr == f"detrain: error: {missing} is not installed: {installing('plan')}\n"
 
 
 def test_ctrl_c_ends_a_sweep_without_a_word(folder):

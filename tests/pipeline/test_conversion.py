@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-pytest.importorskip("numba", reason='plans are simulated by what numba compiles: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='plans are simulated by what numba compiles: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError
 from detrain.pipeline import conversion, deployment, graphtext, planfile, topologyfile

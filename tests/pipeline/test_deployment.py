@@ -209,7 +209,7 @@ DRIVER = f"""\
 
 @pytest.fixture
 def driver():
-    pytest.importorskip("yaml", reason='drivers are YAML: pip install "detrain[plan]"')
+    pytest.importorskip("yaml", reason='drivers are YAML: pip install "detrain-run[plan]"')
     from detrain.pipeline import driver
 
     return driver

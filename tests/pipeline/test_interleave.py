@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-pytest.importorskip("numba", reason='states are compressed with what numba compiles: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='states are compressed with what numba compiles: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError
 from detrain.pipeline import planfile

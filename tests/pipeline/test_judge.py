@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("numba", reason='the simulator is compiled by numba: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='the simulator is compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError
 from detrain.pipeline import judge as judging

@@ -302,7 +302,7 @@ def test_published_logs_are_profiles_and_nothing_is_lost(path):
 
 
 def test_a_stage_can_be_planned_within_a_budget():
-    pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
+    pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
     from detrain.remat.planners.registry import plan
 
     layers = tuple(Layer(f"n{number}", "f", 1.0, 2.0, (100.0,), 1.0) for number in range(12))

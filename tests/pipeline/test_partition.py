@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.pipeline.judge import Judge
 from detrain.pipeline.plan import Workload

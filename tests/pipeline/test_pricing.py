@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-pytest.importorskip("numba", reason='the simulator is compiled by numba: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='the simulator is compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError, UsageError
 from detrain.pipeline.judge import PIPEDREAM, Judge, Score, judge, kind_of

@@ -9,7 +9,7 @@ from itertools import pairwise, product
 
 import pytest
 
-pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError
 from detrain.pipeline.schedules import Kind, Schedule, in_flight, num_mini_batches

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.errors import DetrainError, GraphError, UsageError
 from detrain.pipeline import sweep as sweeping
@@ -153,7 +153,7 @@ def test_a_line_is_said_of_each_row():
 
 
 def test_the_picture_has_what_the_table_has_and_is_the_same_each_time(tmp_path):
-    pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain[plan]"')
+    pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain-run[plan]"')
     for name in ("one.svg", "other.svg"):
         sweeping.draw(tmp_path / name, "chain", ROWS)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()

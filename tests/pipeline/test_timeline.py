@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.pipeline import picture
 from detrain.pipeline.schedules import Kind, Schedule
@@ -119,7 +119,7 @@ def test_a_trace_counts_what_workers_hold(timeline):
 
 @timelines
 def test_a_picture_has_a_row_for_each_worker(timeline, tmp_path):
-    pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain[plan]"')
+    pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain-run[plan]"')
     picture.draw(tmp_path / "timeline.svg", timeline)
     text = (tmp_path / "timeline.svg").read_text(encoding="utf-8")
     assert ElementTree.fromstring(text).tag.endswith("svg")
@@ -132,13 +132,13 @@ def test_a_picture_has_a_row_for_each_worker(timeline, tmp_path):
 
 
 def test_a_picture_of_no_sizes_and_no_time_is_one(tmp_path):
-    pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain[plan]"')
+    pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain-run[plan]"')
     picture.draw(tmp_path / "empty.svg", simulate(Schedule("1f1b", 2), [StageLoad(0, 0)] * 2))
     assert "GB held" not in (tmp_path / "empty.svg").read_text(encoding="utf-8")
 
 
 def test_the_same_timeline_is_the_same_picture(tmp_path):
-    pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain[plan]"')
+    pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain-run[plan]"')
     for name in ("one.svg", "other.svg"):
         picture.draw(tmp_path / name, simulate(*CASES[1]))
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()

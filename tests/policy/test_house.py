@@ -1,8 +1,10 @@
 """What the house promises about itself: who imports whom, what a command loads, how long a file is."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ MAY_IMPORT = {
         "units",
     },
     "launch": {"adapters", "hooks", "instfile", "rewrite", "session", "store", "state", "tracer"},
-    "doctor": {"launch", "store"},
+    "doctor": {"imports", "launch", "store"},
     "pipeline": {"remat", "tables", "units"},
     "remat": {"tables", "units"},
     "report": {"store"},
@@ -41,6 +43,7 @@ MAY_IMPORT = {
     "adapters": {"state"},
     "store": {"state"},
     "state": set(),
+    "imports": set(),
     "instfile": {"sites"},
     "nest": set(),
     "sites": set(),
@@ -125,3 +128,30 @@ def test_the_flags_of_run_are_those_of_the_page() -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_files_stay_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 600
+
+
+def test_no_hint_installs_the_package_that_is_called_like_ours() -> None:
+    """`detrain` on PyPI is somebody else's; the distribution is `detrain-run`, and its name stands in pyproject.toml."""
+    root = PACKAGE.parent
+    with (root / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    assert project["name"] == "detrain-run"
+    texts = [root / "README.md", root / "run", root / "pyproject.toml", root / "setup.py", root / "Makefile"]
+    for folder in ("detrain", "docs", "examples", "syscalls"):
+        texts += [path for path in (root / folder).rglob("*") if path.suffix in {".py", ".md", ".c"}]
+    wrong = re.compile(r"""install\b[^\n]*['"\s]detrain(?:\[|['"]?\s*$)|\bdetrain\[""", re.MULTILINE)
+    assert [str(path) for path in texts if wrong.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_the_command_that_installs_an_extra_is_that_of_the_installation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from detrain import errors
+
+    assert errors.installing("report") == f"pip install -e '{PACKAGE.parent}[report]'"
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "site-packages" / "detrain" / "errors.py"))
+    assert errors.installing("report") == "pip install 'detrain-run[report]'"
+    assert (
+        str(errors.MissingExtra("numba is not installed", "plan"))
+        == "numba is not installed: pip install 'detrain-run[plan]'"
+    )

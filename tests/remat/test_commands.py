@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.remat import builders, dtrlog, graphfile
 from detrain.remat.simulator import peak_bytes

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain[plan]"')
-pytest.importorskip("scipy", reason='planners solve programs with scipy: pip install "detrain[plan]"')
+pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
+pytest.importorskip("scipy", reason='planners solve programs with scipy: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError, UsageError
 from detrain.remat import builders
@@ -236,5 +236,5 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
         raise ImportError(name="numba")
 
     monkeypatch.setattr(registry.importlib, "import_module", fail)
-    with pytest.raises(UsageError, match=r'rotor needs numba, which is not installed: pip install "detrain\[plan\]"'):
+    with pytest.raises(UsageError, match=r"rotor needs numba, which is not installed: pip install -e '?/.*\[plan\]"):
         plan(builders.linear(24), 20, "rotor")

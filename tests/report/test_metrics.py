@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from detrain.report.metrics import numbers_in, series_of
-from detrain.store.ledger import Ledger
 from detrain.store.printed import Line
 
 
@@ -28,33 +27,29 @@ def test_names_and_numbers_are_found(text: str, expected: dict[str, float]) -> N
     }
 
 
-def ledger_of(attempts: list[float], times: list[tuple[float, int]]) -> Ledger:
-    return Ledger({}, {}, [{"attempt": n, "batches": 0, "at": at} for n, at in enumerate(attempts, 1)], [], times=times)
+def lines(*points: tuple[int, float], is_prompt: bool = True) -> list[Line]:
+    return [Line(0.0, 1, f"loss {value}", batches, is_prompt) for batches, value in points]
 
 
 def test_what_was_printed_lies_at_the_batch_that_ran_then() -> None:
-    ledger = ledger_of([10.0], [(20.0, 10), (30.0, 20)])
-    (found,) = series_of(
-        [Line(at, 1, f"loss {value}") for at, value in ((20.05, 2.1), (25.0, 2.2), (29.9, 2.3))], ledger
-    )
+    (found,) = series_of(lines((11, 2.1), (15, 2.2), (20, 2.3)))
     assert (found.name, found.x, found.values) == ("loss", [11, 15, 20], [2.1, 2.2, 2.3])
     assert found.over == "batches"
 
 
-def test_what_a_resumed_attempt_prints_again_takes_the_place_of_the_first() -> None:
-    ledger = ledger_of([10.0, 40.0], [(20.0, 10), (30.0, 20), (50.0, 15), (60.0, 25)])
-    lines = [Line(at, 1, f"loss={value}") for at, value in ((19.5, 1.0), (29.9, 2.0), (54.95, 3.0), (59.9, 4.0))]
-    (found,) = series_of(lines, ledger)
-    assert (found.x, found.values) == ([10, 20, 25], [1.0, 3.0, 4.0])
-
-
 def test_where_pieces_came_late_values_are_counted() -> None:
-    ledger = ledger_of([10.0], [(20.0, 10), (30.0, 20)])
-    (found,) = series_of([Line(29.0, 1, f"loss={n}") for n in range(9)], ledger)
+    (found,) = series_of(lines(*((12, float(n)) for n in range(4)), is_prompt=False) + lines((13, 4.0), (14, 5.0)))
     assert found.over == "times printed"
-    assert found.x == list(range(9))
+    assert found.x == list(range(6))
+
+
+def test_where_most_values_came_in_the_same_batch_they_are_counted() -> None:
+    (found,) = series_of(lines(*((12, float(n)) for n in range(9))))
+    assert (found.over, found.x) == ("times printed", list(range(9)))
 
 
 def test_detrains_own_lines_and_single_values_are_no_metric() -> None:
-    lines = [Line(1.0, 2, "detrain: loss=1"), Line(2.0, 2, "detrain: loss=2"), Line(3.0, 1, "size=3")]
-    assert series_of(lines, ledger_of([0.0], [])) == []
+    assert (
+        series_of([Line(0.0, 2, "detrain: loss=1", 1), Line(0.0, 2, "detrain: loss=2", 2), Line(0.0, 1, "size=3", 3)])
+        == []
+    )

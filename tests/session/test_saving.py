@@ -147,7 +147,8 @@ os.fsync = failing
         "        time.sleep(0.003)\n", "        time.sleep(0.003)\n        is_failing = epoch == 1 and batch < 15\n"
     )
     out, err = run(tmp_path, script, "10batches")
-    assert len(re.findall("no checkpoint could be written", err)) >= 1
+    assert err.count("no checkpoint could be written") == 1
+    assert re.search(r"detrain: \d checkpoints? could not be written since [\d:]{8}; now they can be again\n", err)
     found, sums = saved(tmp_path), told(out)
     assert (1, 10) not in found
     assert (1, 30) in found

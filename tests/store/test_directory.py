@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -336,6 +337,65 @@ def test_directory_with_nothing_but_a_lock_is_not_moved(tmp_path):
     place.lock()
     assert place.move_aside() is None
     place.unlock()
+
+
+def test_folder_that_is_worked_in_stays_when_the_run_in_it_is_moved_aside(tmp_path, monkeypatch):
+    place = RunDirectory(tmp_path / "project")
+    (place.path / "cache").mkdir(parents=True)
+    for name in ("train.py", "run.json", "checkpoint_0_1.h5", "lock"):
+        (place.path / name).write_text(name)
+    monkeypatch.chdir(place.path)
+    assert place.move_aside() == tmp_path / "project.old1"
+    assert sorted(path.name for path in place.path.iterdir()) == ["lock", "train.py"]
+    assert sorted(path.name for path in (tmp_path / "project.old1").iterdir()) == [
+        "cache",
+        "checkpoint_0_1.h5",
+        "run.json",
+    ]
+    assert place.move_aside() is None
+
+
+@pytest.mark.parametrize("name", sorted(directory.OWN_NAMES - {"inst.info"}))
+def test_folder_with_somebody_elses_file_under_a_name_of_ours_is_refused_untouched(tmp_path, name):
+    (tmp_path / name).write_text('["mine"]')
+    (tmp_path / "train.py").write_text("pass")
+    with pytest.raises(
+        ResumeRefused,
+        match=rf"holds a file that detrain would write over: {re.escape(name)}\. Nothing was touched; choose",
+    ):
+        RunDirectory(tmp_path).lock()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: '["mine"]', "train.py": "pass"}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {}, {"train.py": "", "data": ""}, {"inst.info": "{}"}, {"lock": ""},
+        {"lock": "process 7 on here since then\n", "trace-1.log": "", "inst.info": "{}"},
+        {"run.json": '{"script": "train.py", "attempts": 1}', "ledger": "", "finished": ""}, {"run.json": "{", "ledger": ""},
+    ],
+    ids=["empty", "others", "traced by hand", "killed at once", "traced", "run", "run that is damaged"],
+)  # fmt: skip
+def test_folder_without_such_files_or_with_a_run_is_taken(tmp_path, files):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    place = RunDirectory(tmp_path)
+    place.lock()
+    place.unlock()
+
+
+def test_somebody_elses_temporary_files_stay(tmp_path):
+    for name in (
+        ".notes.tmp",
+        ".x.5.tmp",
+        ".ledger.5.tmp",
+        ".finished.tmp",
+        ".detrain-0a1b.tmp",
+        ".checkpoint_1_2.h5.77.tmp",
+    ):
+        (tmp_path / name).touch()
+    RunDirectory(tmp_path).remove_temporaries()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.tmp", ".x.5.tmp"]
 
 
 def test_record_is_replaced_whole(tmp_path):

@@ -7,10 +7,11 @@ from pathlib import Path
 from detrain.store import printed
 
 NOTING = """
-import os, sys
+import ctypes, os, sys
 from pathlib import Path
 from detrain.launch import preload
-assert preload.note_printed(Path({path!r}), {most})
+batches = ctypes.c_uint64(0)
+assert preload.note_printed(Path({path!r}), {most}, batches)
 """
 
 
@@ -27,6 +28,25 @@ def test_both_streams_are_noted_and_arrive(python, tmp_path: Path) -> None:
     )
     assert out == "one\ntwo\nthree\n"
     assert noted(path) == [(1, "one"), (1, "two"), (2, "three")]
+
+
+def test_each_line_has_the_number_of_the_batch_that_ran(python, tmp_path: Path) -> None:
+    path = tmp_path / "printed"
+    code = NOTING.format(path=str(path), most=10_000)
+    python(code + "for batches.value in (1, 2, 2**40): print('line', flush=True)")
+    assert [line.batches for line in printed.read(path)] == [1, 2, 2**40]
+
+
+def test_marks_stand_between_what_was_printed(python, tmp_path: Path) -> None:
+    path = tmp_path / "printed"
+    code = NOTING.format(path=str(path), most=10_000)
+    python(
+        code + "mark = preload.mark_printed\n"
+        "print('first', flush=True)\nassert mark('{\"checkpoint\":1}')\nprint('done again', flush=True)\n"
+        'mark(\'{"attempt":2,"is_resuming":true,"immediate":[]}\')\nprint(\'set up again\', flush=True)\n'
+        "mark('{\"resumed\":1}')\nprint('again', flush=True)"
+    )
+    assert [line.text for line in printed.read(path)] == ["first", "again"]
 
 
 def test_children_print_for_themselves(python, tmp_path: Path) -> None:
@@ -54,8 +74,8 @@ def test_a_file_that_comes_to_have_the_number_gets_nothing(python, tmp_path: Pat
 
 def test_no_more_is_noted_than_was_allowed(python, tmp_path: Path) -> None:
     path = tmp_path / "printed"
-    code = NOTING.format(path=str(path), most=100)
+    code = NOTING.format(path=str(path), most=120)
     out = python(code + "for n in range(20): os.write(1, b'line\\n')")
     assert out.count("\n") == 20
     assert 3 <= len(noted(path)) <= 5
-    assert path.stat().st_size <= 100
+    assert path.stat().st_size <= 120

@@ -6,7 +6,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from detrain.errors import GraphError, UsageError
+from detrain.errors import GraphError, MissingExtra, UsageError
 from detrain.remat.graph import Graph
 from detrain.remat.planners import chen
 from detrain.remat.planners.plan import NoPlanError, Plan, best_of
@@ -76,6 +76,6 @@ def _planner(name: str) -> Planner:
     try:
         module = importlib.import_module(f"detrain.remat.planners.{_MODULES[name]}")
     except ImportError as error:
-        raise UsageError(f'{name} needs {error.name}, which is not installed: pip install "detrain[plan]"') from None
+        raise MissingExtra(f"{name} needs {error.name}, which is not installed", "plan") from None
     found: Planner = module.plan
     return found
