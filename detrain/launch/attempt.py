@@ -21,10 +21,11 @@ from detrain.launch.printing import Printing
 from detrain.launch.signals import Signals
 from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import policy
+from detrain.session.frameworks import Frameworks
 from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, fail, plan
-from detrain.session.session import Frameworks, Session, Settings
+from detrain.session.session import Session, Settings
 from detrain.store.directory import RunDirectory
 
 _HOOKS = {

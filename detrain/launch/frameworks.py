@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from detrain import adapters
 from detrain.adapters.writers import WRITERS, announce
 from detrain.launch import beneath
-from detrain.session.session import Frameworks
+from detrain.session.frameworks import Frameworks
 
 
 class FrameworkFinder:

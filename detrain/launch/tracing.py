@@ -17,9 +17,9 @@ import detrain
 from detrain import adapters, instfile
 from detrain.launch import frameworks, preload, script
 from detrain.rewrite.importer import UserFinder
+from detrain.session.frameworks import Frameworks
 from detrain.session.loading import is_capturable
 from detrain.session.messages import say
-from detrain.session.session import Frameworks
 from detrain.state import known_source
 from detrain.tracer.observer import Observer, Report, World
 from detrain.tracer.probes import Probes
