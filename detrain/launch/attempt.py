@@ -23,6 +23,7 @@ from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Frameworks, Session, Settings
+from detrain.session.trusting import Change, Trusting, Way, way_changes
 from detrain.store import printed
 from detrain.store.directory import RunDirectory
 
@@ -54,6 +55,9 @@ def main() -> None:
 class Attempt:
     """Prepares everything that stands around the script. Raises `DetrainError` before the script begins, or never."""
 
+    #: The record of the run that this attempt goes on with, as the last attempt has left it.
+    _before: dict[str, Any] | None = None
+
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
         self.directory = RunDirectory(Path(os.path.abspath(request["ckpt_dir"])))
@@ -65,7 +69,7 @@ class Attempt:
         info = self._read_info()
         settings = Settings(
             script=Path(self.record["script"]), script_name=self.record["name"], keep=request["keep"],
-            record=self.record,
+            record=self.record, is_other_way=self._before is not None and way_changes(self._before, self.record),
         )  # fmt: skip
         self.frameworks = Frameworks(entropy=preload if preload.is_loaded() else None)
         self.session = Session(
@@ -76,7 +80,7 @@ class Attempt:
         if not (info.nests or self.resume.is_pending or request.get("rerun")):
             self.record["found_after"] = None
         # A loop that is looked for again counts its batches in another way, if it is the same at all.
-        is_anew = request["trust_changes"] or not (info.nests or request.get("rerun"))
+        is_anew = not request.get("rerun") and (request["trust_changes"] or not info.nests)
         self.clocks = self.frameworks.clocks = Clocks(
             self.directory.path,
             self.session.counter,
@@ -111,7 +115,9 @@ class Attempt:
     def _open_record(self) -> dict[str, Any]:
         # Not read where the run is to start over: that is also the way out of a record that cannot be read.
         before = None if self.request["fresh"] else self.directory.read_record()
-        if self.request["fresh"] or (before is not None and self.directory.finished_at()):
+        goes_further = self.request["trust_changes"] and way_changes(before, self.request)
+        goes_further = goes_further and bool(self.directory.checkpoint_paths())
+        if self.request["fresh"] or (before is not None and self.directory.finished_at() and not goes_further):
             why = "--fresh" if self.request["fresh"] else "it had come to its end"
             self.directory.unlock()
             aside = self.directory.move_aside()
@@ -148,8 +154,26 @@ class Attempt:
             record["machine"] = before.get("machine", record["machine"])
         record["only_known"] = before.get("only_known", False)
         record["found_after"] = before.get("found_after")
-        self.directory.write_record(record)
+        record["changes"] = before.get("changes", [])
+        record["key"] = before.get("key", record["key"])
+        self._before = before
+        self._write_record(record)
         return record
+
+    def _write_record(self, record: dict[str, Any]) -> None:
+        """Until an attempt with other arguments has resumed, the run is one of the old arguments."""
+        is_on_its_way = self._before is not None and bool(self.directory.checkpoint_paths())
+        told = Way.of(self._before).told() if is_on_its_way and self._before is not None else {}
+        self.directory.write_record({**record, **told})
+
+    def _has_resumed(self) -> None:
+        """The attempt goes on from its checkpoint: from now on the run is one of its arguments."""
+        assert self._before is not None
+        if way_changes(self._before, self.record):
+            (self.directory.path / "finished").unlink(missing_ok=True)
+        self._before = None
+        self.record["changes"] = self.request.get("changes", self.record["changes"])
+        self.directory.write_record(self.record)
 
     def _new_record(self) -> dict[str, Any]:
         script_path = os.path.abspath(self.request["script"]) if self.request["script"] else self.request["module"]
@@ -176,23 +200,44 @@ class Attempt:
             "only_known": None,
             # Batches that the first attempt had counted when it knew its loop: what it read until then it took for the set-up's.
             "found_after": None,
+            # What the stream of entropy is keyed by: the first attempt's arguments.
+            "key": self.request.get("key", []),
+            # What was decided where the run went on with other arguments (`detrain.session.trusting`).
+            "changes": [],
         }
 
     def _plan_resume(self) -> Resume:
         targets, messages = plan(self.directory, self.request["from"])
         for message in messages:
             warn("checkpoint-passed-over", message)
-        if targets and not self.request["trust_changes"]:
-            changed = sorted(
-                name for name, digest in targets[-1].meta["sources"].items() if instfile.digest_of(name) != digest
+        sources = targets[-1].meta["sources"] if targets else {}
+        changed = sorted(name for name, digest in sources.items() if instfile.digest_of(name) != digest)
+        if changed and not self.request["trust_changes"]:
+            raise ResumeRefused(
+                f"the source has changed since {targets[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run "
+                "is kept), or "
+                "go on from the checkpoint with --trust-changes"
             )
-            if changed:
-                raise ResumeRefused(
-                    f"the source has changed since {targets[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run "
-                    "is kept), or "
-                    "go on from the checkpoint with --trust-changes"
-                )
-        return Resume(targets, is_trusting=self.request["trust_changes"], allows_pickle=not self.request["no_pickle"])
+        if changed:
+            warn(
+                "source-changed",
+                f"the source has changed since {targets[-1].name} ({', '.join(changed)}): where its set-up code makes another value now, "
+                "the checkpoint's wins",
+            )
+        resume = Resume(
+            targets, is_trusting=self.request["trust_changes"], allows_pickle=not self.request["no_pickle"],
+            trusting=Trusting(Way.of(self.record), Change.read({**self.record, **self.request}), self._read_olds()),
+        )  # fmt: skip
+        resume.on_resumed = self._has_resumed
+        return resume
+
+    def _read_olds(self) -> dict[str, Any]:
+        """What the old arguments made, where the run goes on with others (`detrain.rerun.probing`)."""
+        if "olds" not in self.request:
+            return {}
+        with open(self.request["olds"], encoding="utf-8") as file:
+            olds: dict[str, Any] = json.load(file)
+        return olds
 
     def _read_info(self) -> instfile.InstInfo:
         path = self.directory.path / "inst.info"
@@ -227,7 +272,7 @@ class Attempt:
         """
         if self.record["only_known"] is None:
             self.record["only_known"] = info.is_complete
-            self.directory.write_record(self.record)
+            self._write_record(self.record)
         return self.record["only_known"] and info.is_complete
 
     # --- the script --------------------------------------------------------------------------------------------------------
@@ -298,7 +343,7 @@ class Attempt:
             return
         self.record["found_after"] = self.session.batches
         try:
-            self.directory.write_record(self.record)
+            self._write_record(self.record)
         except OSError as error:
             warn("clock-not-noted", f"when the training loop was found cannot be noted: {error}")
 

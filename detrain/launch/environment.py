@@ -33,6 +33,7 @@ def replace_process(request: dict[str, Any]) -> NoReturn:
             del os.environ[name]
         else:
             os.environ[name] = value
+    request["key"] = _key(request)
     words, environment = prepare(request)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -52,6 +53,14 @@ def _held(request: dict[str, Any]) -> dict[str, str | None]:
     return machine.hold(record["machine"], request["machine"]) if record and "machine" in record else {}
 
 
+def _key(request: dict[str, Any]) -> list[str]:
+    """What the stream of entropy is keyed by: of a run that goes on, what its first attempt was told."""
+    directory = RunDirectory(Path(request["ckpt_dir"]))
+    goes_on = not request["fresh"] and bool(directory.checkpoint_paths())
+    record = directory.read_record() if goes_on else None
+    return (record or {}).get("key") or [str(request["seed"]), *request["arguments"]]
+
+
 def prepare(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     """Command line and environment of a process that runs the script: `python boot.py SCRIPT ARGS…`.
 
@@ -63,7 +72,7 @@ def prepare(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     library = preload.library()
     if library is not None:
         # With the arguments: ids that two experiments draw from the system's entropy must not be the same.
-        environment[preload.SEED_VARIABLE] = " ".join([str(request["seed"]), *request["arguments"]])
+        environment[preload.SEED_VARIABLE] = " ".join(request.get("key") or [str(request["seed"]), *request["arguments"]])
         others = [name for name in environment.get("LD_PRELOAD", "").split(":") if name and name != str(library)]
         environment["LD_PRELOAD"] = ":".join([str(library), *others])
     request["is_address_space_fixed"] = fix_address_space()

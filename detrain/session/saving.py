@@ -187,6 +187,7 @@ class Saver:
             "folder": os.getcwd(),
             "files": session.files.capture(),
             "arguments": session.settings.record.get("arguments", []),
+            "seed": session.settings.record.get("seed", 0),
             "sources": dict(session.info.sources),
         }
 
