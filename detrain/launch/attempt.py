@@ -335,7 +335,12 @@ class Attempt:
         self.session.files.is_in_loop = True
         with self.frameworks.aside():
             self._note_beginning()
-            self.clocks.begin_loop(self.record["found_after"], is_resuming=self.resume.is_pending)
+            goal = self.resume.goal if self.resume.takes_over else None
+            self.clocks.begin_loop(
+                self.record["found_after"],
+                is_resuming=self.resume.is_pending,
+                goal=goal.meta if goal is not None else None,
+            )
         Signals(self.session).listen()
 
     def _note_beginning(self) -> None:

@@ -62,10 +62,11 @@ class Resume:
 
     @property
     def takes_over(self) -> bool | None:
-        """True if the attempt has resumed from a checkpoint that was made with other arguments; None if from none."""
-        if self.checkpoint is None:
+        """True if the attempt resumes, or has resumed, from a checkpoint that was made with other arguments; None if from none."""
+        found = self.checkpoint or self.goal
+        if found is None:
             return None
-        return self._trusting is not None and self._trusting.is_other(self.checkpoint)
+        return self._trusting is not None and self._trusting.is_other(found)
 
     @property
     def goal(self) -> Checkpoint | None:

@@ -102,7 +102,7 @@ class Trusting:
         keeps = self._keeps.get((Way.of(target.meta), self._way), "")
         refused = [one for one in found.conflicts if one.is_structural or not keeps]
         if refused:
-            raise ResumeRefused(_refusal(refused, Way.of(target.meta), self._way))
+            raise ResumeRefused(_refusal(refused, target, self._way))
         # Of the last checkpoint on the way: an earlier one's values have come there.
         self._followed = [one for one in found.followed if not (one.path.startswith("loops[") and one.old == "nothing")]
         self._kept |= {one.path: one for one in found.conflicts}
@@ -171,7 +171,8 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(shown)
 
 
-def _refusal(conflicts: Sequence[Conflict], old: Way, new: Way) -> str:
+def _refusal(conflicts: Sequence[Conflict], target: Checkpoint, new: Way) -> str:
+    old = Way.of(target.meta)
     first = sorted(conflicts, key=lambda one: one.is_structural)
     shown = [str(one) for one in first[:_MOST_CONFLICTS]]
     if len(first) > len(shown):
@@ -181,16 +182,16 @@ def _refusal(conflicts: Sequence[Conflict], old: Way, new: Way) -> str:
         if old.arguments != new.arguments
         else f"--seed was {old.seed}, is {new.seed}"
     )
+    earlier = (
+        f"begin with --from {target.meta['chain'][-1]}"
+        if target.meta["chain"]
+        else "begin at another checkpoint with --from"
+    )
+    others = f"start over with --fresh (the old run is kept), go on with the old arguments, or {earlier}"
     if any(one.is_structural for one in conflicts):
-        what = (
-            "Some of these are of another shape or kind, so that the checkpoint's cannot stay either. Start over with --fresh (the old "
-            "run is kept), or go on with the old arguments"
-        )
+        what = f"Some of these are of another shape or kind, so that the checkpoint's cannot stay either: {others}"
     else:
-        what = (
-            "Go on with the checkpoint's values for these with --keep-trained, go on with the old arguments, start over with --fresh (the "
-            "old run is kept), or begin at another checkpoint with --from"
-        )
+        what = f"Go on with the checkpoint's values for these with --keep-trained, {others}"
     return f"{told}, and the loop has changed what they would make otherwise:\n  " + "\n  ".join(shown) + f"\n{what}"
 
 

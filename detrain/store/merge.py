@@ -25,7 +25,10 @@ from detrain.store.sides import LISTED, MISSING, NAMED, NESTED, Content, Side, c
 #: What detrain notes for itself, or that other fields tell; and what says which of its kind a node is.
 _ASIDE = frozenset({"k", "t", "p", "s", "from", "as", "graph", "array", "told", "loud", "kept"})
 _IDENTITY = ("k", "t", "name", "codec")
-_ITERATORS = frozenset({"range iterator", "sequence iterator", "draining iterator", "composed iterator", "generator"})
+_ITERATORS = frozenset({
+    "range iterator", "sequence iterator", "draining iterator", "composed iterator", "generator", "torch.DataLoader iterator",
+    "tensorflow.Iterator",
+})  # fmt: skip
 #: The end of an `islice` among its parts.
 _STOP, _ISLICE = 2, "itertools:islice"
 _SETS = frozenset({"set", "frozenset", "weak container"})
@@ -58,8 +61,8 @@ class Conflict:
     def __str__(self) -> str:
         if self.old == self.saved == self.new:
             return f"{self.path} ({self.old}): the loop has changed it, and the new arguments make other numbers"
-        if self.old == self.saved and not self.is_structural:
-            return f"{self.path}: the loop stands at {self.saved}, the new arguments would have it at {self.new}"
+        if self.old == self.saved:
+            return f"{self.path}: the loop stands at {self.saved} there, and the new arguments make {self.new}"
         return f"{self.path}: the old arguments made {self.old}, the loop has changed it to {self.saved}, the new ones make {self.new}"
 
 
@@ -276,7 +279,7 @@ class _Merge:
         merged = list(saved)
         merged += [MISSING] * (max(len(old), len(new)) - len(saved))
         node = self._saved.nodes[owner]
-        has_begun = owner in self._begun and node["k"] == "composed iterator"
+        has_begun = owner in self._begun
         for position in range(len(merged)):
             is_position = has_begun and not (position == _STOP and node["t"] == _ISLICE)
             one, two, three = (side[position] if position < len(side) else MISSING for side in (old, saved, new))
@@ -293,11 +296,15 @@ class _Merge:
             merged = [*now]
             for place, name in ((0, "start"), (1, "stop")):
                 values = old[place], now[place], new[place]
-                self._place(_Place(*values, f"{path}.{name}", _setter(merged, place), number, not place and number in self._begun))
+                self._place(
+                    _Place(
+                        *values, f"{path}.{name}", _setter(merged, place), number, not place and number in self._begun
+                    )
+                )
             self._later.append(lambda: self._grafts.append((_setter(saved, "range"), Made(merged))))
             return
         texts = [str(range(*node["range"])) for node in nodes]
-        if now == old:
+        if now == old and number not in self._begun:
             self._follow(path, texts[0], texts[2], number)
             saved["range"] = [*new]
         elif now != new:
@@ -318,12 +325,13 @@ class _Merge:
         if not (is_same or is_alike):
             shown, texts = self._shown(names, nodes, contents)
             below = path if shown in _OWN_PATH or not shown else f"{path}.{shown}"
-            if is_unchanged and not (number in self._begun and shown == "index"):
+            if is_unchanged and number not in self._begun:
                 self._follow(below, texts[0], texts[2], number)
                 self._take(number, names)
             else:
                 kinds = [content.kind if content is not None else "" for content in contents]
-                self._conflict(below, texts, is_structural=kinds[1] != kinds[2])
+                is_structural = kinds[1] != kinds[2] or ("finished" in nodes[1]) != ("finished" in nodes[2])
+                self._conflict(below, texts, is_structural=is_structural)
         if is_node(nodes[1].get("storage")):
             decided = "same" if is_same and is_unchanged else "kept" if is_kept else "followed"
             self._views.setdefault(nodes[1]["storage"][1], []).append((number, decided))
@@ -484,16 +492,22 @@ class _Merge:
 
 
 def _begun(tree: Tree) -> set[int]:
-    """Iterators of loops, and those that generators hold: what is compared has been taken to its first step for that."""
-    held = [node for node in tree.nodes if node["k"] == "generator"]
+    """Generators, iterators of loops, and those that these hold: what is compared has been taken to its first step for that."""
     pending: list[Any] = [ref for name, ref in tree.roots.items() if name.startswith("loops[")]
-    pending += [ref for node in held for ref in (*node.get("stack", ()), *(ref for _, ref in node.get("locals", ())))]
-    found = set[int]()
+    pending += [["@", number] for number, node in enumerate(tree.nodes) if node["k"] == "generator"]
+    seen, found = set[int](), set[int]()
     while pending:
         ref = pending.pop()
-        if is_node(ref) and ref[1] not in found and tree.nodes[ref[1]]["k"] in _ITERATORS:
+        if not is_node(ref) or ref[1] in seen:
+            continue
+        seen.add(ref[1])
+        node = tree.nodes[ref[1]]
+        if node["k"] in _ITERATORS:
             found.add(ref[1])
-            pending += [*tree.nodes[ref[1]].get("parts", ()), tree.nodes[ref[1]].get("state")]
+            pending += [*node.get("parts", ()), *node.get("stack", ()), node.get("state")]
+            pending += [value for _, value in node.get("locals", ())]
+        elif node["k"] == "tuple":
+            pending += node["seq"]
     return found
 
 

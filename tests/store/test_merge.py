@@ -14,6 +14,7 @@ import detrain.adapters.numpy
 import detrain.adapters.torch
 import detrain.state.load_handlers  # noqa: F401 - registers the handlers
 from detrain.state.restore import Origins, Restore
+from detrain.state.tree import Tree
 from detrain.state.walk import Walk
 from detrain.store.merge import merge
 from detrain.store.sides import Side
@@ -264,3 +265,16 @@ def test_samples_of_a_pass_are_not_skipped_where_batches_have_another_size():
     old, saved, new = roots(2), roots(2), roots(3)
     _, _, conflicts = merged(old, saved, new)
     assert "loops[0].iterator.indices.index" in conflicts
+
+
+def test_batches_in_flight_are_not_added_to_nor_dropped():
+    """More workers have more of them; a position is whole."""
+
+    def tree_of(*flying):
+        node = {"k": "torch.DataLoader iterator", "t": "w", "p": None, "s": "loops[0].iterator", "flying": list(flying)}
+        return Tree([node], [], {"loops[0].iterator": ["@", 0]})
+
+    for new in ((1, 2, 3), (1,)):
+        result = merge(Side.of(tree_of(1, 2)), tree_of(1, 2), tree_of(*new))
+        assert len(result.conflicts) == 1
+        assert result.tree.nodes[0]["flying"] == [1, 2]
