@@ -71,6 +71,11 @@ class ScriptCommand(click.Command):
     is_flag=True,
     help="Go on although the script, its arguments or the environment changed since the checkpoint.",
 )
+@click.option(
+    "--keep-trained",
+    is_flag=True,
+    help="With --trust-changes and other arguments: what the training has changed keeps the checkpoint's value.",
+)
 @click.option("--no-pickle", is_flag=True, help="Refuse to resume what only unpickling could make again.")
 @click.option("--leave-files", is_flag=True, help="Leave the script's own files as a killed attempt left them.")
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does; its arguments follow.")
@@ -84,6 +89,10 @@ def run(module: str | None, words: tuple[str, ...], from_: str | None, **options
         from detrain.launch import environment, ranks
 
         ranks.refuse_several(os.environ)
+        if os.path.isdir(request["ckpt_dir"]):
+            from detrain.rerun import probing
+
+            probing.prepare(request)
         environment.replace_process(request)
 
     return start

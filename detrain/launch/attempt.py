@@ -26,6 +26,7 @@ from detrain.session.messages import say, warn
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, fail, plan
 from detrain.session.session import Session, Settings
+from detrain.session.trusting import Change, Trusting, Way, way_changes
 from detrain.store.directory import RunDirectory
 
 _HOOKS = {
@@ -60,6 +61,9 @@ def main() -> None:
 class Attempt:
     """Prepares everything that stands around the script. Raises `DetrainError` before the script begins, or never."""
 
+    #: The record of the run that this attempt goes on with, as the last attempt has left it.
+    _before: dict[str, Any] | None = None
+
     def __init__(self, request: dict[str, Any], begun: environment.Begun) -> None:
         self.request = request
         self.begun = begun
@@ -71,7 +75,7 @@ class Attempt:
         info = self._read_info()
         settings = Settings(
             script=Path(self.record["script"]), script_name=self.record["name"], keep=request["keep"],
-            record=self.record,
+            record=self.record, is_other_way=self._before is not None and way_changes(self._before, self.record),
         )  # fmt: skip
         self.frameworks = Frameworks(entropy=preload if preload.is_loaded() else None)
         self.session = Session(
@@ -79,13 +83,14 @@ class Attempt:
         )
         if request.get("rerun"):
             self.session.rerun = Rerun(self.directory.path, request["rerun"])
-        elif not request["from"]:  # who names a checkpoint wants no other
+        elif not request["from"] and "olds" not in request:
+            # Who names a checkpoint wants no other; and what old arguments made is known of the chosen ones alone.
             self.session.start_again = self._start_again
         self.arrivals = ending.Arrivals()
         if not (info.nests or self.resume.is_pending or request.get("rerun")):
             self.record["found_after"] = None
         # A loop that is looked for again counts its batches in another way, if it is the same at all.
-        is_anew = request["trust_changes"] or not (info.nests or request.get("rerun"))
+        is_anew = not request.get("rerun") and (request["trust_changes"] or not info.nests)
         self.clocks = self.frameworks.clocks = Clocks(
             self.directory.path,
             self.session.counter,
@@ -145,7 +150,7 @@ class Attempt:
                 f"{self.directory.path} holds a run of another command: {'; '.join(changed)}. Start over with "
                 "--fresh (the old run is kept), go on all the same with --trust-changes, or choose another directory with --ckpt-dir"
             )
-        if is_finished:
+        if is_finished and not (self.request["trust_changes"] and way_changes(before, self.request)):
             self._end_at_once(Path(before["script"]).parent)
         is_begun_again = not (self.directory.checkpoint_paths() or self.request.get("rerun"))
         if is_begun_again and before.get("entropy") != record["entropy"]:
@@ -158,7 +163,9 @@ class Attempt:
             record["machine"] = before.get("machine", record["machine"])
         record["only_known"] = before.get("only_known", False)
         record["found_after"] = before.get("found_after")
-        self.directory.write_record(record)
+        record["changes"] = before.get("changes", [])
+        self._before = before
+        self._write_record(record)
         return record
 
     def _move_aside(self) -> None:
@@ -188,6 +195,21 @@ class Attempt:
             )
         raise AlreadyFinished(f"{ended}: nothing is left to do. Train again with --fresh, which keeps the old run")
 
+    def _write_record(self, record: dict[str, Any]) -> None:
+        """Until an attempt with other arguments has resumed, the run is one of the old arguments."""
+        is_on_its_way = self._before is not None and bool(self.directory.checkpoint_paths())
+        told = Way.of(self._before).told() if is_on_its_way and self._before is not None else {}
+        self.directory.write_record({**record, **told})
+
+    def _has_resumed(self) -> None:
+        """The attempt goes on from its checkpoint: from now on the run is one of its arguments."""
+        assert self._before is not None
+        if way_changes(self._before, self.record):
+            (self.directory.path / "finished").unlink(missing_ok=True)
+        self._before = None
+        self.record["changes"] = self.request.get("changes", self.record["changes"])
+        self.directory.write_record(self.record)
+
     def _new_record(self) -> dict[str, Any]:
         script_path = os.path.abspath(self.request["script"]) if self.request["script"] else self.request["module"]
         return {
@@ -214,6 +236,8 @@ class Attempt:
             "only_known": None,
             # Batches that the first attempt had counted when it knew its loop: what it read until then it took for the set-up's.
             "found_after": None,
+            # What was decided where the run went on with other arguments (`detrain.session.trusting`).
+            "changes": [],
         }
 
     def _plan_resume(self) -> Resume:
@@ -222,17 +246,34 @@ class Attempt:
             warn("checkpoint-passed-over", message)
         if not targets and self.record["attempts"] > 1 and not self.request.get("rerun"):
             say(f"no checkpoint yet: starting again from the beginning (attempt {self.record['attempts']})")
-        if targets and not self.request["trust_changes"]:
-            changed = sorted(
-                name for name, digest in targets[-1].meta["sources"].items() if instfile.digest_of(name) != digest
+        sources = targets[-1].meta["sources"] if targets else {}
+        changed = sorted(name for name, digest in sources.items() if instfile.digest_of(name) != digest)
+        if changed and not self.request["trust_changes"]:
+            raise ResumeRefused(
+                f"the source has changed since {targets[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run "
+                "is kept), or "
+                "go on from the checkpoint with --trust-changes"
             )
-            if changed:
-                raise ResumeRefused(
-                    f"the source has changed since {targets[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run "
-                    "is kept), or "
-                    "go on from the checkpoint with --trust-changes"
-                )
-        return Resume(targets, is_trusting=self.request["trust_changes"], allows_pickle=not self.request["no_pickle"])
+        if changed:
+            warn(
+                "source-changed",
+                f"the source has changed since {targets[-1].name} ({', '.join(changed)}): where its set-up code makes another value now, "
+                "the checkpoint's wins",
+            )
+        resume = Resume(
+            targets, is_trusting=self.request["trust_changes"], allows_pickle=not self.request["no_pickle"],
+            trusting=Trusting(Way.of(self.record), Change.read({**self.record, **self.request}), self._read_olds()),
+        )  # fmt: skip
+        resume.on_resumed = self._has_resumed
+        return resume
+
+    def _read_olds(self) -> dict[str, Any]:
+        """What the old arguments made, where the run goes on with others (`detrain.rerun.probing`)."""
+        if "olds" not in self.request:
+            return {}
+        with open(self.request["olds"], encoding="utf-8") as file:
+            olds: dict[str, Any] = json.load(file)
+        return olds
 
     def _read_info(self) -> instfile.InstInfo:
         path = self.directory.path / "inst.info"
@@ -267,7 +308,7 @@ class Attempt:
         """
         if self.record["only_known"] is None:
             self.record["only_known"] = info.is_complete
-            self.directory.write_record(self.record)
+            self._write_record(self.record)
         return self.record["only_known"] and info.is_complete
 
     # --- the script --------------------------------------------------------------------------------------------------------
@@ -339,7 +380,12 @@ class Attempt:
         self.session.files.is_in_loop = True
         with self.frameworks.aside():
             self._note_beginning()
-            self.clocks.begin_loop(self.record["found_after"], is_resuming=self.resume.is_pending)
+            goal = self.resume.goal if self.resume.takes_over else None
+            self.clocks.begin_loop(
+                self.record["found_after"],
+                is_resuming=self.resume.is_pending,
+                goal=goal.meta if goal is not None else None,
+            )
         Signals(self.session).listen()
         self.arrivals.begin()
 
@@ -357,7 +403,7 @@ class Attempt:
             return
         self.record["found_after"] = self.session.batches
         try:
-            self.directory.write_record(self.record)
+            self._write_record(self.record)
         except OSError as error:
             warn("clock-not-noted", f"when the training loop was found cannot be noted: {error}")
 

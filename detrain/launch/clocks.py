@@ -80,8 +80,11 @@ class Clocks:
         content = line.encode()
         return self._append is not None and bool(self._append(content, len(content)))
 
-    def begin_loop(self, since: int, *, is_resuming: bool) -> None:
-        """The training loop begins: behind the batch `since`, note what is read, and answer again what was read before."""
+    def begin_loop(self, since: int, *, is_resuming: bool, goal: dict[str, Any] | None = None) -> None:
+        """The training loop begins: behind the batch `since`, note what is read, and answer again what was read before.
+
+        `goal`: the `meta` of a checkpoint up to which the way is the same in any case.
+        """
         if not self._is_there:
             return
         from detrain.store import readings  # loads numpy
@@ -91,7 +94,11 @@ class Clocks:
             readings.cut_torn(log)
             if self._is_anew and not is_resuming:
                 readings.take_back(log, 0, 0)
-            self._known = None if self._is_anew else readings.read(log, is_counted_anew=self._is_counted_anew)
+            if not self._is_anew or goal is not None:
+                self._known = readings.read(log, is_counted_anew=self._is_counted_anew)
+            if self._is_anew and goal is not None:
+                count = _count_of(goal.get("clocks", []), goal["batches"])
+                self._known = readings.before(self._known, goal["batches"], count)
         except OSError as error:
             self._say_not_noted(error)
         note = preload.function(
@@ -155,15 +162,19 @@ class Clocks:
             from detrain.store import readings
 
             now = self._batches.value
-            count = {position[0]: position[1], position[2]: position[3]}.get(now, 0)
             try:
-                readings.take_back(self._folder / readings.NAME, now, count)
+                readings.take_back(self._folder / readings.NAME, now, _count_of(position, now))
             except OSError as error:
                 self._say_not_noted(error)
 
     def _say_not_noted(self, why: object) -> None:
         self._has_said = True
         warn("clock-not-noted", f"what the training loop reads from the clocks is not noted, or not to its end: {why}")
+
+
+def _count_of(position: list[int], batch: int) -> int:
+    """How much of a batch had been read where the clocks stood so."""
+    return {position[0]: position[1], position[2]: position[3]}.get(batch, 0) if position else 0
 
 
 def _call(name: str, *arguments: Any) -> None:

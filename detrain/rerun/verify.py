@@ -16,6 +16,7 @@ from detrain.errors import DetrainError, ResumeRefused, UsageError
 from detrain.rerun.sandbox import NoSandbox
 from detrain.rerun.segments import Segment, segments_of
 from detrain.rerun.worker import Order
+from detrain.session.trusting import Way
 from detrain.store import ledger
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.directory import RunDirectory, write_atomically
@@ -75,7 +76,10 @@ def verify(
         def do(number: int) -> dict[str, Any]:
             part = parts[number]
             row = {"number": number, "start": part.names[0], "until": part.names[1], "num_records": part.num_records}
-            row.update(_judge(part, order_for(directory, record, checkpoints, part)))
+            try:
+                row.update(_judge(part, order_for(directory, record, checkpoints, part)))
+            except OtherArguments as error:
+                row.update(result=UNPROVED, num_compared=0, seconds=0.0, why=str(error))
             on_done(row)
             return row
 
@@ -102,16 +106,48 @@ def order_for(
     directory: RunDirectory, record: dict[str, Any], checkpoints: list[Checkpoint], part: Segment,
     operators: list[Any] | None = None,
 ) -> Order:  # fmt: skip
-    """What a worker needs to do a part again."""
+    """What a worker needs to do a part again. Raises `OtherArguments`."""
+    way = _way_of(part, record, checkpoints)
+    _check_way(part, way, checkpoints, ledger.read(directory.path / "ledger"))
     known = [one.name for one in checkpoints if part.start is not None and one.sequence <= part.start.sequence]
     until = None
     if part.until is not None:
         until = {name: part.until.meta[name] for name in ("position", "is_exhausted")}
     plan = {"until": until, "operators": operators, "is_whole": part.is_whole}
     return Order(
-        str(directory.path), record, plan, part.start.name if part.start else None,
+        str(directory.path), {**record, **way.told()}, plan, part.start.name if part.start else None,
         part.until.name if part.until else None, known,
     )  # fmt: skip
+
+
+class OtherArguments(ResumeRefused):
+    """A part begins where the run went on with other arguments; what was taken over there is not found again."""
+
+
+def _way_of(part: Segment, record: dict[str, Any], checkpoints: list[Checkpoint]) -> Way:
+    """The arguments with which a part was done: those of the checkpoint that comes next."""
+    since = part.start.sequence if part.start is not None else 0
+    ahead = [part.until] if part.until is not None else [one for one in checkpoints if one.sequence > since]
+    return Way.of(min(ahead, key=lambda one: one.sequence).meta if ahead else record)
+
+
+def _check_way(part: Segment, way: Way, checkpoints: list[Checkpoint], done: ledger.Ledger) -> None:
+    first = part.start.meta["batches"] if part.start is not None else -1
+    end = part.until.meta["batches"] if part.until is not None else float("inf")
+    within = [one for one in done.changed_at if first < one < end]
+    if within:
+        raise OtherArguments(
+            f"the run went on with other arguments after batch {within[0]}, within it, and no checkpoint is left of that moment"
+        )
+    if part.start is None:
+        return
+    passed = {*part.start.meta["chain"], part.start.name}
+    for one in checkpoints:
+        if one.name in passed and Way.of(one.meta) != way:
+            raise OtherArguments(
+                f"the arguments were {Way.of(one.meta)} up to {one.name}, and {way} from there on: that the run took over what it "
+                "should is not proved"
+            )
 
 
 def _judge(part: Segment, order: Order) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from detrain.store.journal import ABSENT, FILE, LINK, Journal, look
 
 #: As much of what a failed attempt said is handed on. Characters.
 _TAIL = 2000
+#: In the run directory, as the attempt sees it.
+_OLDS = "olds.json"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <sys/prctl.h>
 
 
@@ -45,6 +47,7 @@ class Order:
     start: str | None  # name of the checkpoint to begin from
     until: str | None  # name of the checkpoint to compare with
     checkpoints: list[str]  # names of those that may be there
+    olds: dict[str, Any] = field(default_factory=dict)  # what `detrain.session.trusting.Trusting` needs on the way
 
     def carry_out(self) -> dict[str, Any]:
         """In a process of its own; returns what it found. Raises `DetrainError` where nothing could be run."""
@@ -124,6 +127,8 @@ def _clear(directory: RunDirectory, order: Order) -> None:
             path.unlink()
     for name in ("finished", REPORT):
         (directory.path / name).unlink(missing_ok=True)
+    directory.write_record(order.record)  # other arguments, it may be, than those that the run goes on with
+    (directory.path / _OLDS).write_text(json.dumps(order.olds), encoding="utf-8")
     if order.start is None:
         journal = _journal(order)
         for written in sorted(journal.paths(), key=len, reverse=True):  # what is in a folder before the folder
@@ -152,8 +157,9 @@ def _run(order: Order, directory: RunDirectory) -> int:
         "script": command["script"], "module": command["module"], "interpreter": command["interpreter"],
         "nondeterministic": command["nondeterministic"], "arguments": record["arguments"], "name": record["name"],
         "ckpt_dir": str(directory.path), "every": "never", "keep": 1_000_000, "seed": record["seed"], "fresh": False,
-        "from": order.start, "trust_changes": False, "no_pickle": False, "leave_files": command.get("leave_files", False),
-        "rerun": order.plan,
+        "from": order.start, "trust_changes": order.plan.get("tells_arrivals", False), "no_pickle": False,
+        "leave_files": command.get("leave_files", False), "rerun": order.plan, "changes": record.get("changes", []),
+        "olds": str(directory.path / _OLDS),
     }  # fmt: skip
     child = os.fork()
     if child:

@@ -218,11 +218,13 @@ def _replay(tree: Tree, around: Surroundings) -> None:
 def restore(
     tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, loading: Loading,
     put_back_files: Callable[[], None], set_aside: Callable[[], str], *, allows_pickle: bool, process: int | None,
+    merge: Callable[[Tree, Tree], Tree] | None = None,
 ) -> list[str]:  # fmt: skip
     """Bring the live program to the state of a tree; returns the leaves that may not be as they were, with the reasons.
 
     `put_back_files` is called when the script's open files have been flushed and before anything is restored into them, `set_aside` if
-    it is found later on that the checkpoint held too little.
+    it is found later on that the checkpoint held too little. `merge` is given the tree and that of the live state, and returns what is
+    restored in place of the first.
     Raises `RestoreError` naming what cannot be restored.
     """
     live = live_roots(around, generators)
@@ -235,10 +237,7 @@ def restore(
         )
     _replay(tree, around)
     replayed = loading.replay(tree, live)
-    walk = Walk(leave=loading.left)
-    for name, value in live.items():
-        walk.root(name, value)
-    walk.run()
+    walk = _walk(live, loading)
     put_back_files()  # the walk has flushed every file that it has met
     lost = [name.removeprefix(_GIVEN) for name in tree.roots if name.startswith(_GIVEN) and name not in live]
     if lost:
@@ -246,6 +245,11 @@ def restore(
             f"{', '.join(lost)}: the loop has given it to the framework for the whole process; it is not there yet"
         )
     restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
+    if merge is not None:
+        restoring.prepare()  # what a generator that has begun holds can be compared with the checkpoint's only in one that has begun
+        walk = _walk(live, loading)
+        tree = merge(tree, walk.tree)
+        restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
     restored = restoring.run(live)
     for prefix, module in around.modules:
         _write_globals(prefix, module, restored, live)
@@ -269,6 +273,14 @@ def restore(
             f"{remark}; if the script iterates over it, this resume is not exact: iterate over a list or a dict",
         )
     return restoring.doubtful
+
+
+def _walk(live: dict[str, Any], loading: Loading) -> Walk:
+    walk = Walk(leave=loading.left)
+    for name, value in live.items():
+        walk.root(name, value)
+    walk.run()
+    return walk
 
 
 def _write_variables(prefix: str, frame: types.FrameType, restored: dict[str, Any], live: dict[str, Any]) -> None:

@@ -66,18 +66,26 @@ class Recorder:
         self._list_number, self._next_piece = 0, 0
         self.is_off = False
 
-    def begin(self, attempt: int, batches: int) -> None:
-        """The first header of the training, or the one that the run has resumed at."""
+    def begin(self, attempt: int, batches: int, *, is_other: bool = False, takes_over: bool | None = None) -> None:
+        """The first header of the training, or the one that the run has resumed at.
+
+        `is_other`: with other arguments than the attempt before. `takes_over`: than the checkpoint; None where there is none.
+        """
         import detrain.state.load_handlers  # noqa: F401 - registers the handlers
 
         self._began_s = time.monotonic()
         try:
             before = ledger.read(self._path)
             self._file = ledger.LedgerFile(self._path)
-            self._file.append_json(b"A", {"attempt": attempt, "batches": batches, "at": time.time()})
+            began = {"attempt": attempt, "batches": batches, "at": time.time()}
+            is_other = is_other or (bool(takes_over) and batches not in before.changed_at)
+            other_from = {"other_from": batches if takes_over is not None else 0} if is_other else {}
+            self._file.append_json(b"A", {**began, **other_from})
         except (OSError, CheckpointError) as error:
             self._give_up(error)
             return
+        if is_other:
+            before.cut(other_from["other_from"])
         self._expected = {key: batch for key, batch in before.batches.items() if key[0] >= batches}
         self.looks = {seen for seen in before.seen_at.values() if seen[0] >= batches}
         self._num_ahead = sum(key[0] > batches for key in self._expected)

@@ -22,7 +22,7 @@ class Rerun:
 
     `until`: `position` and `is_exhausted` of the checkpoint that is to be taken again, or None. `operators`: the keys in the ledger of
     the headers between which every operator is noted, or None; the first may be None, for the first header. With neither, the attempt
-    goes as far as the ledger, or with `is_whole` to the script's end.
+    goes as far as the ledger, or with `is_whole` to the script's end. With `tells_arrivals` it ends at the checkpoint that it begins from.
     """
 
     def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
@@ -30,6 +30,9 @@ class Rerun:
         self._until: dict[str, Any] | None = plan["until"]
         self._operators: list[Any] | None = plan["operators"]
         self._is_whole: bool = plan["is_whole"]
+        #: Whether it is to be told what set-up code has made, at each checkpoint on the way to the one that the attempt begins from.
+        self.tells_arrivals: bool = plan.get("tells_arrivals", False)
+        self._arrivals: dict[str, Any] = {}
         self._logs: list[Any] = []
         self._is_logging = False
         self._difference: dict[str, Any] | None = None
@@ -47,6 +50,12 @@ class Rerun:
             self._trace(session, loop, *self._operators)
         elif self._until is None and not self._is_whole and not session.recorder.has_expectations:
             self._stop(session)
+
+    def arrived(self, session: Session, name: str, found: dict[str, Any], *, is_last: bool) -> None:
+        """The attempt has come to the header of a checkpoint, of which nothing is restored yet, and found this there."""
+        self._arrivals[name] = found
+        if is_last:
+            self._stop(session, arrivals=self._arrivals)
 
     def _trace(self, session: Session, loop: Loop, first: list[int] | None, end: list[int]) -> None:
         from detrain.session.recorder import position_of

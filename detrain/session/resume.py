@@ -14,15 +14,19 @@ import sys
 import time
 import traceback
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from detrain.errors import CheckpointError, DetrainError, RestoreError, ResumeRefused
 from detrain.session.loops import Loop
 from detrain.session.messages import say, warn
+from detrain.session.trusting import Beside, side_of
 
 if TYPE_CHECKING:
     from detrain.session.session import Session
+    from detrain.session.trusting import Trusting
+    from detrain.state.tree import Tree
     from detrain.state.walk import Census
     from detrain.store.checkpoint import Checkpoint
 
@@ -30,10 +34,20 @@ if TYPE_CHECKING:
 class Resume:
     """The checkpoints still ahead, in order. Empty for a run that starts from its beginning."""
 
-    def __init__(self, targets: list[Checkpoint], *, is_trusting: bool = False, allows_pickle: bool = True) -> None:
+    def __init__(
+        self,
+        targets: list[Checkpoint],
+        *,
+        is_trusting: bool = False,
+        allows_pickle: bool = True,
+        trusting: Trusting | None = None,
+    ) -> None:
+        """`trusting` merges the checkpoints that were made with other arguments."""
         self._targets = list(targets)
         self.is_trusting = is_trusting
         self._allows_pickle = allows_pickle
+        self._trusting = trusting
+        self.on_resumed: Callable[[], None] = lambda: None
         self._began_s = time.monotonic()
         self._origins: Any = None
         self._batches_run = 0  # on the way, where no checkpoint leads past them
@@ -45,6 +59,14 @@ class Resume:
     def is_pending(self) -> bool:
         """True until the last checkpoint of the chain has been restored."""
         return bool(self._targets)
+
+    @property
+    def takes_over(self) -> bool | None:
+        """True if the attempt resumes, or has resumed, from a checkpoint that was made with other arguments; None if from none."""
+        found = self.checkpoint or self.goal
+        if found is None:
+            return None
+        return self._trusting is not None and self._trusting.is_other(found)
 
     @property
     def goal(self) -> Checkpoint | None:
@@ -125,7 +147,9 @@ class Resume:
             raise RestoreError(
                 f"{target.name} was taken in {meta['call_path']}, but the loop is now reached through {around.call_path()}"
             )
-        self._set_loop(loop, meta)
+        self._set_loop(loop, target)
+        beside = Beside(meta, session.frameworks)
+        merge = self._merging(session, target, beside)
         session.frameworks.set_flags(meta["flags"])
 
         def put_back_files() -> None:
@@ -140,12 +164,13 @@ class Resume:
         doubtful = gather.restore(
             tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files,
             lambda: self._set_aside(session, target), allows_pickle=self._allows_pickle,
-            process=meta.get("process"),
+            process=meta.get("process"), merge=merge,
         )  # fmt: skip
+        self._go_to(beside.folder)
         session.frameworks.make_ready()
         session.frameworks.wait()  # the script may go on with it on other streams
         self._check_leaves(doubtful)
-        session.frameworks.set_flags(meta["flags"])  # restoring has registered hooks, which are counted
+        session.frameworks.set_flags(beside.flags)  # restoring has registered hooks, which are counted
         if meta["entropy"] and session.frameworks.entropy is not None:
             session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
             session.frameworks.entropy.set_entropy_of_threads(tuple(meta["entropy_of_threads"]))
@@ -157,6 +182,20 @@ class Resume:
         self._targets.pop(0)
         if not self._targets:
             self._finish(session, checkpoint)
+
+    def _merging(self, session: Session, target: Checkpoint, beside: Beside) -> Callable[[Tree, Tree], Tree] | None:
+        """What makes the tree that is restored of the checkpoint's and the live one; None where it is the checkpoint's."""
+        trusting = self._trusting if self._trusting is not None and self._trusting.is_needed(target) else None
+        rerun = session.rerun if session.rerun is not None and session.rerun.tells_arrivals else None
+        if trusting is None and rerun is None:
+            return None
+
+        def merge(saved: Tree, live: Tree) -> Tree:
+            if rerun is not None:
+                rerun.arrived(session, target.name, side_of(live, beside.here), is_last=len(self._targets) == 1)
+            return saved if trusting is None else trusting.merge(target, saved, live, beside)
+
+        return merge
 
     def _go_to(self, folder: str) -> None:
         if os.getcwd() == folder:
@@ -172,14 +211,37 @@ class Resume:
             session.directory.set_aside([target.path])
         return f"{target.name} has been set aside; the same command, given again, resumes from an earlier checkpoint"
 
-    def _set_loop(self, loop: Loop, meta: dict[str, Any]) -> None:
+    def _set_loop(self, loop: Loop, target: Checkpoint) -> None:
+        meta = target.meta
         loop.iteration = meta["position"][-1][3]
         if meta["is_exhausted"]:
-            loop.is_exhausted = True
+            is_open = self._trusting is not None and self._trusting.is_needed(target)
+            loop.is_exhausted = not (is_open and self._goes_further(loop, target))
         elif loop.feed is not None and loop.iteration > 0:
             # To be taken to its place. Before the first iteration the `for` statement has not asked for one: it does, with everything
             # that the loader may then draw from as it was.
             loop.feed.replacement = iter(loop.feed.iterable)
+
+    def _goes_further(self, loop: Loop, target: Checkpoint) -> bool:
+        """True if the outermost loop had come to its end at the checkpoint and has another end now; its iterator is taken to its place."""
+        position = target.meta["position"]
+        if len(position) > 1 or loop.feed is None:
+            return False
+        if len(self._targets) > 1 and self._targets[1].meta["position"][0][:3] != position[0][:3]:
+            return False  # the run has gone on behind this loop
+        from detrain.state.iterators import took_steps
+
+        iterator = iter(loop.feed.iterable)
+        num_steps = took_steps(iterator, loop.iteration)
+        if num_steps is None:
+            raise ResumeRefused(
+                f"{target.name} is of the training's end, and nobody knows how to go on from there: what the loop at "
+                f"{loop.site.filename}:{loop.site.line} iterates over is no plain count. Begin at an earlier checkpoint with --from"
+            )
+        if num_steps == loop.iteration and loop.feed is not None:
+            loop.feed.replacement = iterator
+            return True
+        return False
 
     def _check_environment(self, session: Session, meta: dict[str, Any]) -> None:
         if self.is_trusting:
@@ -217,6 +279,9 @@ class Resume:
             f"resumed at epoch {checkpoint.meta['epoch']}, batch {checkpoint.meta['batch']} from {checkpoint.name}, "
             f"{seconds:.1f} s after the start{again}"
         )
+        if self._trusting is not None:
+            self._trusting.tell(checkpoint)
+        self.on_resumed()
 
 
 def leads_to(loop: Loop, position: list[list[Any]]) -> bool:

@@ -217,6 +217,7 @@ class Saver:
             "process": os.getpid(),
             "files": session.files.capture(),
             "arguments": session.settings.record.get("arguments", []),
+            "seed": session.settings.record.get("seed", 0),
             "sources": dict(session.info.sources),
         }
 

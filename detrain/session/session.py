@@ -41,6 +41,7 @@ class Settings:
     script_name: str
     keep: int
     record: dict[str, Any] = field(default_factory=dict)
+    is_other_way: bool = False  # the arguments are others than the last attempt's
 
 
 class Session:
@@ -302,7 +303,9 @@ class Session:
             from detrain.session.recorder import Recorder
 
             self.recorder = Recorder(self.directory.path / "ledger", self.frameworks.generators, self._differs)
-            self.recorder.begin(self.settings.record.get("attempts", 1), self.batches)
+            attempt = self.settings.record.get("attempts", 1)
+            is_other, takes_over = self.settings.is_other_way, self.resume.takes_over
+            self.recorder.begin(attempt, self.batches, is_other=is_other, takes_over=takes_over)
             if self.recorder.has_expectations:
                 self._look(loop)
 

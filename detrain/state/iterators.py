@@ -445,6 +445,29 @@ def stepping(is_blind: bool) -> Iterator[None]:
             listener(False)
 
 
+def took_steps(iterator: Any, count: int) -> int | None:
+    """Take a loop's iterator so many steps from its beginning; how many it had. None if steps do more than count."""
+    for done in range(count):
+        try:
+            next(iterator)
+        except StopIteration:
+            return done
+        if done == 0 and not _is_counting(iterator):
+            return None
+    return count
+
+
+def _is_counting(iterator: Any) -> bool:
+    """True if an iterator that has begun looks at none of its elements, nor do those that it takes from; and none is a loader's."""
+    if isinstance(iterator, types.GeneratorType):
+        return passes_through(iterator.gi_code) and all(map(_is_counting, frames.stack_values(iterator)))
+    if type(iterator) in (enumerate, zip, itertools.islice):
+        inner = reduce_iterator(iterator)[1]
+        parts = inner[:1] if type(iterator) is not zip else inner
+        return all(map(_is_counting, parts))
+    return type(iterator) in (*_SEQUENCE_ITERATORS, *_RANGE_ITERATORS, itertools.count, itertools.repeat)
+
+
 def is_silent(node: Node, restore: Restore) -> bool:
     """True if a saved iterator may be stepped while loaders hand out nothing: neither it nor what it takes from looks at an element."""
     if node["k"] == GeneratorHandler.kind:

@@ -133,11 +133,7 @@ class Restore:
 
         `live_roots` are the live values of the same names; a root that is missing there is built anew.
         """
-        prepared = [(registry.handler_of_kind(node["k"]), number, node) for number, node in enumerate(self.tree.nodes)]
-        for is_last in (False, True):
-            for handler, number, node in prepared:
-                if handler is not None and handler.is_last is is_last:
-                    handler.prepare(number, node, self)
+        self.prepare()
         restored = {name: self.value(ref, live_roots.get(name, MISSING)) for name, ref in self.tree.roots.items()}
         self._drain()
         while self._afterwards:
@@ -149,6 +145,14 @@ class Restore:
             self._fill(number, obj, is_new)
             self._drain()
         return restored
+
+    def prepare(self) -> None:
+        """Take what can be taken to its place only by running it there; again, it changes nothing more."""
+        prepared = [(registry.handler_of_kind(node["k"]), number, node) for number, node in enumerate(self.tree.nodes)]
+        for is_last in (False, True):
+            for handler, number, node in prepared:
+                if handler is not None and handler.is_last is is_last:
+                    handler.prepare(number, node, self)
 
     def value(self, ref: Ref, live: Any = MISSING) -> Any:
         """The restored value of a ref; `live` is what stands at its place now."""

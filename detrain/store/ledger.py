@@ -7,7 +7,8 @@ The file is a sequence of records. A record is framed so that a torn last one is
     body      length bytes
     check     4 bytes  CRC-32 of kind, length and body
 
-    A  an attempt begins           JSON {"attempt": 2, "batches": 120, "at": 1763652011.5}: seconds since 1970
+    A  an attempt begins           JSON {"attempt": 2, "batches": 120, "at": 1763652011.5}: seconds since 1970; with "other_from": 120
+                                   what is on record from there on was done with other arguments, and stands for nothing any more
     L  which leaves are covered    JSON {"number": 3, "seen_at": [128, 77], "leaves": [[path, bytes], …]}; pieces of at most 1 MiB are
                                    counted through. `seen_at`: the header (batches, position) where the objects had these paths; a
                                    name may stand for another object since, in each attempt when its collector of garbage comes by
@@ -129,6 +130,15 @@ class Ledger:
     losses: dict[tuple[int, int], float] = field(default_factory=dict)
     #: When how many batches had ended, in the order in which it was written: seconds since 1970, batches.
     times: list[tuple[float, int]] = field(default_factory=list)
+    #: After so many batches the run went on with other arguments.
+    changed_at: list[int] = field(default_factory=list)
+
+    def cut(self, batches: int) -> None:
+        """Forget what was done from a batch on: it is done with other arguments now."""
+        self.changed_at = [*(one for one in self.changed_at if one < batches), *([batches] if batches else [])]
+        self.batches = {key: batch for key, batch in self.batches.items() if key[0] < batches}
+        self.losses = {key: loss for key, loss in self.losses.items() if key[0] <= batches}
+        self.times = [(at_s, done) for at_s, done in self.times if done <= batches]
 
     def window(self, batch: Batch) -> list[tuple[str, int]]:
         """Leaf and first byte of each piece that a record covers."""
@@ -156,6 +166,8 @@ def read(path: Path) -> Ledger:
             ledger.seen_at[document["number"]] = batches, position
         elif kind == b"A":
             ledger.attempts.append(json.loads(body))
+            if "other_from" in ledger.attempts[-1]:
+                ledger.cut(ledger.attempts[-1]["other_from"])
         elif kind == b"S":
             saved = json.loads(body)
             ledger.saved.append(saved)

@@ -40,6 +40,12 @@ def read(path: Path, *, is_counted_anew: bool = False) -> npt.NDArray[np.void]:
     return found[np.argsort(found["batch"], kind="stable")]
 
 
+def before(found: npt.NDArray[np.void], batch: int, count: int) -> npt.NDArray[np.void]:
+    """Of readings, those that come before the `count`-th of a batch."""
+    cut: np.void = np.array([(batch, 0, count)], RECORD)[0]
+    return found[_stands(found, cut)]
+
+
 def _records(path: Path) -> npt.NDArray[np.void]:
     """All that were written; a file may end in zeros, where the power failed."""
     content = path.read_bytes() if path.exists() else b""

@@ -97,3 +97,16 @@ def read_or_message(path: Path) -> tuple[ledger.Ledger | None, str]:
         return ledger.read(path), ""
     except CheckpointError as error:
         return None, str(error)
+
+
+def test_what_was_done_with_other_arguments_stands_for_nothing_from_where_they_changed(path: Path) -> None:
+    file = LedgerFile(path)
+    file.append_json(b"A", {"attempt": 2, "batches": 3, "other_from": 3})
+    file.append(b"B", Batch(4, 4 << 50, 9, 9, 7).encode())
+    file.close()
+    found = ledger.read(path)
+    assert [key[0] for key in found.batches] == [1, 2, 4]
+    assert found.losses == {}
+    assert found.changed_at == [3]
+    found.cut(0)
+    assert (found.batches, found.changed_at) == ({}, [])

@@ -71,5 +71,6 @@ def test_the_help_names_every_option(detrain_run: Run) -> None:
         "--no-pickle",
         "--leave-files",
         "--trust-changes",
+        "--keep-trained",
     ):
         assert option in outcome.stdout
