@@ -263,7 +263,9 @@ class Attempt:
         random.seed(self.request["seed"])
         if not self.request["leave_files"]:
             session.files.rewind(is_resuming=self.resume.is_pending)
-        settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"], preload.key_entropy)
+        settings = adapters.Settings(
+            self.request["seed"], not self.request["nondeterministic"], preload.key_entropy, preload.outlast
+        )
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
         os.register_at_fork(after_in_child=self._stop)
