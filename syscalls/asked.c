@@ -5,6 +5,7 @@
 #include "python.h"
 #include "stream.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -26,9 +27,11 @@ int detrain_answer_process_id(void *function) {
 int detrain_ask(void *function, int what, int64_t real, int64_t *answer) {
     *answer = real;
     if (is_asking) return 1;
+    int before = errno; /* the calls that ask never fail, so they leave it alone */
     is_asking = 1;
     int is_answered = detrain_call(function, what, real, answer);
     is_asking = 0;
+    errno = before;
     return is_answered;
 }
 

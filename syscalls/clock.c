@@ -12,6 +12,7 @@
 #include "python.h"
 #include "stream.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -290,7 +291,9 @@ void detrain_clock_seek(const int64_t *in) {
 /* Who asked in C cannot raise; the interpreter does when it goes on. */
 static int64_t told_to_c(int64_t real) {
     int64_t answer;
+    int before = errno; /* a clock that has answered leaves it alone */
     if (!answered(REAL, real, &answer)) detrain_raise_later();
+    errno = before;
     return answer;
 }
 

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "stream.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -45,14 +46,21 @@ static int answers(const char *path, int flags, const void *caller) {
     return is_device(path) && (flags & O_ACCMODE) != O_WRONLY && !(flags & O_PATH) && detrain_answers(caller);
 }
 
+static void close_quietly(int fd) {
+    int before = errno;
+    close(fd);
+    errno = before;
+}
+
 static int device(const char *path, int close_on_exec) {
+    int before = errno;
     size_t num_bytes = is_uuid(path) ? UUID_BYTES : DEVICE_BYTES;
     int fd = memfd_create("detrain-entropy", MFD_ALLOW_SEALING | (close_on_exec ? MFD_CLOEXEC : 0));
     if (fd < 0) return -1;
     void *bytes = MAP_FAILED;
     if (ftruncate(fd, (off_t)num_bytes) == 0) bytes = mmap(NULL, num_bytes, PROT_WRITE, MAP_SHARED, fd, 0);
     if (bytes == MAP_FAILED) {
-        close(fd);
+        close_quietly(fd);
         return -1;
     }
     if (is_uuid(path))
@@ -61,6 +69,7 @@ static int device(const char *path, int close_on_exec) {
         detrain_fill(bytes, num_bytes);
     munmap(bytes, num_bytes);
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
+    errno = before;
     return fd;
 }
 
@@ -98,7 +107,7 @@ static int device(const char *path, int close_on_exec) {
             return NEXT(name)(detrain_path(path, buffer), mode);                       \
         int fd = device(path, strchr(mode, 'e') != NULL);                              \
         FILE *file = fd < 0 ? NULL : fdopen(fd, mode);                                 \
-        if (fd >= 0 && file == NULL) close(fd);                                        \
+        if (fd >= 0 && file == NULL) close_quietly(fd);                                \
         return file;                                                                   \
     }
 

@@ -58,14 +58,21 @@ static int claim(const char *path) {
     return is_own;
 }
 
+/* What the real call has returned, unless it failed for a folder of ours; errno is the real call's, or as it was BEFORE. */
+static int answer(int result, int before, const char *path) {
+    int error = errno;
+    if (result == 0 || error != EEXIST) return result;
+    int is_own = claim(path);
+    errno = is_own ? before : error;
+    return is_own ? 0 : result;
+}
+
 EXPORT int mkdir(const char *path, mode_t mode) {
-    int result = NEXT(mkdir)(path, mode);
-    if (result != 0 && errno == EEXIST && claim(path)) return 0;
-    return result;
+    int before = errno;
+    return answer(NEXT(mkdir)(path, mode), before, path);
 }
 
 EXPORT int mkdirat(int folder, const char *path, mode_t mode) {
-    int result = NEXT(mkdirat)(folder, path, mode);
-    if (result != 0 && errno == EEXIST && (folder == AT_FDCWD || path[0] == '/') && claim(path)) return 0;
-    return result;
+    int before = errno, result = NEXT(mkdirat)(folder, path, mode);
+    return folder == AT_FDCWD || path[0] == '/' ? answer(result, before, path) : result;
 }

@@ -4,6 +4,7 @@
 #include "stream.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <sched.h>
 #include <signal.h>
@@ -33,7 +34,9 @@ static pid_t translated(pid_t id) {
 const char *detrain_path(const char *path, char *buffer) {
     if (answered == 0 || path == NULL || strncmp(path, "/proc/", 6) != 0) return path;
     char *rest;
+    int before = errno;
     long id = strtol(path + 6, &rest, 10);
+    errno = before; /* a name of too many digits is somebody else's */
     if (id != answered || rest == path + 6 || (*rest != '/' && *rest != '\0')) return path;
     return snprintf(buffer, PATH_MAX, "/proc/%d%s", real, rest) < PATH_MAX ? buffer : path;
 }

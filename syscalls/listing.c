@@ -56,9 +56,11 @@ static void drop(DIR *directory) {
     if (found != NULL) *link = found->next;
     unlock();
     if (found == NULL) return;
+    int before = errno; /* which free() leaves alone only from glibc 2.33 on */
     for (size_t i = 0; i < found->num_entries; i++) free(found->entries[i]);
     free(found->entries);
     free(found);
+    errno = before;
 }
 
 static int by_name(const void *a, const void *b) {
@@ -94,7 +96,6 @@ static struct listing *read_all(DIR *directory) {
         if (errno == ENOMEM) break;
     }
     listing->error = errno;
-    errno = before;
     if (listing->num_entries > 1) qsort(listing->entries, listing->num_entries, sizeof *listing->entries, by_name);
     for (size_t i = 0; i < listing->num_entries; i++) listing->entries[i]->d_off = (long)(i + 1);
     listing->directory = directory;
@@ -102,6 +103,7 @@ static struct listing *read_all(DIR *directory) {
     listing->next = *bucket_of(directory);
     *bucket_of(directory) = listing;
     unlock();
+    errno = before; /* at the end of a directory it is as it was: so one tells the end from an error */
     return listing;
 }
 

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "stream.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -127,7 +128,9 @@ int detrain_answers(const void *caller) {
 void *detrain_next(const char *name, void **slot) {
     void *found = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
     if (found == NULL) {
+        int before = errno;
         found = dlsym(RTLD_NEXT, name);
+        errno = before;
         __atomic_store_n(slot, found, __ATOMIC_RELEASE);
     }
     return found;

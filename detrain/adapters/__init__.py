@@ -48,5 +48,7 @@ class Settings:
     is_deterministic: bool
     #: Lets this process draw from streams of entropy that are a function of two numbers alone; can be pickled.
     key_entropy: Callable[[int, int], None]
+    #: Lets a worker process outlast what is sent to the whole process group; told the main process; can be pickled.
+    outlast: Callable[[int], None]
     #: Told of the size of each group of processes that the script joins.
     on_group: Callable[[int], None] = lambda _: None

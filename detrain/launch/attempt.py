@@ -352,7 +352,11 @@ class Attempt:
         if not self.request["leave_files"]:
             session.files.rewind(is_resuming=self.resume.is_pending)
         settings = adapters.Settings(
-            self.request["seed"], not self.request["nondeterministic"], preload.key_entropy, self._on_group
+            self.request["seed"],
+            not self.request["nondeterministic"],
+            preload.key_entropy,
+            preload.outlast,
+            self._on_group,
         )
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))

@@ -105,6 +105,13 @@ def key_entropy(first: int, second: int) -> None:
         begin(_State(first, second))
 
 
+def outlast(main: int) -> None:
+    """In a worker process of `main`: SIGTERM from anybody else waits until that has ended, and SIGUSR2 is none of ours."""
+    begin = function("detrain_outlast", ctypes.c_int)
+    if begin is not None:
+        begin(main)
+
+
 def own_folder(path: str) -> None:
     """Let the script make this folder once more, which an earlier attempt has made."""
     own = function("detrain_own_folder", ctypes.c_char_p)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import signal
 import types
+from time import monotonic
 from typing import Any
 
 from detrain.session.messages import say
 from detrain.session.session import Session
 
 _ASKING = (signal.SIGTERM, signal.SIGUSR2)
+#: Who signals a process and then its group (`timeout` does) means one signal. Seconds.
+_ONCE_S = 1.0
 _signal, _getsignal = signal.signal, signal.getsignal  # as they are before anybody patches them
 
 
@@ -24,6 +27,7 @@ class Signals:
         self._session = session
         self._theirs: dict[int, Any] = {}
         self._pending: int | None = None
+        self._asked_s = 0.0
 
     def listen(self) -> None:
         """Install the handlers; signals that the caller had ignored stay ignored.
@@ -45,11 +49,12 @@ class Signals:
     def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
         session = self._session
         if number == signal.SIGTERM and self._pending == number:
-            self._deliver(number, frame)  # a second one does not wait
+            if monotonic() - self._asked_s > _ONCE_S:
+                self._deliver(number, frame)  # a second one does not wait
         elif session.has_active_batch_loop and not session.resume.is_pending:
             session.ask()
             if number == signal.SIGTERM:
-                self._pending = number
+                self._pending, self._asked_s = number, monotonic()
                 say("SIGTERM: taking a checkpoint at the next batch")
             elif callable(self._theirs[number]):
                 self._deliver(number, frame)

@@ -76,7 +76,9 @@ class Tracing:
     def run(self) -> None:
         """Run the script; comes to its end only if there was nothing to see, or no more of it."""
         random.seed(self.request["seed"])
-        settings = adapters.Settings(self.request["seed"], not self.request["nondeterministic"], preload.key_entropy)
+        settings = adapters.Settings(
+            self.request["seed"], not self.request["nondeterministic"], preload.key_entropy, preload.outlast
+        )
         sys.meta_path.insert(0, UserFinder(self, known_source.user_modules.add))
         frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, self))
         os.register_at_fork(after_in_child=lambda: sys.setprofile(None))

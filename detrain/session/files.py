@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,7 @@ class OutputFiles:
         self._on: dict[str, Callable[..., None]] = {
             "open": self._opens, "os.remove": self._removes, "os.rmdir": self._removes, "os.rename": self._renames,
             "os.mkdir": self._makes, "os.link": self._links, "os.symlink": self._links, "os.truncate": self._truncates,
+            "os.chmod": self._permits,
         }  # fmt: skip
 
     # --- seeing ----------------------------------------------------------------------------------------------------------------
@@ -110,13 +112,14 @@ class OutputFiles:
             )
 
     def _truncates(self, path: Any, length: int) -> None:
-        if isinstance(path, int):
-            place = os.readlink(f"/proc/self/fd/{path}")
-            if not os.path.isabs(place) or not os.path.exists(place):
-                return  # a pipe, or a file that has no name any more
-        else:
-            place = os.path.realpath(os.fsdecode(path))
-        self._before(place, in_place=True, is_emptied=length == 0)
+        place = _place_of_open(path) if isinstance(path, int) else os.path.realpath(os.fsdecode(path))
+        if place is not None and look(place)[0] != ABSENT:
+            self._before(place, in_place=True, is_emptied=length == 0)
+
+    def _permits(self, path: Any, _mode: int, folder: Any = -1) -> None:
+        place = _place_of_open(path) if isinstance(path, int) else os.path.realpath(_place(path, folder))
+        if place is not None and look(place)[0] != ABSENT:
+            self._before(place, keeps_content=True)
 
     def _removes(self, path: Any, folder: Any = -1) -> None:
         place = _place(path, folder)
@@ -161,9 +164,13 @@ class OutputFiles:
             self._blind_thread = before
 
     def _before(
-        self, path: str, *, in_place: bool = False, is_appended: bool = False, is_emptied: bool = False
-    ) -> None:
-        """A path is about to change: record what it is, unless the journal knows that since the last checkpoint."""
+        self, path: str, *, in_place: bool = False, is_appended: bool = False, is_emptied: bool = False,
+        keeps_content: bool = False,
+    ) -> None:  # fmt: skip
+        """A path is about to change: record what it is, unless the journal knows that since the last checkpoint.
+
+        `keeps_content`: only who may read and write it, or when it was changed.
+        """
         if path.startswith(self._not_followed) or f"{os.sep}__pycache__{os.sep}" in path:
             return
         kind, found = look(path)
@@ -171,7 +178,9 @@ class OutputFiles:
             return
         # What is large and written in the middle is not copied: of it only the length is known.
         keeps_beginning = kind == FILE and (
-            is_appended or (in_place and not is_emptied and found is not None and found.st_size > LARGE)
+            is_appended
+            or keeps_content
+            or (in_place and not is_emptied and found is not None and found.st_size > LARGE)
         )
         is_new_output = (self.is_in_loop or is_appended) and path not in self.journal.touched
         known = self._changed.get(path, 0)
@@ -190,7 +199,8 @@ class OutputFiles:
                     self._say_copied(path)
         elif kind == LINK:
             content = os.readlink(path)
-        self.journal.append(Record(path, kind, size, content, self.is_in_loop or is_appended))
+        look_of = (-1, -1) if found is None else (stat.S_IMODE(found.st_mode), found.st_mtime_ns)
+        self.journal.append(Record(path, kind, size, content, self.is_in_loop or is_appended, *look_of))
         self._changed[path] = max(known, _BEGINNING if kind == GROWN else _WHOLE)
 
     def _say_copied(self, path: str) -> None:
@@ -235,7 +245,8 @@ class OutputFiles:
             return
         first = {path: self.journal.state(path, 0) for path in self.journal.paths()}
         for path in first:
-            _temporary(path).unlink(missing_ok=True)  # of an attempt that was killed when it made it
+            with contextlib.suppress(NotADirectoryError):  # a file has taken the place of the folder
+                _temporary(path).unlink(missing_ok=True)  # of an attempt that was killed when it made it
         if is_resuming:
             self._began = self._begin_rewinding()
         else:
@@ -308,14 +319,26 @@ class OutputFiles:
         wanted = {path: record for path in paths if (record := self.journal.state(path, offset)) is not None}
         try:
             with self._lock, self._blind():
-                for path in sorted(wanted, key=len, reverse=True):  # what is in a folder before the folder
-                    self._clear_away(path, wanted[path])
+                from_above, from_below = sorted(wanted, key=len), sorted(wanted, key=len, reverse=True)
+                # Of a folder, when it was changed is noted before what is in it goes.
+                gone = {path for path in from_above if self._is_in_the_way(path, wanted[path])}
+                for path in from_above:
+                    if path in gone:
+                        self._before(path)
+                for path in from_below:  # what is in a folder before the folder
+                    if path in gone:
+                        _clear_away(path)
                 is_open = _open_files()
-                for path in sorted(wanted, key=len):
+                lost = set()
+                for path in from_above:
                     try:
                         self._make(wanted[path], offset, is_open)
                     except RestoreError as error:
+                        lost.add(path)
                         if_lost(path, error)
+                for path in from_below:  # what is made in a folder changes it
+                    if path not in lost:
+                        self._give_look(wanted[path])
         except OSError as error:
             raise RestoreError(f"the script's files cannot be brought back to what they were: {error}") from error
 
@@ -326,21 +349,29 @@ class OutputFiles:
         elif wanted.kind != ABSENT and look(path)[0] == ABSENT:
             self._before(path)
             if wanted.kind == FOLDER:
-                os.makedirs(path, exist_ok=True)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                os.mkdir(path, 0o777 if wanted.mode < 0 else wanted.mode | stat.S_IRWXU)  # until all that was in it is
             else:
                 os.symlink(wanted.content, path)
 
-    def _clear_away(self, path: str, wanted: Record) -> None:
+    def _is_in_the_way(self, path: str, wanted: Record) -> bool:
         kind, _ = look(path)
         is_same = kind == (FILE if wanted.kind == GROWN else wanted.kind)
-        if kind == ABSENT or (is_same and (kind != LINK or os.readlink(path) == wanted.content)):
+        return kind != ABSENT and not (is_same and (kind != LINK or os.readlink(path) == wanted.content))
+
+    def _give_look(self, wanted: Record) -> None:
+        """Let who may read and write a file or a folder, and when it was changed, be as it was, where the journal knows."""
+        kind, found = look(wanted.path)
+        if wanted.mode < 0 or found is None or kind not in (FILE, FOLDER):
             return
-        self._before(path)
-        if kind != FOLDER:
-            os.unlink(path)
+        is_permitted = stat.S_IMODE(found.st_mode) == wanted.mode
+        if is_permitted and found.st_mtime_ns == wanted.changed_ns:
             return
-        with contextlib.suppress(OSError):  # something is in it that the script did not make, or not where it is seen
-            os.rmdir(path)
+        if not is_permitted or kind == FILE:  # a folder's time has been changed by what was just made in it
+            self._before(wanted.path, keeps_content=True)
+        if not is_permitted:
+            os.chmod(wanted.path, wanted.mode)
+        os.utime(wanted.path, ns=(found.st_atime_ns, wanted.changed_ns))
 
     def _bring_content(self, path: str, offset: int, is_open: set[str]) -> None:
         source, size = self.journal.content_of(path, offset)
@@ -362,6 +393,17 @@ class OutputFiles:
         temporary.replace(path)
 
 
+def _clear_away(path: str) -> None:
+    kind, _ = look(path)
+    if kind == ABSENT:
+        return  # it had another name
+    if kind != FOLDER:
+        os.unlink(path)
+        return
+    with contextlib.suppress(OSError):  # something is in it that the script did not make, or not where it is seen
+        os.rmdir(path)
+
+
 def _temporary(path: str) -> Path:
     """Beside a file, what is to take its place."""
     return Path(path).parent / f".detrain-{xxhash.xxh3_64_hexdigest(os.fsencode(os.path.basename(path)))}.tmp"
@@ -369,6 +411,12 @@ def _temporary(path: str) -> Path:
 
 def _is_absent(record: Record | None) -> bool:
     return record is not None and record.kind == ABSENT
+
+
+def _place_of_open(number: int) -> str | None:
+    """Where an open file lies; None for a pipe, or a file that has no name any more."""
+    place = os.readlink(f"/proc/self/fd/{number}")
+    return place if os.path.isabs(place) and os.path.exists(place) else None
 
 
 def _place(path: Any, folder: Any = -1) -> str:

@@ -115,6 +115,8 @@ class Restore:
         #: Live objects that look into the memory of others.
         self._inner = {id(live.objects[number]) for number, node in enumerate(live.tree.nodes) if "within" in node}
         self._machinery = machinery.of_libraries(tree)
+        #: Saved nodes into whose memory others look.
+        self._outer = {id(tree.nodes[node["within"][1]]) for node in tree.nodes if "within" in node}
         self.twins = Twins(tree, live, origins.objects, origins.paths)
         self._done: dict[int, Any] = {}
         self._held: list[Any] = []
@@ -204,6 +206,10 @@ class Restore:
             return False
         # Of an object that was kept the node says nothing more.
         return registry.type_name(type(target)) == node["t"] if "kept" in node else handler.is_twin(target, node, self)
+
+    def is_looked_into(self, node: Node) -> bool:
+        """True for what other saved objects looked into the memory of."""
+        return id(node) in self._outer
 
     def values(self, refs: list[Ref], live: Any = ()) -> list[Any]:
         """Restored values of a sequence; `live` is the live sequence."""

@@ -26,6 +26,14 @@ class _Memory:
         self.__array_interface__ = {"data": (address, False), "shape": (num_bytes,), "typestr": "|u1", "version": 3}
 
 
+def bytes_at(owner: Any, address: int, num_bytes: int) -> np.ndarray[Any, Any]:
+    """Bytes of an object's memory, to be looked at; it lives as long as they are looked at.
+
+    The object is not told, so nothing keeps it from moving its memory: whoever lets it do so reads no more here.
+    """
+    return np.asarray(_Memory(owner, address, num_bytes)) if num_bytes else np.empty(0, np.uint8)
+
+
 def note_shared(walk: Walk) -> None:
     """Let each inner object's node of a walk that has been made name the one whose memory it looks into."""
     handlers = registry.handlers_with_stretches()
@@ -50,7 +58,7 @@ def memory_within(node: Node, num_bytes: int, restore: Restore) -> np.ndarray[An
     begin, end = _place(owner, node)
     if begin + num_bytes > end:
         raise ValueError("the memory that it looks into is too small")
-    return np.asarray(_Memory(owner, begin, num_bytes))
+    return bytes_at(owner, begin, num_bytes)
 
 
 def is_where_saved(live: Any, node: Node, restore: Restore) -> bool:

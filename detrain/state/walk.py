@@ -63,6 +63,8 @@ class Walk:
         self._census = census
         self.reached: list[tuple[Node, list[Any]]] = []  # by pickles, of which the tree knows nothing
         self._has_large_numbers = False  # some of them may be addresses
+        #: Memory that its owner may move, and where it was.
+        self._lent: list[tuple[Node, Any, registry.Stretch | None]] = []
 
     def root(self, name: str, obj: Any) -> None:
         """Add a root; `name` begins the paths of everything under it."""
@@ -92,6 +94,7 @@ class Walk:
             else:
                 self._current, action = self._at_end.popleft()
                 action()
+        self._return_moved()
         for node, reached in self.reached:
             shared = next((one for one in reached if self._holds_state(one)), None)
             if shared is not None:
@@ -101,6 +104,14 @@ class Walk:
 
             name_addresses(self)
         note_shared(self)
+
+    def _return_moved(self) -> None:
+        """Code of the script's may have run during the walk (`__getstate__`, `__reduce__`): what that has moved is not there to be read."""
+        for node, obj, stretch in self._lent:
+            if registry.handler_for(type(obj)).stretch(obj) != stretch:
+                self.tree.arrays[node.pop("array")].data = np.empty(0, np.uint8)
+                keep(node, "its memory was moved while the state was looked at", is_loud=True)
+        self._lent = []
 
     def _holds_state(self, obj: Any) -> bool:
         """True for what the walk has met by itself as well, and that the loop may change."""
@@ -147,8 +158,15 @@ class Walk:
         """True if an object has been reached so far."""
         return id(obj) in self.numbers
 
-    def array(self, node: Node, data: np.ndarray[Any, Any], label: str = "", *, is_copy: bool = False) -> None:
-        """Attach bulk data to the node that is being captured; `data` may be a view of live memory unless it `is_copy`."""
+    def array(
+        self, node: Node, data: np.ndarray[Any, Any], label: str = "", *, is_copy: bool = False, lender: Any = None
+    ) -> None:
+        """Attach bulk data to the node that is being captured; `data` may be a view of live memory unless it `is_copy`.
+
+        `lender` has memory that it may move although it is looked at.
+        """
+        if lender is not None:
+            self._lent.append((node, lender, registry.handler_for(type(lender)).stretch(lender)))
         node["array"] = len(self.tree.arrays)
         self.tree.arrays.append(Array(self.path, data, label, is_copy=is_copy))
 

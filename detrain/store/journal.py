@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import IO
 
@@ -36,6 +36,7 @@ class Record:
     """What a path was before a change. `content` is a name in `kept/` ("" if not kept) or what a link points to.
 
     `is_output`: changed by the training loop, or appended to, so not there yet when the script is set up again.
+    `mode`: permissions of a file or a folder, and `changed_ns` when it was last changed; -1 in journals that do not tell.
     """
 
     path: str
@@ -43,6 +44,8 @@ class Record:
     size: int = 0  # bytes, of a file
     content: str = ""
     is_output: bool = False
+    mode: int = -1
+    changed_ns: int = -1  # since 1970
 
 
 #: In the place of a record before which whoever was about to change something was interrupted.
@@ -102,8 +105,7 @@ class Journal:
         """Record what a path was; before it is changed. Raises `OSError`, and has then recorded nothing."""
         number = len(self.records)
         self._add(record)  # first: whoever interrupts us leaves a number without a line, and no line without a number
-        fields = [number, record.path, record.kind, record.size, record.content, record.is_output]
-        line = json.dumps(fields).encode() + b"\n"
+        line = json.dumps([number, *astuple(record)]).encode() + b"\n"
         try:
             log = open(self._log, "ab", buffering=0)  # noqa: SIM115 - in the `with` below
         except OSError:

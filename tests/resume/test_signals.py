@@ -1,12 +1,17 @@
 """SIGTERM and SIGUSR2 ask for a checkpoint; after SIGTERM the script gets what it would have got."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
+
+from detrain.launch import signals
 
 from .harness import environment
 from .programs import PROGRAMS
@@ -21,14 +26,16 @@ signal.signal(signal.SIGTERM, leave)
 
 
 class Running:
-    """A program under detrain that checkpoints at the beginning of an epoch, and when it is asked."""
+    """A program under detrain that checkpoints at the beginning of an epoch, and when it is asked. It has a process group of its own."""
 
-    def __init__(self, folder: Path, before: str = "") -> None:
+    def __init__(self, folder: Path, before: str = "", program: str = "loader_enumerate") -> None:
         self.folder = folder
-        (folder / "train.py").write_text(before + PROGRAMS["loader_enumerate"].script, encoding="utf-8")
+        (folder / "train.py").write_text(before + PROGRAMS[program].script, encoding="utf-8")
         words = [sys.executable, "-m", "detrain", "run", "--every", "epoch", "train.py"]
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-            self.process = subprocess.Popen(words, cwd=folder, env=environment(), stdout=out, stderr=err)
+            self.process = subprocess.Popen(
+                words, cwd=folder, env=environment(), stdout=out, stderr=err, start_new_session=True
+            )
 
     def out(self) -> str:
         return (self.folder / "out").read_text(encoding="utf-8")
@@ -37,6 +44,19 @@ class Running:
         while self.out().count("batch ") < number:
             assert self.process.poll() is None, (self.folder / "err").read_text()
             time.sleep(0.002)
+
+    def err(self) -> str:
+        return (self.folder / "err").read_text(encoding="utf-8")
+
+    def group(self) -> list[psutil.Process]:
+        """Who lives of the process group."""
+        return [one for one in psutil.process_iter() if self._is_alive(one)]
+
+    def _is_alive(self, one: psutil.Process) -> bool:
+        try:
+            return os.getpgid(one.pid) == self.process.pid and one.status() != psutil.STATUS_ZOMBIE
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            return False
 
     def asked_checkpoints(self) -> list[str]:
         """Those within an epoch."""
@@ -57,6 +77,34 @@ def test_sigterm_takes_a_checkpoint_and_is_then_delivered(tmp_path: Path, before
     assert again.process.wait(timeout=60) == 0
     first = next(line for line in again.out().splitlines() if line.startswith("batch "))
     assert [int(word) for word in first.split()[1:3]] > [int(word) for word in last.split()[1:3]]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGUSR2, 0)])
+def test_loader_workers_outlast_a_signal_to_the_whole_group(tmp_path: Path, number: int, status: int) -> None:
+    running = Running(tmp_path, program="loader_workers_2")
+    running.wait_for_batches(20)
+    assert len(running.group()) == 3
+    os.kill(running.process.pid, number)  # `timeout` signals the process, and then its group
+    os.killpg(running.process.pid, number)
+    assert running.process.wait(timeout=60) == status
+    assert len(running.asked_checkpoints()) == 1
+    assert "killed by signal" not in running.err()
+    psutil.wait_procs(running.group(), timeout=30)
+    assert running.group() == []
+
+
+def test_one_signal_that_comes_twice_is_one_and_a_second_one_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, seen = [100.0], []
+    monkeypatch.setattr(signals, "monotonic", lambda: now[0])
+    session = SimpleNamespace(
+        has_active_batch_loop=True, resume=SimpleNamespace(is_pending=False), ask=lambda: seen.append("asked")
+    )
+    found = signals.Signals(session)
+    found._theirs[signal.SIGTERM] = lambda *_: seen.append("delivered")
+    for moment in (100.0, 100.0, 100.5, 103.0):
+        now[0] = moment
+        found._on_signal(signal.SIGTERM, None)
+    assert seen == ["asked", "delivered"]
 
 
 def test_sigusr2_takes_a_checkpoint_and_the_script_goes_on(tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ def world() -> World:
     return found
 
 
+def permitted_world() -> dict[str, tuple[str, object, str]]:
+    """The same, with the permissions."""
+    return {path: (*what, oct(os.lstat(path).st_mode)) for path, what in world().items()}
+
+
 def write(path: str, text: str, mode: str = "w") -> None:
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(path, mode, encoding="utf-8") as file:
@@ -109,6 +114,84 @@ def test_what_was_destroyed_after_the_checkpoint_comes_back(place, attempt, dest
     assert world() == {}
     second.put_back(offset, is_trusting=False)
     assert world() == before
+
+
+def look_of(*paths: str) -> list[tuple[str, int]]:
+    return [(oct(os.stat(path).st_mode), os.stat(path).st_mtime_ns) for path in paths]
+
+
+def test_permissions_and_times_come_back(place, attempt):
+    paths = ["secret", "secret/deep", "secret/key", "log", "state/9", "state/10"]
+    first = attempt()
+    first.is_in_loop = True
+    os.mkdir("secret", 0o700)
+    os.mkdir("secret/deep", 0o511)
+    write("secret/key", "12")
+    os.chmod("secret/key", 0o600)
+    os.makedirs("state/10")
+    os.makedirs("state/9")
+    write("state/9/weights", "x")
+    write("log", "1")
+    os.chmod("log", 0o640)
+    for number, path in enumerate(reversed(paths)):
+        os.utime(path, (10**9 + number, 10**9 + number))
+    before, offset = look_of(*paths), first.capture()
+    write("log", "2", "a")
+    write("secret/key", "3")
+    second = attempt(is_resuming=True)
+    assert world() == {}
+    second.put_back(offset, is_trusting=False)
+    assert look_of(*paths) == before
+    second.settle()
+    third = attempt(is_resuming=True)
+    third.put_back(offset, is_trusting=False)
+    assert look_of(*paths) == before
+
+
+@pytest.mark.parametrize("by_number", [False, True])
+def test_permissions_that_were_changed_since_come_back(place, attempt, by_number):
+    def permit(path: str, mode: int) -> None:
+        opened = os.open(path, os.O_RDONLY) if by_number else -1
+        os.chmod(opened if by_number else path, mode)
+        if by_number:
+            os.close(opened)
+
+    write("data/own", "there before the run")
+    os.chmod("data/own", 0o644)
+    os.chmod("data", 0o755)
+    there, first = permitted_world(), attempt()
+    permit("data/own", 0o600)
+    first.is_in_loop = True
+    write("large", "x" * 100)
+    os.chmod("large", 0o644)
+    before, offset = permitted_world(), first.capture()
+    for path in ("data/own", "data", "large"):
+        permit(path, 0o777)
+    with pytest.raises(FileNotFoundError):
+        os.chmod("missing", 0o600)
+    assert not (first.journal.kept.exists() and os.listdir(first.journal.kept)), "nothing had to be copied"
+    after = permitted_world()
+    second = attempt(is_resuming=True)
+    assert permitted_world() == there
+    second.give_up()
+    assert permitted_world() == after
+    third = attempt(is_resuming=True)
+    permit("data/own", 0o600)
+    third.put_back(offset, is_trusting=False)
+    assert permitted_world() == before
+    assert "missing" not in {os.path.basename(path) for path in third.journal.paths()}
+
+
+def test_a_journal_that_tells_no_permissions_is_read(place, tmp_path, attempt):
+    files = attempt()
+    write("log", "12")
+    (tmp_path / "run" / "files.log").write_text(
+        f'[0, "{place}/log", "grown", 1, "", true]\n[1, "{place}/folder", "folder", 0, "", true]\n'
+    )
+    files = attempt(is_resuming=True)
+    files.put_back(0, is_trusting=False)
+    assert Path("log").read_text() == "1"
+    assert os.path.isdir("folder")
 
 
 def test_opening_that_fails_destroys_nothing(place, attempt):
@@ -419,6 +502,8 @@ def _act(dice: random.Random) -> None:
             write(path, text[:4], "r+")
         elif what == 7:
             write(path, text, "a")
+        elif what == 8:
+            os.chmod(path, dice.choice([0o700, 0o751, 0o755]))
         else:
             write(path, text)
     except OSError:
@@ -445,12 +530,12 @@ def test_any_history_comes_out_as_without_the_kills(place, attempt, seed):
             if batch % 3 == 0:
                 offsets[batch] = files.capture()
                 files.retain(list(offsets.values()))
-                assert worlds.setdefault(batch, world()) == world()
+                assert worlds.setdefault(batch, permitted_world()) == permitted_world()
             dice = random.Random(seed_of_set_up + batch)
             for _ in range(3):
                 _act(dice)
 
-    worlds: dict[int, World] = {}
+    worlds: dict[int, dict[str, tuple[str, object, str]]] = {}
     offsets: dict[int, int] = {}
     files = attempt()
     set_up()
@@ -462,6 +547,6 @@ def test_any_history_comes_out_as_without_the_kills(place, attempt, seed):
         files.is_in_loop = True
         start = max(offsets)
         files.put_back(offsets[start], is_trusting=False)
-        assert world() == worlds[start]
+        assert permitted_world() == worlds[start]
         files.settle()
         train(files, start, max(end, start + 1))

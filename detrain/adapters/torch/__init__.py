@@ -11,7 +11,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters import Settings
-from detrain.adapters.torch import distributed, everywhere, kernels, loading, profiling, scripted, tensors
+from detrain.adapters.torch import distributed, everywhere, kernels, loading, outlasting, profiling, scripted, tensors
 from detrain.adapters.torch.devices import make_ready, unseen, wait
 from detrain.adapters.torch.flow import Flow
 from detrain.adapters.torch.operators import log_operators
@@ -63,6 +63,7 @@ def prepare(settings: Settings) -> None:
     """
     loading.patch(settings.key_entropy)
     distributed.watch_groups(settings.on_group)
+    outlasting.patch(settings.outlast)
     torch.manual_seed(settings.seed)
     if settings.is_deterministic:
         torch.backends.cudnn.benchmark = False

@@ -14,7 +14,7 @@ from detrain.adapters.torch import devices
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.registry import Handler, Stretch
 from detrain.state.restore import MISSING, Restore
-from detrain.state.sharing import memory_within
+from detrain.state.sharing import bytes_at, memory_within
 from detrain.state.tree import Node
 from detrain.state.walk import Walk
 
@@ -24,6 +24,8 @@ _PLAIN = {
     torch.int64: np.int64, torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64,
     torch.complex64: np.complex64, torch.complex128: np.complex128,
 }  # fmt: skip
+#: Where torch can give a storage another size.
+_RESIZED_ON = ("cpu", "cuda")
 _BY_SIZE = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -136,7 +138,7 @@ class TensorHandler(Handler):
                 node["strides"],
                 node["offset"],
             )
-            if not same_look or storage.data_ptr() != obj.untyped_storage().data_ptr():
+            if not same_look or storage._cdata != obj.untyped_storage()._cdata:  # two that are empty have one address
                 obj.data = _look(node, storage)
         if "graph" not in node and obj.requires_grad != node["requires_grad"]:
             obj.requires_grad_(node["requires_grad"])
@@ -164,7 +166,10 @@ class TensorHandler(Handler):
 def _stretch(tensor: torch.Tensor) -> tuple[int, int] | None:
     if tensor.device.type == "meta" or tensor.layout is not torch.strided or not tensor.is_contiguous():
         return None
-    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    num_bytes = tensor.numel() * tensor.element_size()
+    if tensor.storage_offset() * tensor.element_size() + num_bytes > tensor.untyped_storage().nbytes():
+        return None  # the storage has been made smaller than what the tensor looks at
+    return tensor.data_ptr(), num_bytes
 
 
 def _is_same_view(live: Any, node: Node, restore: Restore) -> bool:
@@ -233,11 +238,14 @@ def _refuse_exotic(obj: Any) -> None:
 
 
 def _look(node: Node, storage: Any) -> Any:
-    dtype = getattr(torch, node["dtype"])
+    dtype, num_bytes = getattr(torch, node["dtype"]), storage.nbytes()
     with torch.inference_mode(node.get("is_inference", False)):
-        return torch.empty(0, dtype=dtype, device=node["device"]).set_(
+        tensor = torch.empty(0, dtype=dtype, device=node["device"]).set_(
             storage, node["offset"], node["shape"], node["strides"]
         )
+    if storage.nbytes() != num_bytes:
+        storage.resize_(num_bytes)  # it was smaller than what the tensor looks at
+    return tensor
 
 
 class StorageHandler(Handler):
@@ -250,24 +258,25 @@ class StorageHandler(Handler):
         node["nbytes"], node["device"] = obj.nbytes(), str(obj.device)
         if obj.device.type == "meta":
             return
-        found = _bytes_of(obj)
-        is_copy = devices.is_on_device(found)
-        raw = (devices.copied(found) if is_copy else found).numpy()
+        # Not by `numpy()`: a storage that has been handed out so can never be resized again.
+        is_copy = obj.device.type != "cpu"
+        raw = devices.copied(_bytes_of(obj)).numpy() if is_copy else bytes_at(obj, obj.data_ptr(), obj.nbytes())
+        lender = None if is_copy else obj
         name, shape = node.get("as", ("", None))
         if shape is None:
-            walk.array(node, raw, is_copy=is_copy)
+            walk.array(node, raw, is_copy=is_copy, lender=lender)
             return
         dtype = getattr(torch, name)
         plain = _PLAIN.get(dtype)
         label = "" if plain is not None else name
-        walk.array(node, raw.view(plain or _BY_SIZE[dtype.itemsize]).reshape(shape), label, is_copy=is_copy)
+        data = raw.view(plain or _BY_SIZE[dtype.itemsize]).reshape(shape)
+        walk.array(node, data, label, is_copy=is_copy, lender=lender)
 
     def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return (
-            super().is_twin(live, node, restore)
-            and live.nbytes() == node["nbytes"]
-            and str(live.device) == node["device"]
-        )
+        if not super().is_twin(live, node, restore) or str(live.device) != node["device"]:
+            return False
+        can_resize = live.device.type in _RESIZED_ON and live.resizable() and not restore.is_looked_into(node)
+        return can_resize or bool(live.nbytes() == node["nbytes"])
 
     def stretch(self, obj: Any) -> Stretch | None:
         return Stretch(obj.data_ptr(), obj.nbytes(), 1) if obj.device.type == "cpu" else None
@@ -278,6 +287,8 @@ class StorageHandler(Handler):
         return torch.UntypedStorage(node["nbytes"], device=node["device"])
 
     def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if obj.nbytes() != node["nbytes"]:
+            obj.resize_(node["nbytes"])  # in place: whoever looks into it, seen or not, goes on doing so
         if "array" not in node or not node["nbytes"]:
             return
         data = restore.data(node)

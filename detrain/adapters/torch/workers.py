@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils import worker
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
+from detrain.adapters.torch import outlasting
 from detrain.state.known_source import user_modules
 
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
@@ -121,7 +121,7 @@ def _fingerprints(one: Any) -> dict[str, Any]:
 def _collate_fn() -> Any:
     """Of the loop in which torch runs a worker, which waits for the indices of a batch now."""
     frame: types.FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not worker._worker_loop.__code__:
+    while frame is not None and frame.f_code is not outlasting.plain_loop.__code__:
         frame = frame.f_back
     return frame.f_locals.get("collate_fn") if frame is not None else None
 

@@ -98,6 +98,7 @@ QUICK = [
     "second_stage_made_in_the_loop",
     "members_with_own_hashes",
     "looks_into_arrays",
+    "storages_that_change_their_size",
     "queues_and_loggers",
     "losses_summed_with_their_graphs",
     "generators_in_many_places_of_workers",

@@ -297,4 +297,30 @@ for epoch in range(3):
         log(epoch, batch, (loss, float(whole[batch, 1]), float(whole[2 * batch :].sum())))
 """
     + _END,
+    "storages_that_change_their_size": _BEGIN
+    + """\
+buffer, joined, table = torch.empty(0), torch.empty(0), bytearray(1)
+sharded = torch.zeros(40)
+part = sharded[10:20]
+grown = None
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        loss = step(model, optimizer, x, y)
+        if grown is None:
+            grown = torch.empty(0)
+        buffer.resize_(5 + 7 * batch % 11).fill_(loss)
+        torch.cat([buffer, x.reshape(-1)], out=joined.resize_(0))
+        grown.resize_(3 + batch)[-1] = loss
+        table += b"1"
+        if batch % 3 == 1:
+            sharded.untyped_storage().resize_(0)
+        elif batch % 3 == 2:
+            sharded.untyped_storage().resize_(160)
+            sharded.copy_(torch.arange(40.0) * loss)
+        told = (0.0 if batch % 3 == 1 else part.sum().item(), buffer.sum().item(), joined.sum().item(), grown[-1].item())
+        log(epoch, batch, (loss, *told, part.untyped_storage().nbytes(), len(table)))
+sharded.untyped_storage().resize_(160)
+part.fill_(1.0)
+save(model=model, optimizer=optimizer, buffer=buffer, joined=joined, part=part)
+""",
 }
