@@ -32,16 +32,14 @@ print(hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in model.pa
 
 def test_a_run_that_reports_to_weights_and_biases_offline_is_resumed_exactly(script, tmp_path) -> None:
     one = script(TRAINING)
-    # A folder for each attempt's temporary files: of those that a killed one leaves, Python would take the next name.
-    folders = [str(tmp_path / f"tmp{number}") for number in range(4)]
-    for folder in folders:
-        (tmp_path / folder).mkdir()
-    expected = one.attempt("whole", TMPDIR=folders[0])
-    one.attempt("run", "--every", "7batches", status=-9, DIE="1 9", TMPDIR=folders[1])
+    (tmp_path / "whole").mkdir()
+    expected = one.attempt("whole", TMPDIR=str(tmp_path / "whole"))
+    folder = str(tmp_path)  # where a killed attempt leaves temporary folders, whose names the next one meets
+    one.attempt("run", "--every", "7batches", status=-9, DIE="1 9", TMPDIR=folder)
     assert "not-captured" not in one.said
-    one.attempt("run", "--every", "7batches", status=-9, DIE="2 12", TMPDIR=folders[2])
+    one.attempt("run", "--every", "7batches", status=-9, DIE="2 12", TMPDIR=folder)
     assert "resumed at epoch 1, batch" in one.said
-    assert one.attempt("run", "--every", "7batches", TMPDIR=folders[3]) == expected
+    assert one.attempt("run", "--every", "7batches", TMPDIR=folder) == expected
     assert "resumed at epoch 2, batch" in one.said
     assert one.said.count("warning") == 0
     # Each attempt leaves a folder of its own, all of one run.
