@@ -128,8 +128,8 @@ class Attempt:
         if self.request["fresh"]:
             self._move_aside()
         record = self._new_record()
+        self._take_traced()
         if before is None:
-            self._take_traced()
             self.directory.write_record(record)
             return record
         self.directory.remove_temporaries()
@@ -178,9 +178,11 @@ class Attempt:
 
     def _take_traced(self) -> None:
         """A run's own directory begins with the loops that were traced in the script's, whatever arguments it was traced with."""
-        traced, own = self.request.get("traced_in"), self.directory.path / "inst.info"
-        if traced and not own.exists():
-            instfile.hand_on(Path(traced) / "inst.info", own)
+        if not self.request.get("traced_in") or self.directory.checkpoint_paths() or self.directory.finished_at():
+            return
+        traced, own = Path(self.request["traced_in"]) / "inst.info", self.directory.path / "inst.info"
+        if traced.exists() and (not own.exists() or traced.stat().st_mtime_ns > own.stat().st_mtime_ns):
+            instfile.hand_on(traced, own)
 
     def _end_at_once(self, folder: Path) -> NoReturn:
         """The run has come to its end. Raises `AlreadyFinished`, or `ResumeRefused` where the script is another by now."""

@@ -291,3 +291,18 @@ def test_module_is_traced_and_then_run_from_what_was_found(tmp_path):
     assert ran.status == 0, ran.err
     assert "the source has changed" not in ran.err
     assert "training loop found" not in ran.err
+
+
+def test_what_was_traced_is_known_to_every_run_of_the_script_and_traced_again_to_those_that_come_to_know(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    assert call("trace", "train.py", folder=tmp_path).status == 0
+    arguments = ("run", "--every", "never", "train.py", "--n", "68")
+    said = call(*arguments, "--mode", "exit", folder=tmp_path)
+    assert said.status == 7
+    assert "training loop found" not in said.err
+    (tmp_path / "train.py").write_text("\n" + SCRIPT)
+    assert call("trace", "train.py", folder=tmp_path).status == 0
+    said = call(*arguments, "--mode", "exit", folder=tmp_path)
+    assert said.status == 7
+    assert "no checkpoint yet: starting again from the beginning (attempt 2)" in said.err
+    assert "looked for again" not in said.err
