@@ -80,7 +80,9 @@ def test_a_resumed_attempt_goes_on_recording_between_checkpoints(script) -> None
 
 def test_a_ledger_that_cannot_be_written_is_said_and_the_training_goes_on(script) -> None:
     one = script(TRAINING)
-    (one.folder / "run" / "ledger").mkdir(parents=True)
+    one.attempt("run", "--every", "never", status=-9, DIE="1")
+    (one.folder / "run" / "ledger").unlink()
+    (one.folder / "run" / "ledger").mkdir()
     assert "the end" in one.attempt("run")
     assert "the ledger cannot be written" in one.said
 
