@@ -381,6 +381,7 @@ def test_folder_without_such_files_or_with_a_run_is_taken(tmp_path, files):
         (tmp_path / name).write_text(text)
     place = RunDirectory(tmp_path)
     place.lock()
+    assert (tmp_path / "lock").read_text().startswith(f"process {os.getpid()} on ")
     place.unlock()
 
 
