@@ -8,6 +8,7 @@ Every adapter is a module with the same functions, loaded when the script has lo
 - `facts()`: versions and instruction sets that the bits depend on;
 - `watch_updates(on_update, on_gradient)`: report weight updates and gradient computations; `losses(outputs)`: what
   gives the bits and the number of each loss among what gradients are computed of;
+- `SHORTAGES`: the class of the error that says that a device has no memory left;
 - for the tracer: `watch_in_place(on_update)` reports updates made by hand, `loader_of(value)` gives the class of a well-known loader,
   `is_trained(value)` knows models and optimizers, `Flow()` tells what flows into gradients.
 """

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from detrain.errors import UsageError
 
-#: Number of processes that train together, as launchers tell each of them: torchrun and its relatives, Open MPI, MPICH, MVAPICH, srun.
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+#: Number of processes that train together, as launchers tell each of them: torchrun and its relatives, Open MPI, MVAPICH. Not srun's,
+#: whose tasks may have nothing to do with each other; where they have, they join a group, and are refused then.
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 def refuse_several(environment: Mapping[str, str]) -> None:

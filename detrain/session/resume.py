@@ -90,7 +90,16 @@ class Resume:
             fail(session, error)
         except Exception as error:  # noqa: BLE001 - a script that catches everything would go on with half a state
             traceback.print_exc()
-            self._pass_over(session, target, RestoreError(f"{type(error).__name__}: {error}"))
+            text = f"{type(error).__name__}: {error}"
+            if session.frameworks.is_shortage(error):
+                # Of the machine, not of the checkpoint: another attempt may have what this one lacks.
+                fail(
+                    session,
+                    RestoreError(
+                        f"{target.name} cannot be restored now: {text}. It stays; give the same command again"
+                    ),
+                )
+            self._pass_over(session, target, RestoreError(text))
 
     def _pass_over(self, session: Session, target: Checkpoint, error: DetrainError) -> NoReturn:
         """A checkpoint cannot be restored, and never will be: go on with the one before it, or from the beginning.

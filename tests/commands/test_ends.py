@@ -173,7 +173,7 @@ print("joined")
 RESTORED_BADLY = SCRIPT.replace("import os, sys, torch\n", """\
 import copyreg, decimal, os, sys, torch
 def rebuild():
-    raise RuntimeError("out of luck")
+    raise getattr(__builtins__, os.environ.get("KIND", "RuntimeError"))("out of luck")
 copyreg.pickle(decimal.Context, lambda one: (rebuild, ()))
 held = []
 """).replace("        if len(losses) ==", """\
@@ -208,6 +208,22 @@ def test_checkpoint_that_cannot_be_restored_is_set_aside_and_the_one_before_it_t
         if kept
         else set(there)
     )
+
+
+def test_checkpoint_that_cannot_be_restored_for_want_of_memory_stays(tmp_path):
+    written(tmp_path, RESTORED_BADLY)
+    arguments = ("run", "--every", "1batches", "train.py")
+    assert call(*arguments, folder=tmp_path, BAD_AT="7", DIE_AT="11").status == -9
+    directory = tmp_path / ".detrain" / "train"
+    there = {path.name for path in directory.glob("*.h5")}
+    said = call(*arguments, folder=tmp_path, BAD_AT="99", KIND="MemoryError")
+    assert (said.status, said.out) == (1, "")
+    assert (
+        "checkpoint_3_0.h5 cannot be restored now: MemoryError: out of luck. It stays; give the same command again"
+        in said.err
+    )
+    assert {path.name for path in directory.glob("*.h5")} == there
+    assert not (directory / "aside").exists()
 
 
 MODULE = SCRIPT.replace("import os,", "print('TOP', __name__, flush=True)\nimport os,")

@@ -11,8 +11,7 @@ from detrain.launch import ranks
     [
         {"WORLD_SIZE": "2"},
         {"OMPI_COMM_WORLD_SIZE": "4"},
-        {"PMI_SIZE": "8"},
-        {"SLURM_STEP_NUM_TASKS": "16"},
+        {"MV2_COMM_WORLD_SIZE": "8"},
         {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'},
         {"TF_CONFIG": '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}'},
     ],
@@ -30,7 +29,7 @@ def test_several_are_refused(variables):
         {},
         {"WORLD_SIZE": "1", "RANK": "0"},
         {"WORLD_SIZE": "auto"},
-        {"SLURM_NTASKS": "4"},  # of the job: its batch script is one process all the same
+        {"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"},  # each may train by itself
         {"TF_CONFIG": '{"cluster": {"worker": ["a:1"], "evaluator": ["b:1"]}}'},
         {"TF_CONFIG": "not JSON"},
         {"TF_CONFIG": "[]"},

@@ -60,7 +60,9 @@ register(
     tf.TypeSpec, ops.SymbolicTensor, dispatcher.PythonAPIDispatcher,
 )  # fmt: skip
 
-__all__ = ["facts", "flags", "generators", "losses", "prepare", "set_flags", "watch_updates"]
+#: What TensorFlow raises where a device has no memory left.
+SHORTAGES = tf.errors.ResourceExhaustedError
+__all__ = ["SHORTAGES", "facts", "flags", "generators", "losses", "prepare", "set_flags", "watch_updates"]
 
 
 def prepare(settings: Settings) -> None:

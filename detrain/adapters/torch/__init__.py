@@ -46,9 +46,11 @@ register(
     torch.cuda.Stream, torch.cuda.Event, torch.finfo, torch.iinfo, torch._C.ScriptFunction, torch._C.ScriptMethod,
     torch._C.CompilationUnit,
 )  # fmt: skip
+#: What torch raises where a device has no memory left.
+SHORTAGES = torch.cuda.OutOfMemoryError
 __all__ = [
-    "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "log_operators", "loader_of", "losses",
-    "make_ready", "prepare", "set_flags", "unseen", "wait", "watch_in_place", "watch_updates",
+    "SHORTAGES", "Flow", "facts", "flags", "generators", "has_optimizer", "hold_loading", "is_trained", "log_operators", "loader_of",
+    "losses", "make_ready", "prepare", "set_flags", "unseen", "wait", "watch_in_place", "watch_updates",
 ]  # fmt: skip
 
 registry.process_roots.append(everywhere.roots)
