@@ -18,6 +18,7 @@ _STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2937; background: #f8fafc; margin: 0; }
 main { max-width: 1060px; margin: 0 auto; padding: 24px 20px 60px; }
+html { overflow-y: scroll; }  /* from the start, or charts are drawn as wide as the page was without its bar */
 h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 18px; margin: 36px 0 8px; }
 p { margin: 6px 0; }
@@ -25,7 +26,7 @@ p { margin: 6px 0; }
 .card { background: #fff; border: 1px solid #e5e7eb; border-radius: 8px; padding: 10px 14px; }
 .card b { display: block; font-size: 20px; overflow-wrap: anywhere; }
 .card span, .quiet { color: #6b7280; font-size: 13px; }
-.figure { background: #fff; border: 1px solid #e5e7eb; border-radius: 8px; padding: 4px; margin: 8px 0; min-width: 0; }
+.figure { background: #fff; border: 1px solid #e5e7eb; border-radius: 8px; padding: 4px; margin: 8px 0; min-width: 0; overflow: hidden; }
 .figure .name { font-size: 13px; font-weight: 600; padding: 4px 10px 0; overflow-wrap: anywhere; }
 .pair { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(440px, 100%), 1fr)); gap: 0 10px; }
 .table { overflow-x: auto; }
