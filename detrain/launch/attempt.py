@@ -436,7 +436,13 @@ class Attempt:
         if was_pending:
             session.files.give_up()
         if was_pending and status == 0:
-            self._end_off_the_way()
+            # It stays: what the script lacked this time, and ended for in good order, may be there the next time.
+            say(
+                f"error: the script has ended without coming to the position of {self.resume.goal.name if self.resume.goal else '?'}; "
+                "what it did now is not a continuation of the run"
+            )
+            sys.stdout.flush()
+            os._exit(1)
         signal_name = self.arrivals.ending()
         if not session.has_nest and status == 0:
             say(f"no training loop was seen, so nothing was checkpointed: {session.why_nothing()}")
@@ -446,17 +452,6 @@ class Attempt:
             session.info.is_complete = True
             session.write_info()
             self._mark_finished()
-
-    def _end_off_the_way(self) -> NoReturn:
-        """The script has ended without coming to the checkpoint, and would do so again."""
-        assert self.resume.goal is not None
-        name = self.resume.goal.name
-        say(
-            f"error: the script has ended without coming to the position of {name}; what it did now is not a continuation of the run. "
-            f"{self.resume.set_aside(self.session)}"
-        )
-        sys.stdout.flush()
-        os._exit(1)
 
     def _mark_finished(self) -> None:
         """Note the end; by the very last act of this process, if the preload is there to do it."""

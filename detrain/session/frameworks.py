@@ -87,10 +87,14 @@ class Frameworks:
                     stack.enter_context(adapter.unseen())
             yield
 
-    def is_shortage(self, error: Exception) -> bool:
-        """True if an error says that the machine lacks memory, or that a file or a device cannot be used just now."""
+    def is_shortage(self, error: BaseException | None) -> bool:
+        """True if an error, or what caused it, says that memory is short, or that a file or a device cannot be used just now."""
         kinds = [adapter.SHORTAGES for adapter in self.loaded.values() if hasattr(adapter, "SHORTAGES")]
-        return isinstance(error, (MemoryError, OSError, *kinds)) or "allocate memory" in str(error)
+        while error is not None:
+            if isinstance(error, (MemoryError, OSError, *kinds)) or "allocate memory" in str(error):
+                return True
+            error = error.__cause__
+        return False
 
     def wait(self) -> None:
         """Until devices have done all that they were told to: what lies on them can be read, and the script can go on using it."""

@@ -85,21 +85,21 @@ class Resume:
         try:
             self._arrive(session, loop, frame, target)
         except (RestoreError, CheckpointError) as error:
-            self._pass_over(session, target, error)
+            self._give_up(session, target, error)
         except DetrainError as error:
             fail(session, error)
         except Exception as error:  # noqa: BLE001 - a script that catches everything would go on with half a state
             traceback.print_exc()
-            text = f"{type(error).__name__}: {error}"
-            if session.frameworks.is_shortage(error):
-                # Of the machine, not of the checkpoint: another attempt may have what this one lacks.
-                fail(
-                    session,
-                    RestoreError(
-                        f"{target.name} cannot be restored now: {text}. It stays; give the same command again"
-                    ),
-                )
-            self._pass_over(session, target, RestoreError(text))
+            wrapped = RestoreError(f"{type(error).__name__}: {error}")
+            wrapped.__cause__ = error
+            self._give_up(session, target, wrapped)
+
+    def _give_up(self, session: Session, target: Checkpoint, error: DetrainError) -> NoReturn:
+        if session.frameworks.is_shortage(error):
+            # Of the machine, not of the checkpoint: another attempt may have what this one lacks.
+            text = f"{target.name} cannot be restored now: {error}. It stays; give the same command again"
+            fail(session, RestoreError(text))
+        self._pass_over(session, target, error)
 
     def _pass_over(self, session: Session, target: Checkpoint, error: DetrainError) -> NoReturn:
         """A checkpoint cannot be restored, and never will be: go on with the one before it, or from the beginning.
@@ -110,12 +110,12 @@ class Resume:
             # Who has changed the script, and trusts that, is told what does not fit rather than losing each checkpoint in turn.
             fail(session, error)
         session.files.give_up()
-        warn("checkpoint-set-aside", f"{target.name} cannot be restored: {error}. {self.set_aside(session)}")
+        warn("checkpoint-set-aside", f"{target.name} cannot be restored: {error}. {self._set_way_aside(session)}")
         kill_children()
         sys.stdout.flush()
         session.start_again()
 
-    def set_aside(self, session: Session) -> str:
+    def _set_way_aside(self, session: Session) -> str:
         """Let later attempts pass over the goal, and what of the way to it is still ahead; says so."""
         there, _ = session.directory.read_checkpoints()
         lost = {one.name for one in self._targets}
