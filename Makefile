@@ -27,5 +27,5 @@ bench:  ## what detrain costs
 		echo "== $$file"; "$$py" "$$file" || exit; done
 
 clean:  ## remove what was built, the environment too
-	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache detrain/launch/libdetrain_syscalls.so
+	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache detrain/world/libdetrain_syscalls.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

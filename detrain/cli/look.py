@@ -61,7 +61,7 @@ def inspect(checkpoint: Path, leaf: str | None, as_json: bool) -> int:
 @as_json_option
 def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
     """Compare two runs or two checkpoints: exit 0 if all bits are the same, 1 if not."""
-    from detrain.store import diff as differ
+    from detrain.proof import diff as differ
 
     if by_operator and not (a.is_dir() and b.is_dir()):
         raise UsageError("--op compares two run directories: it does their batches again")
@@ -69,7 +69,7 @@ def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
     if not as_json:
         click.echo(differ.format_result(result))
     if by_operator and result["parting"] is not None:
-        from detrain.rerun import operators
+        from detrain.proof import operators
 
         found = result["operators"] = operators.find(a, b)
         if found is not None and not as_json:
@@ -109,8 +109,8 @@ def doctor(script: Path | None, ckpt_dir: str | None, as_json: bool) -> int:
 )
 def report(folder: Path, target: Path | None) -> int:
     """Write a page with the run's curves, attempts, checkpoints and proofs; it needs no network."""
+    from detrain.messages import say
     from detrain.report import page
-    from detrain.session.messages import say
 
     if target is None:
         target = folder / "report.html"

@@ -20,8 +20,8 @@ def verify(folder: Path, jobs: int | None, as_json: bool) -> int:
 
     The script runs where it can change nothing: what it writes is thrown away, and there is no network.
     """
-    from detrain.rerun import verify as verifier
-    from detrain.session.messages import say
+    from detrain.messages import say
+    from detrain.proof import verify as verifier
 
     def tell(row: dict[str, Any]) -> None:
         say(f"segment {row['number']}, from {row['start']} to {row['until']}: {row['result']} ({row['seconds']:.1f} s)")
