@@ -6,13 +6,16 @@ import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from detrain.errors import UsageError
 from detrain.session import policy
 from detrain.store import naming
+
+if TYPE_CHECKING:
+    from detrain.launch.request import Request
 
 
 class ScriptCommand(click.Command):
@@ -83,14 +86,14 @@ class ScriptCommand(click.Command):
 def run(module: str | None, words: tuple[str, ...], from_: str | None, **options: Any) -> Callable[[], int]:
     """Run a training script, or resume it from its latest checkpoint."""  # fmt: skip
     policy.parse(options["every"])
-    request = request_of(module, words, {**options, "from": from_})
+    request = request_of(module, words, {**options, "start": from_})
 
     def start() -> int:
         from detrain import ranks
         from detrain.launch import environment
 
         ranks.refuse_several(os.environ)
-        if os.path.isdir(request["ckpt_dir"]):
+        if os.path.isdir(request.ckpt_dir):
             from detrain.proof import probing
 
             probing.prepare(request)
@@ -101,7 +104,7 @@ def run(module: str | None, words: tuple[str, ...], from_: str | None, **options
 
 def request_of(
     module: str | None, words: tuple[str, ...], options: dict[str, Any], *, is_of_script: bool = False
-) -> dict[str, Any]:
+) -> Request:
     """What is to be run, where, and how; raises `UsageError` where that is nothing.
 
     `is_of_script`: the directory is the script's, whatever its arguments are.
@@ -122,11 +125,13 @@ def request_of(
     directory = chosen or naming.default_directory(script, module, () if is_of_script else arguments)
     if not chosen and options.get("trust_changes"):
         _check_is_there(Path(directory), os.path.abspath(script) if script else str(module))
-    return {
-        "script": script, "module": module or "", "arguments": arguments, "name": name, "ckpt_dir": directory,
-        "traced_in": "" if chosen else naming.default_directory(script, module),
-        "hint": hint_at(context.command, module, script, arguments) if context is not None else "", **options,
-    }  # fmt: skip
+    from detrain.launch.request import Request
+
+    return Request(
+        script, module or "", arguments, name, directory,
+        traced_in="" if chosen else naming.default_directory(script, module),
+        hint=hint_at(context.command, module, script, arguments) if context is not None else "", **options,
+    )  # fmt: skip
 
 
 def _check_is_there(directory: Path, script: str) -> None:

@@ -36,7 +36,7 @@ def trace(
     arguments of a second `detrain trace --diff-size N`. Output of the script goes to trace-1.log and trace-2.log in the run directory.
     """  # fmt: skip
     request = request_of(module, words, {**options, "nondeterministic": False}, is_of_script=True)
-    varied = None if vary is None else vary_arguments(request["arguments"], _words(vary))
+    varied = None if vary is None else vary_arguments(request.arguments, _words(vary))
 
     def start() -> int:
         from detrain.launch.rounds import Rounds

@@ -64,7 +64,7 @@ class Signals:
     def _after_save(self) -> None:
         if self._pending is not None:
             number, self._pending = self._pending, None
-            self._session.settle()
+            self._session.finish_write()
             if (saved := self._session.last_checkpoint) is not None:
                 say(f"{saved.name} is on the disk; the same command goes on from there")
             self._deliver(number, None)

@@ -170,6 +170,11 @@ def digest(content: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(content)
 
 
+def changed_sources(sources: Mapping[str, str]) -> list[str]:
+    """Of source files with their digests of then, those that are others now, by name."""
+    return sorted(name for name, digest in sources.items() if digest_of(name) != digest)
+
+
 def digest_of(filename: str) -> str:
     """The digest of a file; "" if it cannot be read."""
     try:

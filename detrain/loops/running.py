@@ -21,15 +21,19 @@ from detrain.state import frames as state_frames
 
 
 class Listener(Protocol):
-    """Whom loops report to: the session of the attempt. The training's loops report their headers and ends."""
-
-    top: Loop | None  # the loop that was entered or has begun an iteration last
+    """Who is told what the training's loops do: the session of the attempt."""
 
     def at_header(self, loop: Loop) -> None:
         """An iteration of one of the training's loops is about to begin."""
 
     def at_end(self, loop: Loop) -> None:
         """One of the training's `for` loops has used up its iterable."""
+
+
+class Stack(Protocol):
+    """Where loops say which of them has begun an iteration last: a `LoopStack`."""
+
+    top: Loop | None
 
 
 @dataclass(eq=False, slots=True)
@@ -58,13 +62,13 @@ class Loop:
 
     __slots__ = (
         "__weakref__", "children", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted", "iteration", "listener",
-        "ordinals", "parent", "site", "start_iteration", "start_point", "ticker",
+        "ordinals", "parent", "site", "stack", "start_iteration", "start_point", "ticker",
     )  # fmt: skip
 
     def __init__(
-        self, listener: Listener, site: Site, parent: Loop | None, ordinals: list[int], frame_address: int
+        self, stack: Stack, listener: Listener, site: Site, parent: Loop | None, ordinals: list[int], frame_address: int
     ) -> None:
-        self.listener = listener
+        self.stack, self.listener = stack, listener
         self.site = site
         self.parent = parent
         #: How many entries of the site came before this one in the present iteration of each loop around it, from the innermost on,
@@ -91,19 +95,19 @@ class Loop:
         if self.children:
             self.children = {}
             self.finished = []
-        listener = self.listener
-        if listener.top is not self:
-            self._come_to_top(listener)
+        stack = self.stack
+        if stack.top is not self:
+            self._come_to_top(stack)
         if self.site.part:
-            listener.at_header(self)
+            self.listener.at_header(self)
 
-    def _come_to_top(self, listener: Listener) -> None:
+    def _come_to_top(self, stack: Stack) -> None:
         """Inner loops have ended; or this loop runs in a generator (a sampler's, say) that feeds the one on top, or is fed by it."""
-        loop = listener.top
+        loop = stack.top
         while loop is not None and loop is not self:
             loop = loop.parent
-        self.interrupted = listener.top if loop is None else None
-        listener.top = self
+        self.interrupted = stack.top if loop is None else None
+        stack.top = self
 
     def wrap(self, iterable: Any) -> Iterator[Any]:
         """What the interpreter iterates over in place of `iterable`."""
@@ -161,7 +165,7 @@ class Loop:
         assert frame is not None, "asked from outside the loop"
         return frame
 
-    def way_here(self) -> list[str]:
+    def checkpoints_here(self) -> list[str]:
         """Checkpoints through which this loop's present iteration is reached, in order."""
         return [*([self.start_point] if self.start_point else []), *self.finished]
 

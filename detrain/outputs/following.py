@@ -285,7 +285,7 @@ class OutputFiles:
 
         self._bring(self._outputs | self.journal.touched, offset, if_lost=tell)
 
-    def settle(self) -> None:
+    def end_rewind(self) -> None:
         """The attempt has come to where it goes on from."""
         with self._lock:
             self._end_rewinding()

@@ -63,8 +63,8 @@ class Side:
         meta = self.checkpoint.meta
         named = {
             str(self.checkpoint.path.absolute().parent): "<run directory>",
-            **{str(Path(source).parent): "<sources>" for source in meta["sources"]},
-            meta["folder"]: "<folder>",
+            **{str(Path(source).parent): "<sources>" for source in meta.sources},
+            meta.folder: "<folder>",
         }
         self.roots = sorted(
             ((root, mark) for root, mark in named.items() if len(root) > 1), key=lambda pair: -len(pair[0])
@@ -93,7 +93,7 @@ class Comparison:
         self._partner: dict[int, int] = {}
         self._paths: tuple[dict[int, str], dict[int, str]] = ({}, {})
         self._pending: deque[tuple[int, int, str]] = deque()
-        self._processes = [side.checkpoint.meta.get("process") for side in (a, b)]
+        self._processes = [side.checkpoint.meta.process for side in (a, b)]
         self._is_of_library = False
 
     def run(self) -> None:
@@ -102,11 +102,13 @@ class Comparison:
         if self.a.is_finished is not None and self.b.is_finished is not None:
             self._values(self.a.is_finished, self.b.is_finished, "run.is_finished")
         # Not the counts of epochs and batches: they depend on when the attempt that saved had found the loops.
-        self._values(meta_a["is_exhausted"], meta_b["is_exhausted"], "position.is_exhausted")
-        self._values([one[2:] for one in meta_a["position"]], [one[2:] for one in meta_b["position"]], "position.loops")
-        self._any(meta_a["flags"], meta_b["flags"], "flags")
-        self._any(meta_a["entropy"][:1], meta_b["entropy"][:1], "entropy")
-        self._note("processes started", meta_a["entropy"][1:], meta_b["entropy"][1:])
+        self._values(meta_a.is_exhausted, meta_b.is_exhausted, "position.is_exhausted")
+        self._values(
+            [list(loop[2:]) for loop in meta_a.position], [list(loop[2:]) for loop in meta_b.position], "position.loops"
+        )
+        self._any(meta_a.flags, meta_b.flags, "flags")
+        self._any(meta_a.entropy[:1], meta_b.entropy[:1], "entropy")
+        self._note("processes started", meta_a.entropy[1:], meta_b.entropy[1:])
         self._by_name(sorted(self.a.tree.roots.items()), sorted(self.b.tree.roots.items()), "", "roots")
         while self._pending:
             self._nodes(*self._pending.popleft())

@@ -43,7 +43,7 @@ def _do_again(path: Path, parting: Parting) -> dict[str, Any]:
         usable = [one for one in checkpoints if _is_before(one, parting.last_key)]
         start = max(usable, key=lambda one: one.sequence, default=None)
         part = Segment(start, None, False, 0)
-        found = order_for(directory, record, checkpoints, part, [parting.last_key, parting.key]).carry_out()
+        found = order_for(directory, record, checkpoints, part, (parting.last_key, parting.key)).carry_out()
     if "operators" not in found:
         why = found["said"].strip() or f"the script ended with status {found['status']}"
         raise ResumeRefused(f"{path}: batch {parting.batches} was not come to again: {why}")
@@ -54,8 +54,8 @@ def _is_before(checkpoint: Checkpoint, key: tuple[int, int] | None) -> bool:
     """True if an attempt that resumes there comes by the header of this key."""
     if key is None:
         return False
-    batches = int(checkpoint.meta["batches"])
-    here = ledger.digest_of_position((one[2], one[3]) for one in checkpoint.meta["position"])
+    batches = checkpoint.meta.batches
+    here = ledger.digest_of_position((loop.ordinal, loop.iteration) for loop in checkpoint.meta.position)
     return batches < key[0] or (batches, here) == key
 
 

@@ -61,7 +61,7 @@ def check_own(target: Path) -> None:
 
 def compose(history: History, plotly_script: str) -> str:
     """The page's text."""
-    title = f"{history.record['name']}{_TITLE}"
+    title = f"{history.record.name}{_TITLE}"
     parts = [
         f"<h1>{escape(_command(history))}</h1>", f"<p class=quiet>{escape(str(history.path.resolve()))}</p>", _cards(history),
         *_curves(history), *_life(history), *_checkpoints(history), *_proof(history), *_surroundings(history),
@@ -74,7 +74,7 @@ def compose(history: History, plotly_script: str) -> str:
 
 
 def _command(history: History) -> str:
-    return " ".join([Path(history.record["script"]).name, *history.record["arguments"]])
+    return " ".join([Path(history.record.script).name, *history.record.arguments])
 
 
 def _cards(history: History) -> str:
@@ -237,16 +237,18 @@ def _proof(history: History) -> Iterable[str]:
 
 def _surroundings(history: History) -> Iterable[str]:
     yield "<h2>Surroundings</h2>"
-    machine = history.record.get("machine") or {}
+    machine = history.record.machine
     found = {
-        "script": history.record["script"],
-        "arguments": " ".join(history.record["arguments"]),
-        "folder": history.record["folder"],
-        "seed": history.record["seed"],
-        "checkpoints": f"--every {history.record['every']}",
+        "script": history.record.script,
+        "arguments": " ".join(history.record.arguments),
+        "folder": history.record.folder,
+        "seed": history.record.seed,
+        "checkpoints": f"--every {history.record.every}",
         **history.facts,
-        "processors": machine.get("processors", ""),
-        "set by the user": ", ".join(f"{name}={value}" for name, value in machine.get("variables", {}).items()),
+        "processors": machine.processors if machine is not None else "",
+        "set by the user": ", ".join(
+            f"{name}={value}" for name, value in (machine.variables if machine is not None else {}).items()
+        ),
     }
     yield _table(
         ["", ""], [[name, value if isinstance(value, str) else json.dumps(value)] for name, value in found.items()]

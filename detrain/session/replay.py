@@ -51,7 +51,7 @@ class _Log:
         return [call[:3] for call in self.calls for _ in range(call[3])]
 
 
-class Loading:
+class Replay:
     """The loaders of one attempt that are replayed."""
 
     def __init__(self, extra: Mapping[str, Any], states: Callable[[], Any]) -> None:

@@ -21,7 +21,8 @@ from detrain.errors import RestoreError
 from detrain.loops.running import Loop
 from detrain.messages import warn
 from detrain.session import progress
-from detrain.session.replay import Loading, check
+from detrain.session.context import Context
+from detrain.session.replay import Replay, check
 from detrain.state import frames, registry
 from detrain.state.handlers import csvfiles
 from detrain.state.handlers.objects import OWNS_THREAD
@@ -44,8 +45,9 @@ class Surroundings:
         return [[name, frame.f_code.co_qualname, frame.f_code.co_firstlineno] for name, frame in self.frames]
 
 
-def look_around(frame: types.FrameType, loop: Loop, is_user_file: Any, script_name: str) -> Surroundings:
+def look_around(frame: types.FrameType, loop: Loop, context: Context) -> Surroundings:
     """The surroundings of a header; `frame` is the loop's."""
+    is_user_file, script_name = context.is_user_file, context.settings.script_name
     found: list[types.FrameType] = []
     current: types.FrameType | None = frame
     while current is not None:
@@ -121,15 +123,24 @@ def _is_pythons(name: str) -> bool:
     return name in PYTHONS_OWN or name.startswith(_COMPILERS_OWN)
 
 
-def capture(around: Surroundings, generators: dict[str, Any], census: Census | None, loading: Loading) -> Walk:
-    """Walk from the roots; arrays in the result are views of live memory."""
-    walk = Walk(census, loading.left)
+def capture(around: Surroundings, context: Context, census: Census | None) -> Walk:
+    """Walk from the roots, once devices have done what they were told to; arrays in the result are views of live memory.
+
+    `census` is the first capture's, by which this one tells which object went where; None for the first.
+    """
+    context.frameworks.wait()
+    with context.frameworks.unseen():
+        return _capture(around, context.frameworks.generators(), census, context.replay)
+
+
+def _capture(around: Surroundings, generators: dict[str, Any], census: Census | None, replay: Replay) -> Walk:
+    walk = Walk(census, replay.left)
     for name, value in live_roots(around, generators).items():
         walk.root(name, value)
     walk.run()
-    loading.mark(walk, around.loops[-1].iteration if around.loops else 0)
+    replay.mark(walk, around.loops[-1].iteration if around.loops else 0)
     for thread in _threads_of_the_script():
-        if loading.owns(thread):
+        if replay.owns(thread):
             continue
         walk.note(f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop")
     for number, loop in enumerate(around.loops):
@@ -198,7 +209,7 @@ def _is_named_elsewhere(tree: Tree, number: int, inside: set[int]) -> bool:
     return any(named in json.dumps(node) for other, node in enumerate(tree.nodes) if other not in inside)
 
 
-def _replay(tree: Tree, around: Surroundings) -> None:
+def _fetch_again(tree: Tree, around: Surroundings) -> None:
     """Fetch again, and drop, the elements that the loop's iterator had handed out by the checkpoint."""
     ref: Ref = tree.roots.get(f"loops[{len(around.loops) - 1}].iterator")
     feed = around.loops[-1].feed
@@ -217,7 +228,7 @@ def _replay(tree: Tree, around: Surroundings) -> None:
 
 
 def restore(
-    tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, loading: Loading,
+    tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, replay: Replay,
     put_back_files: Callable[[], None], set_aside: Callable[[], str], *, allows_pickle: bool, process: int | None,
     merge: Callable[[Tree, Tree], Tree] | None = None,
 ) -> list[str]:  # fmt: skip
@@ -236,9 +247,9 @@ def restore(
         raise RestoreError(
             f"the checkpoint holds generators of random numbers that this attempt does not have: {', '.join(sorted(missing))}"
         )
-    _replay(tree, around)
-    replayed = loading.replay(tree, live)
-    walk = _walk(live, loading)
+    _fetch_again(tree, around)
+    replayed = replay.replay(tree, live)
+    walk = _walk(live, replay)
     put_back_files()  # the walk has flushed every file that it has met
     lost = [name.removeprefix(_GIVEN) for name in tree.roots if name.startswith(_GIVEN) and name not in live]
     if lost:
@@ -248,7 +259,7 @@ def restore(
     restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
     if merge is not None:
         restoring.prepare()  # what a generator that has begun holds can be compared with the checkpoint's only in one that has begun
-        walk = _walk(live, loading)
+        walk = _walk(live, replay)
         tree = merge(tree, walk.tree)
         restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
     restored = restoring.run(live)
@@ -276,8 +287,8 @@ def restore(
     return restoring.doubtful
 
 
-def _walk(live: dict[str, Any], loading: Loading) -> Walk:
-    walk = Walk(leave=loading.left)
+def _walk(live: dict[str, Any], replay: Replay) -> Walk:
+    walk = Walk(leave=replay.left)
     for name, value in live.items():
         walk.root(name, value)
     walk.run()

@@ -36,6 +36,7 @@ import xxhash
 from detrain.errors import CheckpointError
 from detrain.state.tree import Array, Tree
 from detrain.store.hdf5_layout import USER_BLOCK, gaps_between
+from detrain.store.meta import Meta
 from detrain.store.threads import share_out
 
 FORMAT = 2
@@ -71,7 +72,7 @@ class Checkpoint:
     """What a checkpoint file says without its state."""
 
     path: Path
-    meta: dict[str, Any]
+    meta: Meta
     #: One for each array of the tree.
     stored: list[Stored] = field(default_factory=list)
 
@@ -83,12 +84,12 @@ class Checkpoint:
     @property
     def needs(self) -> set[str]:
         """Names of the other files without which this one cannot be resumed from."""
-        return {entry.holder for entry in self.stored if entry.holder} | set(self.meta["chain"])
+        return {entry.holder for entry in self.stored if entry.holder} | set(self.meta.chain)
 
     @property
     def sequence(self) -> int:
         """Number of the save within the run; the latest checkpoint has the highest."""
-        return int(self.meta["sequence"])
+        return self.meta.sequence
 
 
 class _Header(NamedTuple):
@@ -139,13 +140,13 @@ def _read_documents(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
             block = file.read(USER_BLOCK)
             header = _decode_header(path, block, os.fstat(file.fileno()).st_size)
             tree, meta = (_read_document(path, file.fileno(), *place) for place in (header.tree, header.meta))
-            _check_kinds(path, tree, meta)
+            _check_kinds(path, tree)
             stored = [_entry(path, one) for one in tree["stored"]]
             own = [(one.offset, one.nbytes) for one in stored if not one.holder and one.nbytes]
             _check_gaps(path, file.fileno(), [*own, header.tree[:2], header.meta[:2]], header)
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from None
-    return Checkpoint(path, meta, stored), tree
+    return Checkpoint(path, _decode_meta(path, meta), stored), tree
 
 
 def _decode_header(path: Path, block: bytes, size: int) -> _Header:
@@ -183,14 +184,19 @@ def _read_document(path: Path, file: int, offset: int, size: int, digest: str) -
         raise CheckpointError(f"{path.name} does not hold a state tree: {error}") from None
 
 
-def _check_kinds(path: Path, tree: Any, meta: Any) -> None:
+def _decode_meta(path: Path, document: Any) -> Meta:
+    try:
+        return Meta.decode(document)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path.name} does not say where in the run it stands: {error}") from None
+
+
+def _check_kinds(path: Path, tree: Any) -> None:
     kinds = {"nodes": list, "roots": dict, "stored": list}
     if type(tree) is not dict or {name: type(tree.get(name)) for name in kinds} != kinds:
         raise CheckpointError(
             f"{path.name} does not hold a state tree: nodes, roots and stored are not what they should be"
         )
-    if type(meta) is not dict or type(meta.get("chain")) is not list or type(meta.get("sequence")) is not int:
-        raise CheckpointError(f"{path.name} does not say where in the run it stands")
 
 
 def _entry(path: Path, fields: Any) -> Stored:

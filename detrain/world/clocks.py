@@ -80,10 +80,10 @@ class Clocks:
         content = line.encode()
         return self._append is not None and bool(self._append(content, len(content)))
 
-    def begin_loop(self, since: int, *, is_resuming: bool, goal: dict[str, Any] | None = None) -> None:
+    def begin_loop(self, since: int, *, is_resuming: bool, shared: tuple[int, list[int]] | None = None) -> None:
         """The training loop begins: behind the batch `since`, note what is read, and answer again what was read before.
 
-        `goal`: the `meta` of a checkpoint up to which the way is the same in any case.
+        `shared`: batches and `tell` of a checkpoint up to which the readings are the same in any case.
         """
         if not self._is_there:
             return
@@ -94,11 +94,12 @@ class Clocks:
             loop_clock_log.cut_torn(log)
             if self._is_anew and not is_resuming:
                 loop_clock_log.take_back(log, 0, 0)
-            if not self._is_anew or goal is not None:
+            if not self._is_anew or shared is not None:
                 self._known = loop_clock_log.read(log, is_counted_anew=self._is_counted_anew)
-            if self._is_anew and goal is not None:
-                count = _count_of(goal.get("clocks", []), goal["batches"])
-                self._known = loop_clock_log.before(self._known, goal["batches"], count)
+            if self._is_anew and shared is not None:
+                batches, position = shared
+                count = _count_of(position, batches)
+                self._known = loop_clock_log.before(self._known, batches, count)
         except OSError as error:
             self._say_not_noted(error)
         note = preload.function(

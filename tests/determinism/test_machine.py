@@ -14,19 +14,16 @@ ZEN5 += ["avx512_vnni", "avx512_bf16"]
 ZEN3 = ["sse4_1", "avx", "avx2", "fma", "f16c"]
 
 
-def a_machine(features: list[str] = ZEN5, processors: int = 16, vendor: str = "AuthenticAMD", **variables: str) -> dict:
-    return {
-        "vendor": vendor, "features": features, "processors": processors, "cores": max(processors // 2, 1),
-        "variables": variables,
-    }  # fmt: skip
+def a_machine(features: list[str] = ZEN5, processors: int = 16, vendor: str = "AuthenticAMD", **variables: str) -> machine.Machine:
+    return machine.Machine(vendor, features, processors, max(processors // 2, 1), variables)
 
 
 def test_this_machine_is_described() -> None:
     here = machine.describe()
-    assert here["vendor"] != "unknown"
-    assert here["features"]
-    assert here["processors"] == len(os.sched_getaffinity(0))
-    assert 1 <= here["cores"] <= here["processors"]
+    assert here.vendor != "unknown"
+    assert here.features
+    assert here.processors == len(os.sched_getaffinity(0))
+    assert 1 <= here.cores <= here.processors
 
 
 def test_nothing_is_held_on_the_same_machine(capfd) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from detrain.loops import instfile
 from detrain.loops.instfile import InstInfo, NestLoop
-from detrain.session.replay import Loading
+from detrain.session.replay import Replay
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -129,7 +129,7 @@ def test_whatever_is_damaged_it_is_refused_or_can_be_used(tmp_path, name):
         except instfile.UsageError:
             continue  # anything else that is raised fails the test
         num_usable += 1
-        Loading(info.extra, list)
+        Replay(info.extra, list)
         for file_name in info.parts():
             info.load_of(file_name)
         info.describe()

@@ -11,7 +11,7 @@ import pytest
 
 from detrain.errors import RestoreError
 from detrain.session.loader_threads import changed_beside
-from detrain.session.replay import Loading, check, digest_without
+from detrain.session.replay import Replay, check, digest_without
 from detrain.state.walk import Walk
 
 
@@ -130,7 +130,7 @@ def loading(monkeypatch):
         module.Ahead = type("Ahead", (Ahead,), {"get": Ahead.get, "__module__": "ahead", "__qualname__": "Ahead"})
         monkeypatch.setitem(sys.modules, "ahead", module)
         ahead = module.Ahead()
-        made = Loading(extra, lambda: 0)
+        made = Replay(extra, lambda: 0)
         made.begin()
         return made, ahead
 

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from detrain.errors import RestoreError
-from detrain.session.replay import Loading, check
+from detrain.session.replay import Replay, check
 from detrain.state.walk import Walk
 
 
@@ -49,7 +49,7 @@ def loading(monkeypatch):
     def begin():
         module.Rows = type("Rows", (Rows,), {"get": Rows.get, "__qualname__": "Rows", "__module__": "rows"})
         rows = module.Rows()
-        made = Loading(extra, lambda: random.getstate())
+        made = Replay(extra, lambda: random.getstate())
         made.begin()
         return made, rows
 
