@@ -192,7 +192,7 @@ def pipeline() -> None:
 def plan(profile: Path, planner: str, output: Path | None, as_json: bool, **asked: Any) -> int:
     """Divide a profile's layers into stages. Exit status 1 if no plan is found."""
     from detrain.pipeline import planfile, text
-    from detrain.pipeline.plan import NoPlanError
+    from detrain.plans.errors import NoPlanError
 
     _check_owners(planner)
     check_folder(output)

@@ -86,8 +86,8 @@ def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Pa
 def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit: float, as_json: bool) -> int:
     """Plan a graph's step, or a log's, within a budget. Exit status 1 if the planner finds no schedule that keeps to it."""
     from detrain.cli.waiting import planning
+    from detrain.plans.errors import NoPlanError
     from detrain.remat import planfile, text
-    from detrain.remat.planners.plan import NoPlanError
     from detrain.remat.planners.registry import plan as plan_within
     from detrain.remat.simulator import budget_of
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from detrain.errors import GraphError
 from detrain.pipeline import simulator
@@ -144,19 +143,26 @@ def kind_of(name: str, *, warmup: str = "pa", vertical_sync: bool = False, chunk
     return Schedule(name, chunks=chunks if name == "interleaved" else 1, warmup=warmup, vertical_sync=vertical_sync)
 
 
-def prepared(planned: Planned, kind: Schedule, **asked: float | None) -> tuple[Planned, Workload]:
-    """A plan as this schedule takes it, and what a step is: as planned for, but for the fields of `Workload` that are asked.
+def prepared(
+    planned: Planned, kind: Schedule, *, profile_batch: int | None = None, batch: int | None = None, micro_batch: int | None = None,
+    state_factor: float | None = None,
+) -> tuple[Planned, Workload]:  # fmt: skip
+    """A plan as this schedule takes it, and what a step is: the plan's own workload, but for the fields of it that are given.
 
     Of a plan that knows no batches, the profile's mini-batch is a micro-batch, and divides evenly over all replicas; a step
     has four for each stage.
     """
     plan = planned.plan
-    told: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if kind.name == "interleaved" and len({stage.devices for stage in plan.stages}) == len(plan.stages):
         plan = interleaved(plan, planned.profile.to_plan(), kind.chunks)
-    known = plan.workload
-    if known is None:
-        even = int(told.get("profile_batch", math.lcm(*(stage.replicas for stage in plan.stages))))
-        size = int(told.get("micro_batch", even))
-        known = Workload(even, int(told.get("batch", size * plan.replication * 4 * len(plan.stages))), size)
-    return replace(planned, plan=plan), replace(known, **told)
+    workload = plan.workload
+    if workload is None:
+        even = math.lcm(*(stage.replicas for stage in plan.stages)) if profile_batch is None else profile_batch
+        size = even if micro_batch is None else micro_batch
+        workload = Workload(even, size * plan.replication * 4 * len(plan.stages) if batch is None else batch, size)
+    workload = Workload(
+        workload.profile_batch if profile_batch is None else profile_batch, workload.batch if batch is None else batch,
+        workload.micro_batch if micro_batch is None else micro_batch,
+        workload.state_factor if state_factor is None else state_factor,
+    )  # fmt: skip
+    return replace(planned, plan=plan), workload

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from detrain.pipeline.schedules import Kind
 
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
 
 _FORWARD, _ALL_REDUCE = int(Kind.FORWARD), int(Kind.ALL_REDUCE)
 
@@ -88,10 +87,10 @@ def fill_usage(
             now[stage] += 1
             held[stage] = max(held[stage], now[stage])
         used = sizes[3, stage] + (versions[place] - 1) * sizes[0, stage]
-        one = stage % num_workers
-        while one < num_stages:
-            used += sizes[1, one] + now[one] * sizes[2, one]
-            one += num_workers
+        chunk = stage % num_workers
+        while chunk < num_stages:
+            used += sizes[1, chunk] + now[chunk] * sizes[2, chunk]
+            chunk += num_workers
         usage[place] = used
         if kind == releasing:
             now[stage] -= 1

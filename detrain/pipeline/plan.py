@@ -7,12 +7,6 @@ from dataclasses import dataclass
 from detrain.errors import GraphError
 
 
-class NoPlanError(GraphError):
-    """A planner has found no plan; the message says what stands in the way."""
-
-    exit_status = 1
-
-
 @dataclass(frozen=True)
 class Workload:
     """What one step of the training is. Counts are in samples."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from detrain.errors import GraphError
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import numbers_of
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
 from detrain.remat.schedule import Action, Schedule
 from detrain.remat.simulator import peak_bytes, simulate
@@ -48,7 +49,11 @@ def recompute(profile: Profile, layers: int, how: str, profile_batch: int) -> Ke
     part = profile.without(set(range(len(profile.layers))) - set(numbers_of(layers)))
     graph = to_graph(part)
     beyond = budget * (peak_bytes(graph) - graph.constant_bytes)
-    schedule = plan_within(graph, graph.constant_bytes + int(beyond), planner).schedule
+    try:
+        schedule = plan_within(graph, graph.constant_bytes + int(beyond), planner).schedule
+    except NoPlanError as error:
+        # Wrong is the pipeline's plan, which asks for it; the planner of the pipeline may have others.
+        raise GraphError(str(error)) from None
     return _of_schedule(graph, schedule, profile_batch)
 
 

@@ -12,12 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
 from detrain.errors import GraphError
-from detrain.pipeline.paths import Floats, fill_times, fill_usage, last_end_s, steady_s
+from detrain.pipeline.paths import Floats, Ints, fill_times, fill_usage, last_end_s, steady_s
 from detrain.pipeline.schedules import Kind, Schedule
 from detrain.pipeline.structure import Structure, structure
 from detrain.pipeline.timeline import Timeline
@@ -59,8 +58,8 @@ class StageLoad:
 def structure_of(schedule: Schedule, loads: Sequence[StageLoad]) -> Structure:
     """The tasks of a step; loads that differ in times and sizes only have the same one. Raises `GraphError` if it cannot be."""
     users = Counter(fabric for load in loads for fabric in set(load.fabrics))
-    numbers = {fabric: number for number, fabric in enumerate(one for one, count in users.items() if count > 1)}
-    fabrics = tuple(tuple(sorted(numbers[one] for one in set(load.fabrics) if one in numbers)) for load in loads)
+    numbers = {fabric: number for number, fabric in enumerate(fabric for fabric, count in users.items() if count > 1)}
+    fabrics = tuple(tuple(sorted(numbers[fabric] for fabric in set(load.fabrics) if fabric in numbers)) for load in loads)
     replicas = tuple(load.replicas for load in loads)
     schedule.check(replicas)
     return structure(schedule, replicas if schedule.is_asynchronous else (1,) * len(loads), fabrics)
@@ -135,7 +134,7 @@ def simulate(schedule: Schedule, loads: Sequence[StageLoad]) -> Timeline:
 def _check(schedule: Schedule, loads: Sequence[StageLoad]) -> None:
     for stage, load in enumerate(loads):
         for field in fields(load):
-            value: Any = getattr(load, field.name)
+            value = getattr(load, field.name)
             if field.name.endswith(("_s", "_bytes")) and not (
                 0 <= value < math.inf or (field.name == "memory_bytes" and value > 0)
             ):
@@ -154,7 +153,7 @@ def _check(schedule: Schedule, loads: Sequence[StageLoad]) -> None:
             )
 
 
-def _usage(whole: Structure, sizes: Floats) -> tuple[Floats, Any]:
+def _usage(whole: Structure, sizes: Floats) -> tuple[Floats, Ints]:
     """Bytes beside `sequence`; by stage the most micro-batches kept."""
     usage, held = np.empty(len(whole.sequence)), np.zeros(len(whole.replicas), np.int32)
     releasing = Kind.WEIGHT if whole.schedule.splits_backward else Kind.BACKWARD
@@ -182,7 +181,7 @@ def _versions(whole: Structure) -> tuple[int, ...]:
 
 
 def _over(whole: Structure, peaks: Floats, loads: Sequence[StageLoad]) -> tuple[int, ...]:
-    room = {stage: min(loads[one].memory_bytes for one in stages) for stages in whole.worker_stages for stage in stages}
+    room = {stage: min(loads[chunk].memory_bytes for chunk in stages) for stages in whole.worker_stages for stage in stages}
     return tuple(stage for stage in sorted(room) if peaks[stage] > room[stage])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from detrain.errors import DetrainError, GraphError
 from detrain.pipeline.compression import states_of
 from detrain.pipeline.judge import SYNCHRONOUS, judge, prepared
-from detrain.pipeline.plan import NoPlanError, Plan, Workload
+from detrain.pipeline.plan import Plan, Workload
 from detrain.pipeline.planfile import Planned
 from detrain.pipeline.planners import registry
 from detrain.pipeline.planners.baselines import baselines
@@ -24,6 +24,7 @@ from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import States
 from detrain.pipeline.topology import Topology
 from detrain.plans import tables
+from detrain.plans.errors import NoPlanError
 
 _BASELINES = {
     "dp_no_overlap": ("data parallel, no overlap", ":"), "dp_overlap": ("data parallel, overlap", "--"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from detrain.pipeline.judge import Judgement
 from detrain.pipeline.plan import Plan, Workload
 from detrain.pipeline.planfile import Planned
@@ -54,16 +52,16 @@ def _again(recompute: str) -> str:
 
 def _ranges(numbers: tuple[int, ...]) -> str:
     """3, 4, 5, 9 are 3-5,9."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in found)
+            ranges.append([number, number])
+    return ",".join(f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in ranges)
 
 
-def simulation_document(judged: Judgement, planned: Planned, workload: Workload) -> dict[str, Any]:
+def simulation_document(judged: Judgement, planned: Planned, workload: Workload) -> dict[str, object]:
     """As JSON says it; times in seconds."""
     timeline = judged.timeline
     stages = [
@@ -102,4 +100,4 @@ def simulation_text(judged: Judgement, planned: Planned) -> str:
 
 
 def _memory_bytes(planned: Planned, stage: int) -> float:
-    return min(planned.topology.devices[one].memory_bytes for one in planned.plan.stages[stage].devices)
+    return min(planned.topology.devices[device].memory_bytes for device in planned.plan.stages[stage].devices)

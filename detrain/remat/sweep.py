@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detrain.plans import tables
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
-from detrain.remat.planners.plan import NoPlanError
 from detrain.remat.planners.registry import pareto
 from detrain.remat.simulator import floor_bytes, peak_bytes
 

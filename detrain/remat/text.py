@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from detrain.remat.graph import Graph
 from detrain.remat.online.policy import THRASH_LIMIT, Policy, Result, Runner
@@ -40,7 +39,7 @@ def simulate(graph: Graph, budget: str, policy: Policy, *, is_compat: bool) -> S
     return Simulation(graph, policy, budget_bytes, result, outcome)
 
 
-def document(found: Simulation) -> dict[str, Any]:
+def document(found: Simulation) -> dict[str, object]:
     """As JSON says it; times in ns, the clock as the published simulator counts it, from 1 on."""
     return {
         "status": found.result.status, "overhead": found.result.overhead, "clock": found.result.clock,

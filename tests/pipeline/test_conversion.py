@@ -80,9 +80,9 @@ def test_the_suffix_says_what_a_file_becomes(files, source, target, kind):
     assert convert(files / source, files / target, "", files / "staged.txt") == kind
     again = conversion.read(files / target, files / "staged.txt") if kind != "dot" else None
     if kind in ("profile", "graph"):
-        assert again.found == conversion.read_profile(files / target)
+        assert again.content == conversion.read_profile(files / target)
     elif again is not None:
-        assert [stage.layers for stage in again.found.plan.stages] == [("a", "b"), ("c",)]
+        assert [stage.layers for stage in again.content.plan.stages] == [("a", "b"), ("c",)]
 
 
 def test_a_profile_comes_back_from_an_operator_graph(files):

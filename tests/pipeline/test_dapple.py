@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from detrain.pipeline import graphtext
-from detrain.pipeline.plan import NoPlanError, Workload
+from detrain.pipeline.plan import Workload
 from detrain.pipeline.planners import baselines, dapple, estimates, placement, straight
 from detrain.pipeline.planners.estimates import Copies, Share
 from detrain.pipeline.profile import Layer, Profile
 from detrain.pipeline.topology import Device, Level, Topology, machines, nested
+from detrain.plans.errors import NoPlanError
 
 PROFILES = Path(__file__).parents[3] / "shared/data/profiles"
 TWO_MACHINES, SIXTEEN_MACHINES = (8, 16), tuple(range(1, 17))

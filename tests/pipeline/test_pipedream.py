@@ -12,9 +12,9 @@ pytest.importorskip("numba", reason='planners are compiled by numba: pip install
 
 from detrain.errors import GraphError
 from detrain.pipeline import graphtext
-from detrain.pipeline.plan import NoPlanError
 from detrain.pipeline.planners.pipedream import Options, plan
 from detrain.pipeline.states import published
+from detrain.plans.errors import NoPlanError
 
 from .exhaustive import Level, PipeDream, everything, ideals
 from .graphs import chain, diamond, layer, profile, random_profile

@@ -9,10 +9,11 @@ pytest.importorskip("numba", reason='planners are compiled by numba: pip install
 pytest.importorskip("scipy", reason='planners solve programs with scipy: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError, UsageError
+from detrain.plans.errors import NoPlanError
 from detrain.remat import builders
 from detrain.remat.graph import GraphBuilder
 from detrain.remat.planners import ilp, rounding, scratch
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of, hearing
+from detrain.remat.planners.plan import Plan, best_of, hearing
 from detrain.remat.planners.polish import polish
 from detrain.remat.planners.registry import NAMES, pareto, plan
 from detrain.remat.schedule import freeing_early, keep_all

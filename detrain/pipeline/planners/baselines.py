@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detrain.pipeline.plan import NoPlanError, Workload
+from detrain.pipeline.plan import Workload
 from detrain.pipeline.planners.estimates import all_reduce_s, strong_scaling
 from detrain.pipeline.planners.placement import Cluster
 from detrain.pipeline.states import States
+from detrain.plans.errors import NoPlanError
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from detrain.pipeline.compression import states_of
-from detrain.pipeline.plan import NoPlanError, Plan, Stage, Workload
+from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.planners.baselines import no_overlap
 from detrain.pipeline.planners.estimates import (
     Amount,
@@ -37,6 +37,7 @@ from detrain.pipeline.planners.straight import Ints, Layout, solve
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Floats, States, published
 from detrain.pipeline.topology import Topology
+from detrain.plans.errors import NoPlanError
 
 #: The published planner gives up where the slowest stage of a plan takes less for a whole step.
 _SHORTEST_S = 0.001

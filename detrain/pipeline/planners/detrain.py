@@ -19,7 +19,7 @@ import numpy as np
 from detrain.errors import GraphError
 from detrain.pipeline.compression import states_of
 from detrain.pipeline.judge import SYNCHRONOUS, Judge, Score
-from detrain.pipeline.plan import NoPlanError, Plan, Stage, Workload
+from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.planners import partition
 from detrain.pipeline.planners.layouts import Layout, blocks, layouts
 from detrain.pipeline.planners.refine import Draft, refine
@@ -28,6 +28,7 @@ from detrain.pipeline.profile import Profile
 from detrain.pipeline.schedules import Schedule
 from detrain.pipeline.states import States, of_members
 from detrain.pipeline.topology import Topology
+from detrain.plans.errors import NoPlanError
 
 #: Places to cut that the dynamic programming looks at; the rest is for the steps behind it.
 _MOST_STATES = 96

@@ -13,9 +13,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from detrain.errors import GraphError
-from detrain.pipeline.plan import NoPlanError, Plan, Stage
+from detrain.pipeline.plan import Plan, Stage
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Bools, Floats, published
+from detrain.plans.errors import NoPlanError
 
 Ints = NDArray[np.int32]
 

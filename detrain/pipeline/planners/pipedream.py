@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from detrain.errors import GraphError
 from detrain.pipeline.branches import merge_branches
 from detrain.pipeline.compression import states_of
-from detrain.pipeline.plan import NoPlanError, Plan, Stage
+from detrain.pipeline.plan import Plan, Stage
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Bools, Floats, States, published
+from detrain.plans.errors import NoPlanError
 
 Ints = NDArray[np.int32]
 _NONE = -1

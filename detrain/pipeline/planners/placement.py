@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from detrain.pipeline.plan import NoPlanError
 from detrain.pipeline.topology import Topology
+from detrain.plans.errors import NoPlanError
 
 #: By machine, how many of its devices are in use.
 Used = tuple[int, ...]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from detrain.remat.graph import Graph
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Flags = np.ndarray[Any, np.dtype[np.uint8]]
-Bits = np.ndarray[Any, np.dtype[np.uint64]]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.uint8]
+Bits = NDArray[np.uint64]
 
 #: Places in `State.counters`.
 CLOCK, USED, PEAK, MODEL, AGAIN, BOTTLENECK, LOOKS, NUM_AGAIN, EVICTIONS, NODES, DONE, TRACED, COMPUTED = range(13)
@@ -151,7 +153,7 @@ def state_of(shape: Shape, *, has_regions: bool, num_nodes: int, trace: int = 0)
     )  # fmt: skip
 
 
-def _ints(values: Any) -> Ints:
+def _ints(values: Sequence[int]) -> Ints:
     return np.array(values, np.int64)
 
 

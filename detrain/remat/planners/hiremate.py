@@ -11,9 +11,10 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph, GraphBuilder, Kind
 from detrain.remat.planners.ilp import solve
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.polish import polish, without_useless
 from detrain.remat.planners.stages import operators_of, program_of
 from detrain.remat.planners.turn import turn

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
 from detrain.remat.planners import dtr
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.stages import Program, operators_of, program_of
 from detrain.remat.schedule import Schedule, freeing_early
 from detrain.remat.simulator import simulate

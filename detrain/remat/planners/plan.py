@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from detrain.errors import GraphError
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
 from detrain.remat.schedule import Schedule
 from detrain.remat.simulator import Outcome, simulate
@@ -28,10 +28,6 @@ class Plan:
     def is_optimal(self) -> bool:
         """True if the bound has been met."""
         return self.bound_ns is not None and self.outcome.clock_ns <= self.bound_ns
-
-
-class NoPlanError(GraphError):
-    """A planner has found no schedule within the budget."""
 
 
 def best_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -116,7 +115,7 @@ class _Timeline:
     def _size_bytes(self, place: int) -> int:
         return sum(self._graph.tensors[one].size_bytes for one in self._asked[place])
 
-    def _rank(self, again: tuple[int, int]) -> Any:
+    def _rank(self, again: tuple[int, int]) -> tuple[float, int]:
         place, since = again
         cost_ns = self._graph.operators[self._order[place]].cost_ns
         return -cost_ns / (max(self._size_bytes(place), 1) * (place - since + 1)), place

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from detrain.errors import GraphError, MissingExtra, UsageError
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
 from detrain.remat.planners import chen
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.schedule import Schedule, keep_all
 from detrain.remat.simulator import floor_bytes
 

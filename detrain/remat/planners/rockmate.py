@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph, GraphBuilder
 from detrain.remat.planners import rotor
 from detrain.remat.planners.blocks import Chain
 from detrain.remat.planners.ilp import solve
 from detrain.remat.planners.options import Measured, Meter, Option
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.stages import Turn, operators_of, program_of
 from detrain.remat.schedule import Schedule
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from detrain.remat.graph import Graph
 from detrain.remat.planners.blocks import Chain
@@ -21,6 +22,9 @@ from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.polish import polish
 from detrain.remat.schedule import Schedule, freeing_early
 from detrain.remat.simulator import simulate
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 #: Memory is counted in so many pieces.
 _SLOTS = 400
@@ -74,18 +78,18 @@ def orders(meter: Meter, blocks: Sequence[Measured], budget_bytes: int) -> Itera
 class _Table(NamedTuple):
     """By first block, last block and memory in slots."""
 
-    time_ns: Any
+    time_ns: Floats
     #: Below 0: option -1 - choice of the first block. Above: the block up to which they are done for what they hand on.
-    choice: Any
-    boundary_slots: Any
-    saved_slots: Any  # by block and option
+    choice: Ints
+    boundary_slots: Ints
+    saved_slots: Ints  # by block and option
 
 
 def _table_of(blocks: Sequence[Measured], memory_bytes: float) -> _Table:
     slot_bytes = memory_bytes / _SLOTS
     most = max(len(one.options) for one in blocks)
 
-    def of_options(field: str) -> Any:
+    def of_options(field: str) -> Floats:
         return np.array(
             [
                 [*(float(getattr(option, field)) for option in one.options), *[np.inf] * (most - len(one.options))]
@@ -111,9 +115,9 @@ def _table_of(blocks: Sequence[Measured], memory_bytes: float) -> _Table:
 
 @njit(cache=True)
 def _solve(
-    slot_bytes: float, boundary: Any, boundary_slots: Any, saved_slots: Any, light: Any, output: Any, gradient: Any, times_ns: Any,
-    alone_ns: Any, forward_peaks: Any, backward_peaks: Any,
-) -> tuple[Any, Any]:  # fmt: skip
+    slot_bytes: float, boundary: Floats, boundary_slots: Ints, saved_slots: Ints, light: Floats, output: Floats, gradient: Floats,
+    times_ns: Floats, alone_ns: Floats, forward_peaks: Floats, backward_peaks: Floats,
+) -> tuple[Floats, Ints]:  # fmt: skip
     num_blocks, num_options = times_ns.shape
     slots = _SLOTS + 1
     best = np.full((num_blocks, num_blocks, slots), np.inf)

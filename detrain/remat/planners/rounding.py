@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.stages import Numbers, Program, program_of
 from detrain.remat.schedule import Schedule, freeing_early
 

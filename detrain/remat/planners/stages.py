@@ -10,14 +10,14 @@ another, and makes it again for the stage's operator).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from detrain.remat.graph import Graph, Kind
 
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
