@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from detrain.cli.files import FILE, read_file, write_file
 from detrain.cli.look import as_json_option
+from detrain.remat.planners.registry import NAMES
 
 if TYPE_CHECKING:
     from detrain.remat.graph import Graph
@@ -67,19 +68,18 @@ def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Pa
     from detrain.remat import text
     from detrain.remat.online import policy
 
-    asked = policy.parse(policy_name)
-    found = text.simulate(_graph_of(graph), budget, asked, is_compat=compat)
+    simulation = text.simulate(_graph_of(graph), budget, policy.parse(policy_name), is_compat=compat)
     if trace is not None:
-        trace.write_text(text.trace_lines(found), encoding="utf-8")
-    document: dict[str, Any] = text.document(found)
-    click.echo(json.dumps(document) if as_json else text.text(found))
+        trace.write_text(text.trace_lines(simulation), encoding="utf-8")
+    document = text.document(simulation)
+    click.echo(json.dumps(document) if as_json else text.text(simulation))
     return 0 if document["status"] == "ok" else 1
 
 
 @remat.command()
 @click.argument("graph", type=FILE)
 @_budget_option
-@click.option("--planner", required=True, metavar="NAME", help="keep-all, chen-sqrt, …, dtr.")
+@click.option("--planner", required=True, metavar="NAME", help=f"One of {', '.join(NAMES)}.")
 @click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Where to.")
 @_time_limit_option
 @as_json_option
@@ -94,14 +94,14 @@ def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit
     step = _graph_of(graph)
     try:
         with planning(planner, time_limit):
-            found = plan_within(step, budget_of(step, budget), planner, time_limit)
+            planned = plan_within(step, budget_of(step, budget), planner, time_limit)
     except NoPlanError as error:
         click.echo(f"detrain: {planner}: {error}", err=True)
         return 1
     if output is not None:
-        write_file(output, lambda path: planfile.write(path, step, found))
-    document = planfile.summary(step, found)
-    click.echo(json.dumps(document) if as_json else text.plan_text(step, found))
+        write_file(output, lambda path: planfile.write(path, step, planned))
+    document = planfile.summary(step, planned)
+    click.echo(json.dumps(document) if as_json else text.plan_text(step, planned))
     return 0
 
 
@@ -121,10 +121,10 @@ def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: fl
     from detrain.remat.simulator import budget_of
 
     step = _graph_of(graph)
-    budgets_bytes = [budget_of(step, one) for one in budgets.split(",")]
+    budgets_bytes = [budget_of(step, budget) for budget in budgets.split(",")]
     names = planners.split(",")
-    with counting(len(budgets_bytes) * len(names)) as told:
-        rows = sweeping.sweep(step, budgets_bytes, names, time_limit, lambda row: told(text.row_text(step, row)))
+    with counting(len(budgets_bytes) * len(names)) as report:
+        rows = sweeping.sweep(step, budgets_bytes, names, time_limit, lambda row: report(text.row_text(step, row)))
     write_file(output, lambda path: path.mkdir(parents=True, exist_ok=True))
     write_file(output / "sweep.csv", lambda path: sweeping.write_table(path, rows))
     write_file(output / "overhead.svg", lambda path: sweeping.draw(path, step, rows))
@@ -160,7 +160,7 @@ def show(plan: Path, output: Path | None) -> int:
 
 
 def _graph_of(path: Path) -> Graph:
-    """A graph's document is one JSON object; a log begins with one on a line of its own."""
+    """Of an operator graph or a log: a graph is one JSON document, and the first line of a log is an instruction."""
     from detrain.remat import dtrlog, graphfile
 
     with open(path, encoding="utf-8", errors="replace") as file:

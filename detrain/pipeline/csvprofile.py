@@ -65,7 +65,7 @@ def _layer(row: list[str], columns: dict[str, tuple[int, float]], number: int, w
         _number(row, name, *columns[name], where) for name in list(columns)[1:]
     )
     if forward_ms > total_ms:
-        raise GraphError(f"{where}: the way forward takes longer than the total time")
+        raise GraphError(f"{where}: the forward pass takes longer than the total time")
     at = columns["Layer Type"][0]
     kind = row[at].strip() if at < len(row) else ""
     return Layer(f"node{number}", kind or "layer", forward_ms, total_ms - forward_ms, (output_bytes,), parameter_bytes)

@@ -61,27 +61,27 @@ class Row:
 
 
 def sweep(
-    request: registry.Request, cells: Sequence[Cell], planners: Sequence[str], told: Callable[[Row], None] = lambda _: None,
+    request: registry.Request, cells: Sequence[Cell], planners: Sequence[str], on_row: Callable[[Row], None] = lambda _: None,
     num_processes: int | None = None,
 ) -> list[Row]:  # fmt: skip
-    """A row for each cell and planner, in processes side by side; `told` hears of each as it comes.
+    """A row for each cell and planner, in processes side by side; `on_row` is called with each as soon as it is there.
 
     Raises `DetrainError` if one of the processes is ended by somebody else. Ctrl-C ends them all.
     """
     if request.workload is None:
         raise GraphError("a sweep needs a micro-batch and the profile's batch")
-    asked = [(replace(request, topology=cell.topology), cell, planner) for cell in cells for planner in planners]
+    wanted = [(replace(request, topology=cell.topology), cell, planner) for cell in cells for planner in planners]
     rows: dict[int, Row] = {}
-    with _processes(min(num_processes or multiprocessing.cpu_count(), len(asked))) as pool:
+    with _processes(min(num_processes or multiprocessing.cpu_count(), len(wanted))) as pool:
         with _unheard(signal.SIGINT):
-            waiting = {pool.submit(row, *one): number for number, one in enumerate(asked)}
+            waiting = {pool.submit(row, *arguments): number for number, arguments in enumerate(wanted)}
         try:
             for done in as_completed(waiting):
                 rows[waiting[done]] = done.result()
-                told(done.result())
+                on_row(done.result())
         except BrokenProcessPool:
             raise DetrainError(
-                f"a process of the sweep has been ended, perhaps for want of memory, with {len(asked) - len(rows)} of {len(asked)} plans "
+                f"a process of the sweep has been ended, perhaps for want of memory, with {len(wanted) - len(rows)} of {len(wanted)} plans "
                 "still to make; fewer at the same time take less (--processes)"
             ) from None
     return [rows[number] for number in sorted(rows)]
@@ -150,7 +150,7 @@ def _in_order(profile: Profile) -> States:
 
 def plan_words(plan: Plan) -> str:
     """Stages as published: (first state, end, replicas), and the copies."""
-    stages = "".join(f"({one.start},{one.end},{one.replicas}{',R' if one.recompute else ''})" for one in plan.stages)
+    stages = "".join(f"({stage.start},{stage.end},{stage.replicas}{',R' if stage.recompute else ''})" for stage in plan.stages)
     return f"{stages} x{plan.replication}"
 
 

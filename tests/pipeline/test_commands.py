@@ -16,7 +16,7 @@ pytest.importorskip("numba", reason='planners are compiled by numba: pip install
 from detrain.cli import main, pipeline
 from detrain.errors import installing
 from detrain.pipeline import graphtext, planfile, schedules
-from detrain.pipeline.planners import registry
+from detrain.pipeline.planners import catalogue, registry
 
 from .graphs import chain, layer
 
@@ -439,14 +439,14 @@ def test_what_cannot_be_done_is_said(command, folder, words, status, said):
 def test_without_a_planner_there_are_some_to_choose_from(command):
     status, _, err = command("plan", *TINY)
     assert (status, err.split("Choose from:")[0]) == (2, "detrain: error: Missing option '--planner'. ")
-    assert [one.strip() for one in err.split("Choose from:")[1].split(",")] == list(pipeline.PLANNERS)
+    assert [one.strip() for one in err.split("Choose from:")[1].split(",")] == list(catalogue.NAMES)
 
 
 def test_every_option_of_a_planner_is_named_where_it_is_not_one():
     """The table of whose option is whose has the options that there are."""
     names = {option.name for option in pipeline.plan.params}
-    assert set(pipeline._OWNERS) <= names
-    assert set(registry.PLANNERS) == set(pipeline.PLANNERS) - {"pipedream-inference"}
+    assert set(catalogue.OWNERS) <= names
+    assert set(registry.PLANNERS) == set(catalogue.NAMES) - {catalogue.INFERENCE}
 
 
 @pytest.mark.parametrize("name", ["plan", "simulate", "sweep", "convert"])

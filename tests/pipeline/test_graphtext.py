@@ -179,7 +179,7 @@ def test_an_old_table_is_a_chain_of_layers(tmp_path):
         (TABLE.replace("ReLU,0.5", "ReLU,soon"), "row 3 (layer 2): Total time is soon, no number of zero or more"),
         (TABLE.replace("ReLU,0.5", "ReLU,-1"), "row 3 (layer 2): Total time is -1, no number"),
         (TABLE.replace("0.375,,0", "0.375"), "row 3 (layer 2): Parameter Size (floats) is empty, no number"),
-        (TABLE.replace("5,2,3", "5,6,3"), "row 2 (layer 1): the way forward takes longer than the total time"),
+        (TABLE.replace("5,2,3", "5,6,3"), "row 2 (layer 1): the forward pass takes longer than the total time"),
         (TABLE + '"ReLU', "is no table: "),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ from detrain.plans.errors import NoPlanError
 from detrain.remat import builders
 from detrain.remat.graph import GraphBuilder
 from detrain.remat.planners import ilp, rounding, scratch
-from detrain.remat.planners.plan import Plan, best_of, hearing
+from detrain.remat.planners.plan import Plan, best_of, reporting_best
 from detrain.remat.planners.polish import polish
 from detrain.remat.planners.registry import NAMES, pareto, plan
 from detrain.remat.schedule import freeing_early, keep_all
@@ -70,7 +70,7 @@ def test_who_is_stopped_gives_the_best_so_far_and_tells_of_it():
         yield freeing_early(graph, order, "first")
         raise KeyboardInterrupt
 
-    with hearing(heard.append):
+    with reporting_best(heard.append):
         found = best_of(graph, schedules(), peak_bytes(graph))
     assert found.schedule.planner == "first"
     assert heard == [found.outcome]

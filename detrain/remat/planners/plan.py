@@ -45,8 +45,8 @@ def best_of(
             outcome = simulate(graph, schedule, budget_bytes)
             if not outcome.failure and (best is None or _rank(outcome) < _rank(best[1])):
                 best = schedule, outcome
-                if (told := _LISTENER.get()) is not None:
-                    told(outcome)
+                if (on_best := _ON_BEST.get()) is not None:
+                    on_best(outcome)
             if time.monotonic() > until_s and best is not None:
                 break
     except KeyboardInterrupt:
@@ -57,17 +57,17 @@ def best_of(
     return Plan(*best, time.monotonic() - began_s)
 
 
-_LISTENER: ContextVar[Callable[[Outcome], None] | None] = ContextVar("listener", default=None)
+_ON_BEST: ContextVar[Callable[[Outcome], None] | None] = ContextVar("on_best", default=None)
 
 
 @contextmanager
-def hearing(told: Callable[[Outcome], None]) -> Iterator[None]:
-    """Within it, `told` hears of each schedule that is the best so far."""
-    token = _LISTENER.set(told)
+def reporting_best(on_best: Callable[[Outcome], None]) -> Iterator[None]:
+    """Within it, `on_best` is called with the outcome of each schedule that is the best so far."""
+    token = _ON_BEST.set(on_best)
     try:
         yield
     finally:
-        _LISTENER.reset(token)
+        _ON_BEST.reset(token)
 
 
 def _rank(outcome: Outcome) -> tuple[int, int]:
