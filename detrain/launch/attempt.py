@@ -8,8 +8,9 @@ import os
 import random
 import sys
 import time
+import types
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from detrain import adapters, hooks, ranks
 from detrain.adapters import imports
@@ -157,12 +158,12 @@ class Attempt:
         """The decisions to go on with other arguments: of this request, else those on record."""
         return self.record.changes if self.request.changes is None else self.request.changes
 
-    def _read_olds(self) -> dict[str, Any]:
+    def _read_olds(self) -> dict[str, object]:
         """What the old arguments made, where the run goes on with others (`detrain.proof.probing`)."""
         if self.request.olds is None:
             return {}
         with open(self.request.olds, encoding="utf-8") as file:
-            olds: dict[str, Any] = json.load(file)
+            olds: dict[str, object] = json.load(file)
         return olds
 
     def _read_info(self, *, is_resuming: bool) -> instfile.InstInfo:
@@ -203,7 +204,7 @@ class Attempt:
 
     # --- the script --------------------------------------------------------------------------------------------------------
 
-    def _on_code(self, filename: str, code: Any) -> None:
+    def _on_code(self, filename: str, code: types.CodeType) -> None:
         self.stack.add_file(filename, self.instrumenter.loops[filename])
         self.session.context.info.sources[filename] = self.instrumenter.digests[filename]
         from detrain.state import user_code
@@ -212,7 +213,7 @@ class Attempt:
 
     def run(self) -> None:
         """Run the script to its end; what leaves it leaves this function."""
-        status: Any = 1
+        status: object = 1
         is_interrupted = False
         try:
             if self.request.module:
@@ -318,7 +319,7 @@ class Attempt:
 
         user_code.user_modules.add(name)
 
-    def _end(self, status: Any, *, is_interrupted: bool) -> None:
+    def _end(self, status: object, *, is_interrupted: bool) -> None:
         session = self.session
         if session.is_off:
             return  # a forked child that leaves through the script's end

@@ -14,7 +14,6 @@ import threading
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.state.handlers.objects import OWNS_THREAD
@@ -41,7 +40,7 @@ def is_threaded(walk: Walk) -> bool:
     return any(node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)
 
 
-def changed_beside(owner: Any) -> set[str]:
+def changed_beside(owner: object) -> set[str]:
     """Names of the attributes of an object that threads may change; empty if it has none."""
     walk = Walk(leave={id(owner): "looked at"})
     walk.root("attributes", dict(attributes_of(owner)))
@@ -60,19 +59,19 @@ def changed_beside(owner: Any) -> set[str]:
     }
 
 
-def attributes_of(owner: Any) -> Iterator[tuple[str, Any]]:
+def attributes_of(owner: object) -> Iterator[tuple[str, object]]:
     """Instance attributes, without running code of the class."""
     yield from (instance_dict(owner) or {}).items()
     yield from slot_values(owner, type(owner))
 
 
-def _target(thread: threading.Thread) -> Any:
+def _target(thread: threading.Thread) -> object:
     if type(thread).run is not threading.Thread.run:
         return type(thread).run
     return vars(thread).get("_target")
 
 
-def _told(thread: threading.Thread, owner: Any) -> set[int]:
+def _told(thread: threading.Thread, owner: object) -> set[int]:
     """`id` of every object that a thread was given, but what it reaches through the owner."""
     target = _target(thread)
     plain = _function_of(target)
@@ -97,7 +96,7 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def _is_shared(value: Any, owner: Any, told: set[int]) -> bool:
+def _is_shared(value: object, owner: object, told: set[int]) -> bool:
     walk = Walk(leave={id(owner): "looked at"})
     walk.root("value", value)
     walk.run()
@@ -106,14 +105,14 @@ def _is_shared(value: Any, owner: Any, told: set[int]) -> bool:
     return any(node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)
 
 
-def _function_of(target: Any) -> types.FunctionType | None:
+def _function_of(target: object) -> types.FunctionType | None:
     while isinstance(target, functools.partial):
         target = target.func
     plain = getattr(target, "__func__", target)
     return plain if isinstance(plain, types.FunctionType) else None
 
 
-def _read(target: Any, owner: type, code: _Code) -> None:
+def _read(target: object, owner: type, code: _Code) -> None:
     """Scan a thread's function and the functions that it calls by name, of its module or its owner's class."""
     pending = [_function_of(target)]
     while pending:

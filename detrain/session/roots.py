@@ -15,7 +15,6 @@ import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from detrain.errors import RestoreError
 from detrain.loops.running import Loop
@@ -40,7 +39,7 @@ class Surroundings:
     modules: list[tuple[str, types.ModuleType]]
     loops: list[Loop]
 
-    def call_path(self) -> list[list[Any]]:
+    def call_path(self) -> list[list[object]]:
         """Function and file of each frame; a checkpoint can be restored only into the same ones."""
         return [[name, frame.f_code.co_qualname, frame.f_code.co_firstlineno] for name, frame in self.frames]
 
@@ -74,9 +73,9 @@ def _module_name(name: str, script_name: str) -> str:
     return script_name if name == "__main__" else name
 
 
-def live_roots(around: Surroundings, generators: dict[str, Any]) -> dict[str, Any]:
+def live_roots(around: Surroundings, generators: dict[str, object]) -> dict[str, object]:
     """Every root by name, in the order in which they are walked."""
-    roots: dict[str, Any] = {}
+    roots: dict[str, object] = {}
     for prefix, module in around.modules[:1]:
         roots.update(_globals(prefix, module))
     for prefix, frame in around.frames:
@@ -98,9 +97,9 @@ def live_roots(around: Surroundings, generators: dict[str, Any]) -> dict[str, An
 _GIVEN = "given."
 
 
-def _streams() -> dict[str, Any]:
+def _streams() -> dict[str, object]:
     """Where the script's output goes through objects that no variable of it may name."""
-    found: dict[str, Any] = {"process.logging": logging.root}
+    found: dict[str, object] = {"process.logging": logging.root}
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):
@@ -110,7 +109,7 @@ def _streams() -> dict[str, Any]:
     return found
 
 
-def _globals(prefix: str, module: types.ModuleType) -> dict[str, Any]:
+def _globals(prefix: str, module: types.ModuleType) -> dict[str, object]:
     return {f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_pythons(name)}
 
 
@@ -133,7 +132,7 @@ def capture(around: Surroundings, context: Context, census: Census | None) -> Wa
         return _capture(around, context.frameworks.generators(), census, context.replay)
 
 
-def _capture(around: Surroundings, generators: dict[str, Any], census: Census | None, replay: Replay) -> Walk:
+def _capture(around: Surroundings, generators: dict[str, object], census: Census | None, replay: Replay) -> Walk:
     walk = Walk(census, replay.left)
     for name, value in live_roots(around, generators).items():
         walk.root(name, value)
@@ -195,7 +194,7 @@ def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
             tree.nodes[number].pop("loud", None)
 
 
-def _line_of(iterator: Any) -> int | None:
+def _line_of(iterator: object) -> int | None:
     """How many lines a reader of CSV has read; None of anything else."""
     return iterator.line_num if isinstance(iterator, (csvfiles.READER, csv.DictReader)) else None
 
@@ -228,7 +227,7 @@ def _fetch_again(tree: Tree, around: Surroundings) -> None:
 
 
 def restore(
-    tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, replay: Replay,
+    tree: Tree, around: Surroundings, generators: dict[str, object], origins: Origins, replay: Replay,
     put_back_files: Callable[[], None], set_aside: Callable[[], str], *, allows_pickle: bool, process: int | None,
     merge: Callable[[Tree, Tree], Tree] | None = None,
 ) -> list[str]:  # fmt: skip
@@ -287,7 +286,7 @@ def restore(
     return restoring.doubtful
 
 
-def _walk(live: dict[str, Any], replay: Replay) -> Walk:
+def _walk(live: dict[str, object], replay: Replay) -> Walk:
     walk = Walk(leave=replay.left)
     for name, value in live.items():
         walk.root(name, value)
@@ -295,7 +294,7 @@ def _walk(live: dict[str, Any], replay: Replay) -> Walk:
     return walk
 
 
-def _write_variables(prefix: str, frame: types.FrameType, restored: dict[str, Any], live: dict[str, Any]) -> None:
+def _write_variables(prefix: str, frame: types.FrameType, restored: dict[str, object], live: dict[str, object]) -> None:
     start = f"{prefix}."
     names = {name.removeprefix(start): value for name, value in restored.items() if name.startswith(start)}
     code = frame.f_code
@@ -307,7 +306,7 @@ def _write_variables(prefix: str, frame: types.FrameType, restored: dict[str, An
     frames.write_locals(frame, changed, (here & own) - names.keys())
 
 
-def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, Any], live: dict[str, Any]) -> None:
+def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, object], live: dict[str, object]) -> None:
     namespace = vars(module)
     start = f"{prefix}."
     for name in [name for name in namespace if not _is_pythons(name)]:

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +83,7 @@ class Session:
 
     # --- what hooks tell ---------------------------------------------------------------------------------------------------
 
-    def enter_for(self, frame: types.FrameType, line: int, iterable: Any) -> Any:
+    def enter_for(self, frame: types.FrameType, line: int, iterable: Iterable[object]) -> Iterable[object]:
         """A `for` loop's header has been evaluated; returns what to iterate over."""
         loop = self._enter(frame, line)
         return iterable if loop is None else loop.wrap(iterable)
@@ -321,7 +321,7 @@ class Session:
 
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
-    def _on_gradient(self, adapter: Any, outputs: Any) -> None:
+    def _on_gradient(self, adapter: Any, outputs: object) -> None:
         if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
             self.recorder.add_losses(adapter.losses(outputs))
         if self._is_seeing() and (nest := self._finder.on_gradient(self.stack.running(sys._getframe(1)))) is not None:
