@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from detrain.errors import RestoreError
 from detrain.loops import instfile
 from detrain.loops.nest import NestFinder, is_settled
-from detrain.loops.running import Loop
+from detrain.loops.running import Loop, address
 from detrain.loops.stack import LoopStack
 from detrain.messages import say, warn
 from detrain.session.context import Context
@@ -95,7 +95,9 @@ class Session:
     def tick_while(self, frame: types.FrameType, line: int) -> bool:
         """A `while` loop's condition is about to be evaluated; always True."""
         if not self.is_off and threading.get_ident() == self._thread:
-            loop = self.stack.find(frame, line)
+            loop = self.stack.top
+            if loop is None or loop.site.line != line or loop.frame_address != address(frame):
+                loop = self.stack.find(frame, line)
             if loop is not None:
                 loop.tick()
         return True
