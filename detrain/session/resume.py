@@ -26,8 +26,8 @@ from detrain.session.trusting import Beside, side_of
 if TYPE_CHECKING:
     from detrain.session.session import Session
     from detrain.session.trusting import Trusting
+    from detrain.state.census import Census
     from detrain.state.tree import Tree
-    from detrain.state.walk import Census
     from detrain.store.checkpoint import Checkpoint
 
 
@@ -131,14 +131,14 @@ class Resume:
     def _take_census(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
         import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
         from detrain.session import roots
+        from detrain.state.census import Census
         from detrain.state.restore import Origins
-        from detrain.state.walk import Census
 
         around = roots.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         session.frameworks.wait()
         with session.frameworks.unseen():
-            walk = roots.capture(around, session.frameworks.generators(), None, session.loading)
-        self._origins, self.census = Origins(walk), Census(walk)
+            captured = roots.capture(around, session.frameworks.generators(), None, session.loading)
+        self._origins, self.census = Origins(captured), Census(captured)
 
     def _arrive(self, session: Session, loop: Loop, frame: types.FrameType, target: Checkpoint) -> None:
         from detrain.session import roots

@@ -23,12 +23,15 @@ from detrain.messages import warn
 from detrain.session import progress
 from detrain.session.replay import Loading, check
 from detrain.state import frames, registry
+from detrain.state.captured import Captured
+from detrain.state.census import Census
+from detrain.state.handler import MISSING
 from detrain.state.handlers import csvfiles
 from detrain.state.handlers.objects import OWNS_THREAD
-from detrain.state.restore import MISSING, Origins, Restore
+from detrain.state.restore import Origins, Restore
 from detrain.state.tree import Ref, Tree, is_node
 from detrain.state.user_code import PYTHONS_OWN, user_modules
-from detrain.state.walk import Census, Walk
+from detrain.state.walk import Walk
 
 
 @dataclass
@@ -121,20 +124,21 @@ def _is_pythons(name: str) -> bool:
     return name in PYTHONS_OWN or name.startswith(_COMPILERS_OWN)
 
 
-def capture(around: Surroundings, generators: dict[str, Any], census: Census | None, loading: Loading) -> Walk:
+def capture(around: Surroundings, generators: dict[str, Any], census: Census | None, loading: Loading) -> Captured:
     """Walk from the roots; arrays in the result are views of live memory."""
     walk = Walk(census, loading.left)
     for name, value in live_roots(around, generators).items():
         walk.root(name, value)
     walk.run()
-    loading.mark(walk, around.loops[-1].iteration if around.loops else 0)
     for thread in _threads_of_the_script():
         if loading.owns(thread):
             continue
-        walk.note(f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop")
+        walk.record_beside(f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop")
+    captured = walk.captured()
+    loading.mark(captured, around.loops[-1].iteration if around.loops else 0)
     for number, loop in enumerate(around.loops):
-        _plan_replay(walk, walk.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
-    return walk
+        _plan_replay(captured, captured.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
+    return captured
 
 
 def _threads_of_the_script() -> list[threading.Thread]:
@@ -154,13 +158,13 @@ def _threads_of_the_script() -> list[threading.Thread]:
     return found
 
 
-def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
+def _plan_replay(captured: Captured, ref: Ref, count: int) -> None:
     """Mark a loop's iterator for replay if something in it cannot be captured: its elements are then fetched again.
 
     What nothing but the iterator reaches needs no capture any more. An iterator with a thread that reads ahead is neither captured
     nor replayed: nobody knows what else the thread had done by then.
     """
-    tree = walk.tree
+    tree = captured.tree
     if not is_node(ref):
         return
     inside = {ref[1]}
@@ -170,13 +174,13 @@ def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
     threaded = [
         number for number in inside
         if tree.nodes[number].get("kept") == OWNS_THREAD
-        or (issubclass(type(walk.objects[number]), threading.Thread) and tree.nodes[number]["k"] != "kept")
+        or (issubclass(type(captured.objects[number]), threading.Thread) and tree.nodes[number]["k"] != "kept")
     ]  # fmt: skip
     if threaded:
         for number in threaded:
             tree.nodes[number].update(kept="a thread of its own reads ahead for the loop", loud=True)
     elif any(tree.nodes[number].get("loud") for number in inside):
-        line = _line_of(walk.objects[ref[1]])
+        line = _line_of(captured.objects[ref[1]])
         if line is None and _is_named_elsewhere(tree, ref[1], inside):
             return  # the loop's body may have taken from it as well
         tree.nodes[ref[1]].update(replay=count, line=line)
@@ -238,19 +242,19 @@ def restore(
         )
     _replay(tree, around)
     replayed = loading.replay(tree, live)
-    walk = _walk(live, loading)
+    captured = _captured(live, loading)
     put_back_files()  # the walk has flushed every file that it has met
     lost = [name.removeprefix(_GIVEN) for name in tree.roots if name.startswith(_GIVEN) and name not in live]
     if lost:
         raise RestoreError(
             f"{', '.join(lost)}: the loop has given it to the framework for the whole process; it is not there yet"
         )
-    restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
+    restoring = Restore(tree, captured, origins, set_aside, allows_pickle=allows_pickle, process=process)
     if merge is not None:
         restoring.prepare()  # what a generator that has begun holds can be compared with the checkpoint's only in one that has begun
-        walk = _walk(live, loading)
-        tree = merge(tree, walk.tree)
-        restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
+        captured = _captured(live, loading)
+        tree = merge(tree, captured.tree)
+        restoring = Restore(tree, captured, origins, set_aside, allows_pickle=allows_pickle, process=process)
     restored = restoring.run(live)
     for prefix, module in around.modules:
         _write_globals(prefix, module, restored, live)
@@ -276,12 +280,11 @@ def restore(
     return restoring.doubtful
 
 
-def _walk(live: dict[str, Any], loading: Loading) -> Walk:
+def _captured(live: dict[str, Any], loading: Loading) -> Captured:
     walk = Walk(leave=loading.left)
     for name, value in live.items():
         walk.root(name, value)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def _write_variables(prefix: str, frame: types.FrameType, restored: dict[str, Any], live: dict[str, Any]) -> None:

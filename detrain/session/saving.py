@@ -20,8 +20,8 @@ from detrain.messages import Trouble, warn
 from detrain.session import roots
 from detrain.session.background import Background
 from detrain.state import user_code
+from detrain.state.census import Census
 from detrain.state.collector import collector_paused
-from detrain.state.walk import Census
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.commit import commit
 from detrain.store.staging import Staging
@@ -92,11 +92,11 @@ class Saver:
         around = roots.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         session.frameworks.wait()
         with session.frameworks.unseen():
-            walk = roots.capture(around, session.frameworks.generators(), self.census, session.loading)
+            captured = roots.capture(around, session.frameworks.generators(), self.census, session.loading)
         if self.census is None:
             # The first look at this run's objects; later captures tell by it which object went where.
-            self.census = Census(walk)
-        self._say_what_is_missing(roots.loud_leaves(walk.tree))
+            self.census = Census(captured)
+        self._say_what_is_missing(roots.loud_leaves(captured.tree))
         try:
             meta = self._meta(loop, around, entropy)
         except OSError as error:
@@ -106,20 +106,20 @@ class Saver:
         if path.name in meta["chain"] or any(path.name in found.needs for found in self._checkpoints):
             return  # a loop outside has been checkpointed at this very place, and others build on it
         with collector_paused():
-            copies = None if WAITS_FOR_DISK else self._staging.copy(walk.tree.arrays)
+            copies = None if WAITS_FOR_DISK else self._staging.copy(captured.tree.arrays)
         self._sequence += 1
         if session.frameworks.printing is not None:
             session.frameworks.printing.note_checkpoint(self._sequence)
         self._instead[path.name] = loop.way_here()
         loop.mark(path.name)
         taken = _Taken(
-            path, walk.tree if copies is None else replace(walk.tree, arrays=copies), meta,
+            path, captured.tree if copies is None else replace(captured.tree, arrays=copies), meta,
             {*meta["chain"], path.name}, session.batches, session.policy.chosen_s, began_s, 0.0 if copies is None else time.monotonic(),
         )  # fmt: skip
         self._background.begin(lambda: self._write(taken))
         if copies is None:
             self.settle()
-        session.recorder.look(walk, session.batches, loop)
+        session.recorder.look(captured, session.batches, loop)
 
     @property
     def last(self) -> Checkpoint | None:

@@ -321,8 +321,8 @@ class Session:
         around = roots.look_around(loop.find_frame(), loop, self.is_user_file, self.settings.script_name)
         self.frameworks.wait()
         with self.frameworks.unseen():
-            walk = roots.capture(around, self.frameworks.generators(), None, self.loading)
-        self.recorder.look(walk, self.batches, loop)
+            captured = roots.capture(around, self.frameworks.generators(), None, self.loading)
+        self.recorder.look(captured, self.batches, loop)
 
     def _record(self, loop: Loop, now_s: float, *, must: bool) -> None:
         with handlers_deferred():
