@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+from detrain.state.attributes import instance_dict, slot_values
+from detrain.state.captured import Captured
 from detrain.state.handlers.objects import OWNS_THREAD
 from detrain.state.tree import is_value
-from detrain.state.walk import Walk, instance_dict, slot_values
+from detrain.state.walk import Walk
 
 #: Who holds one is made for several threads.
 _SHARED = (_thread.LockType, _thread.RLock, threading.Condition, threading.Thread)
@@ -33,21 +35,21 @@ class _Code:
     seen: set[types.CodeType] = field(default_factory=set)
 
 
-def is_threaded(walk: Walk) -> bool:
-    """True if a thread works on something that a walk has met."""
-    if any(issubclass(type(obj), threading.Thread) for obj in walk.objects):
+def is_threaded(captured: Captured) -> bool:
+    """True if a thread works on something that was captured."""
+    if any(issubclass(type(obj), threading.Thread) for obj in captured.objects):
         return True
-    return any(node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)
+    return any(node.get("kept") == OWNS_THREAD for node in captured.tree.nodes)
 
 
 def changed_beside(owner: object) -> set[str]:
     """Names of the attributes of an object that threads may change; empty if it has none."""
     walk = Walk(leave={id(owner): "looked at"})
     walk.root("attributes", dict(attributes_of(owner)))
-    walk.run()
-    if not is_threaded(walk):
+    captured = walk.run()
+    if not is_threaded(captured):
         return set()
-    threads = [obj for obj in walk.objects if issubclass(type(obj), threading.Thread)]
+    threads = [obj for obj in captured.objects if issubclass(type(obj), threading.Thread)]
     code, told = _Code(), set[int]()
     for thread in threads:
         _read(_target(thread), type(owner), code)
@@ -84,8 +86,7 @@ def _told(thread: threading.Thread, owner: object) -> set[int]:
     for number, one in enumerate(given):
         if one is not owner:
             walk.root(str(number), one)
-    walk.run()
-    return {id(obj) for obj in walk.objects if obj is not owner}
+    return {id(obj) for obj in walk.run().objects if obj is not owner}
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -99,10 +100,10 @@ def _is_filled(cell: types.CellType) -> bool:
 def _is_shared(value: object, owner: object, told: set[int]) -> bool:
     walk = Walk(leave={id(owner): "looked at"})
     walk.root("value", value)
-    walk.run()
-    if any(issubclass(type(obj), _SHARED) or id(obj) in told for obj in walk.objects):
+    captured = walk.run()
+    if any(issubclass(type(obj), _SHARED) or id(obj) in told for obj in captured.objects):
         return True
-    return any(node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)
+    return any(node.get("kept") == OWNS_THREAD for node in captured.tree.nodes)
 
 
 def _function_of(target: object) -> types.FunctionType | None:

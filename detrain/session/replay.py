@@ -25,8 +25,8 @@ from detrain.messages import warn
 from detrain.session import progress
 
 if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
+    from detrain.state.captured import Captured
     from detrain.state.tree import Node, Tree
-    from detrain.state.walk import Walk
 
 
 @dataclass
@@ -173,16 +173,16 @@ class Replay:
             log.is_left = log.is_left or not is_capturable(owner)
         return {id(owner): "its calls are replayed" for owner, log in self._alive() if log.is_left}
 
-    def mark(self, walk: Walk, num_batches: int) -> None:
+    def mark(self, captured: Captured, num_batches: int) -> None:
         """Write the calls into the nodes of the loaders that were left alone."""
         for owner, log in self._alive():
-            number = walk.numbers.get(id(owner))
+            number = captured.numbers.get(id(owner))
             if number is None or not log.is_left:
                 continue
             why = log.obstacle
             if self._is_bypassed or (num_batches > 0 and not log.calls):
                 why = why or "its calls were not seen, so they cannot be replayed"
-            node = walk.tree.nodes[number]
+            node = captured.tree.nodes[number]
             node["calls"] = [list(call) for call in log.calls]
             log.look(owner)
             node["digest"] = digest_without(owner, log.beside)
@@ -216,8 +216,8 @@ class Replay:
         walk = Walk(leave=self.left)
         for name, value in live.items():
             walk.root(name, value)
-        walk.run()
-        objects = {path.removeprefix("."): obj for path, obj in zip(walk.paths, walk.objects, strict=True)}
+        captured = walk.run()
+        objects = {captured.path(number): obj for number, obj in enumerate(captured.objects)}
         there = [
             (path, node, objects[path]) for path, node in saved if isinstance(objects.get(path), tuple(self._classes))
         ]
@@ -263,7 +263,7 @@ def check(replayed: list[tuple[str, object, Node]]) -> None:
 
 def digest_of(value: object) -> str:
     """xxh3-64 of all that can be captured of an object, in hex."""
-    return _digest(_walk_of(value).tree)
+    return _digest(_captured(value).tree)
 
 
 def digest_without(owner: object, beside: set[str]) -> str:
@@ -273,23 +273,22 @@ def digest_without(owner: object, beside: set[str]) -> str:
     if not beside:
         return digest_of(owner)
     compared = {name: value for name, value in sorted(attributes_of(owner)) if name not in beside}
-    return _digest(_walk_of([type(owner), compared], {id(owner): "the loader"}).tree)
+    return _digest(_captured([type(owner), compared], {id(owner): "the loader"}).tree)
 
 
 def answer_digest(before: str, outcome: str, result: object, owner: object) -> str:
     """Digest of one more call's answer and of those before."""
-    tree = _walk_of(result, {id(owner): "the loader"}).tree
+    tree = _captured(result, {id(owner): "the loader"}).tree
     return xxhash.xxh3_64(f"{before} {outcome} {_digest(tree)}".encode()).hexdigest()
 
 
-def _walk_of(value: object, leave: Mapping[int, str] = types.MappingProxyType({})) -> Walk:
+def _captured(value: object, leave: Mapping[int, str] = types.MappingProxyType({})) -> Captured:
     import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
     from detrain.state.walk import Walk
 
     walk = Walk(leave=leave)
     walk.root("value", value)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def _digest(tree: Tree) -> str:
@@ -303,7 +302,7 @@ def is_capturable(value: object) -> bool:
     """True if a checkpoint can hold all that is reachable from an object, and no thread works on it beside the loop."""
     from detrain.session.loader_threads import is_threaded
 
-    walk = _walk_of(value)
-    if is_threaded(walk):
+    captured = _captured(value)
+    if is_threaded(captured):
         return False  # nobody knows how far it has read
-    return not any(node.get("loud") for node in walk.tree.nodes)
+    return not any(node.get("loud") for node in captured.tree.nodes)

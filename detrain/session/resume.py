@@ -30,8 +30,8 @@ from detrain.store.directory import RunDirectory
 from detrain.store.meta import Meta
 
 if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
+    from detrain.state.census import Census
     from detrain.state.tree import Tree
-    from detrain.state.walk import Census
     from detrain.store.checkpoint import Checkpoint
 
 
@@ -147,12 +147,12 @@ class Resume:
     def _take_census(self, loop: Loop, frame: types.FrameType) -> None:
         import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
         from detrain.session import roots
+        from detrain.state.census import Census
         from detrain.state.restore import Origins
-        from detrain.state.walk import Census
 
         around = roots.look_around(frame, loop, self._context)
-        walk = roots.capture(around, self._context, None)
-        self._origins, self.census = Origins(walk), Census(walk)
+        captured = roots.capture(around, self._context, None)
+        self._origins, self.census = Origins(captured), Census(captured)
 
     def _arrive(self, loop: Loop, frame: types.FrameType, target: Checkpoint) -> None:
         from detrain.session import roots

@@ -140,9 +140,9 @@ def loading(monkeypatch):
 def checkpoint(made, ahead):
     walk = Walk(leave=made.left)
     walk.root("data", ahead)
-    walk.run()
-    made.mark(walk, 1)
-    return walk.tree
+    captured = walk.run()
+    made.mark(captured, 1)
+    return captured.tree
 
 
 def test_loader_is_replayed_however_far_its_thread_has_read(loading):

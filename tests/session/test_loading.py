@@ -69,9 +69,9 @@ def take(rows, count):
 def checkpoint(made, rows, num_batches=1):
     walk = Walk(leave=made.left)
     walk.root("data", rows)
-    walk.run()
-    made.mark(walk, num_batches)
-    return walk.tree
+    captured = walk.run()
+    made.mark(captured, num_batches)
+    return captured.tree
 
 
 def test_calls_are_replayed_to_the_same_place(loading):

@@ -30,8 +30,7 @@ def new_loggers(monkeypatch):
 def look():
     walk = Walk()
     walk.root("process.logging", logging.root)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def restore(tree):

@@ -12,7 +12,8 @@ import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.proof.comparison import Comparison, Side
 from detrain.state import user_code
 from detrain.state.machinery import OWNS_THREAD
-from detrain.state.restore import Origins, Restore, Unrestored
+from detrain.state.restore import Origins, Restore
+from detrain.state.unrestored import Unrestored
 from detrain.state.walk import Walk
 from detrain.store.checkpoint import Checkpoint
 
@@ -32,8 +33,7 @@ def look(**roots):
     walk = Walk()
     for name, value in roots.items():
         walk.root(name, value)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def why_kept(walk):
