@@ -85,7 +85,7 @@ def _options(*options: _Command) -> _Command:
 
 _device_options = _options(
     click.option(
-        "--devices", metavar="D", help="Devices before which machines end (8,16), or machines x devices (2x8), with the links of DAPPLE's planner."
+        "--devices", metavar="D", help="Devices at which machines end (8,16), or machines x devices (2x8); links as in DAPPLE's planner."
     ),
     click.option("--topology", type=FILE, metavar="FILE", help="TOML file with devices and links."),
     click.option("--bandwidth", metavar="B,B,…", help="Bandwidth of each level, innermost first, as in 25GB/s,1GB/s."),

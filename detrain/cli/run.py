@@ -76,7 +76,7 @@ class ScriptCommand(click.Command):
 @click.option(
     "--keep-trained",
     is_flag=True,
-    help="With --trust-changes and other arguments: where training has changed a value that the arguments also change, keep the checkpoint's.",
+    help="With --trust-changes: if training and the new arguments have both changed a value, keep the checkpoint's.",
 )
 @click.option("--no-pickle", is_flag=True, help="Refuse to resume from a checkpoint that contains pickled objects.")
 @click.option("--leave-files", is_flag=True, help="Do not restore the script's own output files on a resume.")
