@@ -30,5 +30,5 @@ bench:  ## measure what detrain costs
 		echo "== $$file"; "$$py" "$$file" || exit; done
 
 clean:  ## remove everything that was built, including the environment
-	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache detrain/launch/libdetrain_syscalls.so
+	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache detrain/world/libdetrain_syscalls.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

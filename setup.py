@@ -1,7 +1,7 @@
 """Builds the C preload library of `syscalls/` into the package; all metadata stands in `pyproject.toml`.
 
 `python setup.py build_syscalls` builds it in place, for a source checkout. Where it cannot be built the install goes
-on and detrain runs without it: `detrain.launch.preload.library()` is then None.
+on and detrain runs without it: `detrain.world.preload.library()` is then None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 SOURCES = Path("syscalls")
-LIBRARY = Path("detrain", "launch", "libdetrain_syscalls.so")  # found there by detrain/launch/preload.py
+LIBRARY = Path("detrain", "world", "libdetrain_syscalls.so")  # found there by detrain/world/preload.py
 # A distribution's default _FORTIFY_SOURCE would put an inline open() before the one that is defined here.
 FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", "-shared"]
 FLAGS += ["-fvisibility=hidden", "-U_FORTIFY_SOURCE"]

@@ -22,15 +22,15 @@
 
 #define NS_PER_S INT64_C(1000000000)
 #define FURTHEST 64 /* readings that a batch may leave out when it is done again */
-#define LOWEST_PLACE 16 /* below are marks: detrain/store/readings.py */
+#define LOWEST_PLACE 16 /* below are marks: detrain/world/loop_clock_log.py */
 #define CLOCK_BITS 3U   /* of a place: which clock was asked */
 
-/* As in detrain/launch/clocks.py. */
+/* As in detrain/world/clocks.py. */
 enum clock { REAL, MONOTONIC, PROCESS, THREAD, NUM_CLOCKS };
 _Static_assert(NUM_CLOCKS <= CLOCK_BITS + 1, "the number of a clock fits into its bits");
 static const clockid_t ids[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
 
-/* As in detrain/store/readings.py. */
+/* As in detrain/world/loop_clock_log.py. */
 struct reading {
     uint32_t batch, place; /* of the run; a hash of file and line, and the clock in the lowest bits */
     int64_t ns;

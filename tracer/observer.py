@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from detrain.nest import NestFinder, is_settled
+from detrain.loops.nest import NestFinder, is_settled
 from detrain.tracer import loaders
 from detrain.tracer.calls import Calls
 from detrain.tracer.probes import Probes, Site
@@ -40,12 +40,16 @@ class World:
 
     is_user_file: Callable[[str], bool]
     is_below: Callable[[str], bool]  # a file that runs the script and is no part of it
-    function_in: Callable[[str], str | None]  # the one of a library's file in which alone training loops stand, if that is known
+    function_in: Callable[
+        [str], str | None
+    ]  # the one of a library's file in which alone training loops stand, if that is known
     modules: Callable[[], dict[str, types.ModuleType]]  # the user's, by name
     name_of: Callable[[str], str]  # of a module: the script's is not `__main__`
     has_optimizer: Callable[[], bool]
     watch_in_place: Callable[[], None]  # begin to report updates made by hand
-    watch_flow: Callable[[], list[Any]]  # begin to follow what is loaded; each has label(value, key), labelled and arrived
+    watch_flow: Callable[
+        [], list[Any]
+    ]  # begin to follow what is loaded; each has label(value, key), labelled and arrived
     is_trained: Callable[[Any], bool]  # a model or an optimizer
     loader_of: Callable[[Any], Any]  # a framework's loader (its class), if an object is one or iterates over one
     is_capturable: Callable[[Any], bool]
@@ -102,9 +106,7 @@ class Observer:
     # --- what is concluded -------------------------------------------------------------------------------------------------
 
     def _found(self, nest: Sequence[Site], frame: types.FrameType) -> None:
-        self._nests = [
-            old for old in self._nests if not any(site.is_demoted for site in old) and set(old) != set(nest)
-        ]
+        self._nests = [old for old in self._nests if not any(site.is_demoted for site in old) and set(old) != set(nest)]
         self._nests.append(list(nest))
         if len(self._nests) == 1:  # of several, the first one is described
             self._note_update(frame)
@@ -119,7 +121,9 @@ class Observer:
 
     def _is_near(self, filename: str) -> bool:
         """True for the user's files and for those that hold a loop of a nest."""
-        return self._world.is_user_file(filename) or any(site.filename == filename for nest in self._nests for site in nest)
+        return self._world.is_user_file(filename) or any(
+            site.filename == filename for nest in self._nests for site in nest
+        )
 
     def _watch_calls(self) -> None:
         """Watch what the batch loop calls, from now on; of several nests, the first one's."""

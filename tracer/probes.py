@@ -23,7 +23,7 @@ from typing import Any
 from bytecode import Bytecode, Instr
 from bytecode.instr import InstrLocation
 
-from detrain.sites import LoopSite, find_statements
+from detrain.loops.sites import LoopSite, find_statements
 
 _Position = tuple[int, int]  # line and column
 

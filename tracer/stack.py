@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from detrain.sites import LoopSite, find_statements
+from detrain.loops.sites import LoopSite, find_statements
 from detrain.tracer.probes import Site
 from detrain.tracer.sizes import attributes_of
 
@@ -18,7 +18,10 @@ class Stack:
     """Finds the sites around an event. Files without probes, a library's, get sites when gradients are computed inside their loops."""
 
     def __init__(
-        self, sites: dict[tuple[str, int], Site], is_below: Callable[[str], bool], function_in: Callable[[str], str | None]
+        self,
+        sites: dict[tuple[str, int], Site],
+        is_below: Callable[[str], bool],
+        function_in: Callable[[str], str | None],
     ) -> None:
         self._sites = sites
         self._is_below = is_below

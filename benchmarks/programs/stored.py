@@ -82,7 +82,7 @@ class Detrain(Method):
     def __init__(self, model: Any, optimizer: Any) -> None:
         super().__init__(model, optimizer)
         import detrain.adapters.torch
-        import detrain.state.load_handlers  # noqa: F401
+        import detrain.state.handlers.standard  # noqa: F401
         from detrain.session.background import Background
         from detrain.state.restore import Origins
         from detrain.store.staging import Staging

@@ -11,10 +11,10 @@ from keras.src.ops import function
 from keras.src.utils import tracking
 
 from detrain.adapters import Settings
-from detrain.state.known_source import is_user_module
 from detrain.state.registry import Handler, register
 from detrain.state.restore import MISSING, Restore
 from detrain.state.tree import Node
+from detrain.state.user_code import is_user_module
 from detrain.state.walk import Walk, instance_dict
 
 __all__ = ["facts", "flags", "generators", "prepare", "set_flags", "watch_updates"]

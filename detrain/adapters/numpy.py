@@ -10,7 +10,7 @@ import numpy as np
 
 from detrain.adapters import Settings
 from detrain.errors import CaptureError
-from detrain.state.objects import register_value
+from detrain.state.handlers.objects import register_value
 from detrain.state.registry import Handler, Stretch, derived_from, register
 from detrain.state.restore import Restore
 from detrain.state.sharing import memory_within

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from detrain import instfile
 from detrain.errors import UsageError
+from detrain.loops import instfile
 from detrain.store import naming
 
 
@@ -29,9 +29,9 @@ def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
     With an inst.info, the training loops contain `record_epoch` and `record_batch`. Without one, every loop contains an inactive
     `record_loop`, as in a first attempt.
     """  # fmt: skip
+    from detrain.loops.sites import find_loops
     from detrain.rewrite import transform
     from detrain.rewrite.loads import Load
-    from detrain.sites import find_loops
 
     source = script.read_text(encoding="utf-8")
     try:

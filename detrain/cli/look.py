@@ -73,7 +73,7 @@ def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
 
     Exit status: 0 if all bits are the same, 1 if not.
     """
-    from detrain.store import diff as differ
+    from detrain.proof import diff as differ
 
     if by_operator and not (a.is_dir() and b.is_dir()):
         raise UsageError("--op compares two run directories: it does their batches again")
@@ -81,7 +81,7 @@ def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
     if not as_json:
         click.echo(differ.format_result(result))
     if by_operator and result["parting"] is not None:
-        from detrain.rerun import operators
+        from detrain.proof import operators
 
         found = result["operators"] = operators.find(a, b)
         if found is not None and not as_json:
@@ -127,8 +127,8 @@ def report(folder: Path, target: Path | None) -> int:
 
     The page loads nothing from the network.
     """
+    from detrain.messages import say
     from detrain.report import page
-    from detrain.session.messages import say
 
     if target is None:
         target = folder / "report.html"

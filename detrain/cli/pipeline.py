@@ -206,7 +206,7 @@ def plan(profile: Path, planner: str, output: Path | None, as_json: bool, **aske
 
     Exit status: 1 if no plan is found.
     """
-    from detrain.pipeline import planfile, report
+    from detrain.pipeline import planfile, text
     from detrain.pipeline.plan import NoPlanError
 
     _check_owners(planner)
@@ -219,8 +219,8 @@ def plan(profile: Path, planner: str, output: Path | None, as_json: bool, **aske
     if output is not None:
         write_file(output, lambda path: planfile.write(path, planned))
     summary = {**planfile.summary(planned.plan), **more}
-    text = [report.plan_text(planned), *(f"{name.removesuffix('_s')} {value:.6g} s" for name, value in more.items())]
-    click.echo(json.dumps(summary) if as_json else "\n".join(text))
+    lines = [text.plan_text(planned), *(f"{name.removesuffix('_s')} {value:.6g} s" for name, value in more.items())]
+    click.echo(json.dumps(summary) if as_json else "\n".join(lines))
     return 0
 
 
@@ -278,7 +278,7 @@ def _profile(path: Path) -> Any:
 def _numbers(text: str | None, option: str) -> list[float] | None:
     if text is None:
         return None
-    from detrain.units import parse_rate
+    from detrain.plans.units import parse_rate
 
     try:
         return [parse_rate(one) for one in text.split(",")]
@@ -406,7 +406,7 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **asked: Any) -> in
 
     The batch sizes are those for which the plan was made, unless options give others. Exit status: 1 if a device has too little memory.
     """
-    from detrain.pipeline import judge, picture, planfile, report, timeline
+    from detrain.pipeline import judge, picture, planfile, text, timeline
 
     if output is not None and output.suffix not in _TIMELINES:
         raise UsageError(f"-o {output}: a timeline is one of {', '.join(filter(None, _TIMELINES))}")
@@ -423,8 +423,8 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **asked: Any) -> in
         write_file(output, lambda path: path.write_text(trace + "\n", encoding="utf-8"))
     elif output is not None:
         write_file(output, lambda path: picture.draw(path, judged.timeline))
-    document = report.simulation_document(judged, planned, workload)
-    click.echo(json.dumps(document) if as_json else report.simulation_text(judged, planned))
+    document = text.simulation_document(judged, planned, workload)
+    click.echo(json.dumps(document) if as_json else text.simulation_text(judged, planned))
     return 0 if judged.fits else 1
 
 

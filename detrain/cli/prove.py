@@ -26,8 +26,8 @@ def verify(folder: Path, jobs: int | None, as_json: bool) -> int:
     A finished or interrupted run is repeated and compared with its checkpoints and its ledger. The script runs without network, and
     everything that it writes is discarded. Exit status: 0 if all bits are the same, 1 if not.
     """
-    from detrain.rerun import verify as verifier
-    from detrain.session.messages import say
+    from detrain.messages import say
+    from detrain.proof import verify as verifier
 
     def tell(row: dict[str, Any]) -> None:
         say(f"segment {row['number']}, from {row['start']} to {row['until']}: {row['result']} ({row['seconds']:.1f} s)")

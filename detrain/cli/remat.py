@@ -78,15 +78,15 @@ def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Pa
 
     Exit status: 1 if it runs out of memory or thrashes.
     """
-    from detrain.remat import report
+    from detrain.remat import text
     from detrain.remat.online import policy
 
     asked = policy.parse(policy_name)
-    found = report.simulate(_graph_of(graph), budget, asked, is_compat=compat)
+    found = text.simulate(_graph_of(graph), budget, asked, is_compat=compat)
     if trace is not None:
-        trace.write_text(report.trace_lines(found), encoding="utf-8")
-    document: dict[str, Any] = report.document(found)
-    click.echo(json.dumps(document) if as_json else report.text(found))
+        trace.write_text(text.trace_lines(found), encoding="utf-8")
+    document: dict[str, Any] = text.document(found)
+    click.echo(json.dumps(document) if as_json else text.text(found))
     return 0 if document["status"] == "ok" else 1
 
 
@@ -108,7 +108,7 @@ def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit
     Exit status: 1 if the planner finds none.
     """
     from detrain.cli.waiting import planning
-    from detrain.remat import planfile, report
+    from detrain.remat import planfile, text
     from detrain.remat.planners.plan import NoPlanError
     from detrain.remat.planners.registry import plan as plan_within
     from detrain.remat.simulator import budget_of
@@ -123,7 +123,7 @@ def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit
     if output is not None:
         write_file(output, lambda path: planfile.write(path, step, found))
     document = planfile.summary(step, found)
-    click.echo(json.dumps(document) if as_json else report.plan_text(step, found))
+    click.echo(json.dumps(document) if as_json else text.plan_text(step, found))
     return 0
 
 
@@ -146,15 +146,15 @@ def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: fl
     Writes sweep.csv, and overhead.svg, which also shows the budgets for which no plan exists.
     """
     from detrain.cli.waiting import counting
-    from detrain.remat import report
     from detrain.remat import sweep as sweeping
+    from detrain.remat import text
     from detrain.remat.simulator import budget_of
 
     step = _graph_of(graph)
     budgets_bytes = [budget_of(step, one) for one in budgets.split(",")]
     names = planners.split(",")
     with counting(len(budgets_bytes) * len(names)) as told:
-        rows = sweeping.sweep(step, budgets_bytes, names, time_limit, lambda row: told(report.row_text(step, row)))
+        rows = sweeping.sweep(step, budgets_bytes, names, time_limit, lambda row: told(text.row_text(step, row)))
     write_file(output, lambda path: path.mkdir(parents=True, exist_ok=True))
     write_file(output / "sweep.csv", lambda path: sweeping.write_table(path, rows))
     write_file(output / "overhead.svg", lambda path: sweeping.draw(path, step, rows))
@@ -175,11 +175,11 @@ def show(plan: Path, output: Path | None) -> int:
 
     Exit status: 1 if the plan cannot be executed.
     """
-    from detrain.remat import dot, picture, planfile, report
+    from detrain.remat import dot, picture, planfile, text
 
     planned = read_file(plan, planfile.read)
-    text, is_sound = report.planned_text(planned)
-    click.echo(text)
+    shown, is_sound = text.planned_text(planned)
+    click.echo(shown)
     if output is not None and is_sound:
         if output.suffix == ".dot":
             write_file(output, lambda path: dot.write(path, planned))

@@ -91,11 +91,12 @@ def run(module: str | None, words: tuple[str, ...], from_: str | None, **options
     request = request_of(module, words, {**options, "from": from_})
 
     def start() -> int:
-        from detrain.launch import environment, ranks
+        from detrain import ranks
+        from detrain.launch import environment
 
         ranks.refuse_several(os.environ)
         if os.path.isdir(request["ckpt_dir"]):
-            from detrain.rerun import probing
+            from detrain.proof import probing
 
             probing.prepare(request)
         environment.replace_process(request)

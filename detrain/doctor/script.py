@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from detrain import imports
+from detrain.doctor import imports
 from detrain.doctor.finding import Finding
 from detrain.errors import UsageError
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from detrain.doctor.finding import Finding
 from detrain.errors import CheckpointError
-from detrain.launch import environment, machine, preload
+from detrain.launch import environment
 from detrain.store import listing
 from detrain.store.directory import RunDirectory
+from detrain.world import machine, preload
 
 _MACHINE = "machine"
 

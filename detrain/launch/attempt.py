@@ -11,23 +11,26 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from detrain import adapters, hooks, instfile
+from detrain import adapters, hooks, ranks
+from detrain.adapters import imports
+from detrain.adapters.loaded import Frameworks
 from detrain.errors import AlreadyFinished, DetrainError, ResumeRefused, UsageError
-from detrain.launch import ending, environment, events, frameworks, preload, ranks, script
-from detrain.launch.answers import Answers
+from detrain.launch import beneath, environment, events, script
 from detrain.launch.beneath import Beneath
-from detrain.launch.clocks import Clocks
-from detrain.launch.printing import Printing
 from detrain.launch.signals import Signals
+from detrain.loops import instfile
+from detrain.messages import say, warn
 from detrain.rewrite.importer import Instrumenter, UserFinder
-from detrain.session import policy
-from detrain.session.frameworks import Frameworks
-from detrain.session.messages import say, warn
-from detrain.session.rerun import Rerun
+from detrain.session import ending, policy
+from detrain.session.goal import Rerun
 from detrain.session.resume import Resume, fail, plan
 from detrain.session.session import Session, Settings
 from detrain.session.trusting import Change, Trusting, Way, way_changes
 from detrain.store.directory import RunDirectory
+from detrain.world import preload
+from detrain.world.clocks import Clocks
+from detrain.world.printing import Printing
+from detrain.world.setup_clock import Answers
 
 _HOOKS = {
     "record_loop": hooks.record_loop,
@@ -270,7 +273,7 @@ class Attempt:
         return resume
 
     def _read_olds(self) -> dict[str, Any]:
-        """What the old arguments made, where the run goes on with others (`detrain.rerun.probing`)."""
+        """What the old arguments made, where the run goes on with others (`detrain.proof.probing`)."""
         if "olds" not in self.request:
             return {}
         with open(self.request["olds"], encoding="utf-8") as file:
@@ -318,9 +321,9 @@ class Attempt:
     def _on_code(self, filename: str, code: Any) -> None:
         self.session.know_loops(filename, self.instrumenter.loops[filename])
         self.session.info.sources[filename] = self.instrumenter.digests[filename]
-        from detrain.state import known_source
+        from detrain.state import user_code
 
-        known_source.user_code[filename] = code
+        user_code.user_code[filename] = code
 
     def run(self) -> None:
         """Run the script to its end; what leaves it leaves this function."""
@@ -361,7 +364,9 @@ class Attempt:
             self._on_group,
         )
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
-        frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, session))
+        imports.watch_imports(
+            lambda name: imports.prepare(name, self.frameworks, settings, session), beneath.PROCESS_MODULES
+        )
         os.register_at_fork(after_in_child=self._stop)
         session.on_training = self._begin_training
         for path in session.files.folders():
@@ -420,9 +425,9 @@ class Attempt:
         self.clocks.stop()
 
     def _on_module(self, name: str) -> None:
-        from detrain.state import known_source
+        from detrain.state import user_code
 
-        known_source.user_modules.add(name)
+        user_code.user_modules.add(name)
 
     def _end(self, status: Any, *, is_interrupted: bool) -> None:
         session = self.session

@@ -12,12 +12,12 @@ import shlex
 import shutil
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from detrain.messages import warn
 from detrain.rewrite.importer import is_user_file
-from detrain.session.messages import warn
-from detrain.state.known_source import user_modules
+from detrain.state.user_code import user_modules
 
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh"})
 #: Our own event, raised where Python has none: a process of `multiprocessing`'s is started in a fresh interpreter.
@@ -138,3 +138,7 @@ def announce_starts(module: types.ModuleType) -> None:
         return plain(self)
 
     module.BaseProcess.start = start
+
+
+#: By the module that starts processes of `multiprocessing`'s, what has their starts announced.
+PROCESS_MODULES: Mapping[str, Callable[[types.ModuleType], None]] = {MAKER: announce_starts}

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detrain import instfile
+from detrain.loops import instfile
 
 
 def key_of(request: Mapping[str, Any], record: Mapping[str, Any] | None) -> str:

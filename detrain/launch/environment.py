@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from detrain.launch import entropy, machine, preload
+from detrain.launch import entropy
 from detrain.store.directory import RunDirectory
+from detrain.world import machine, preload
 
 #: The request for the attempt, on its way through `execve`; the attempt takes it out of its environment.
 REQUEST = "DETRAIN_REQUEST"

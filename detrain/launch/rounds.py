@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detrain import instfile
 from detrain.errors import UsageError
 from detrain.launch import environment
-from detrain.session.messages import say
+from detrain.loops import instfile
+from detrain.messages import say
 from detrain.store.directory import RunDirectory
 from detrain.tracer import inference
 

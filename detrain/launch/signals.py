@@ -11,7 +11,7 @@ import types
 from time import monotonic
 from typing import Any
 
-from detrain.session.messages import say
+from detrain.messages import say
 from detrain.session.session import Session
 
 _ASKING = (signal.SIGTERM, signal.SIGUSR2)

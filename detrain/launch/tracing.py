@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import detrain
-from detrain import adapters, instfile
-from detrain.launch import frameworks, preload, script
+from detrain import adapters
+from detrain.adapters import imports
+from detrain.adapters.loaded import Frameworks
+from detrain.launch import beneath, script
+from detrain.loops import instfile
+from detrain.messages import say
 from detrain.rewrite.importer import UserFinder
-from detrain.session.frameworks import Frameworks
-from detrain.session.loading import is_capturable
-from detrain.session.messages import say
-from detrain.state import known_source
+from detrain.session.replay import is_capturable
+from detrain.state import user_code
 from detrain.tracer.observer import Observer, Report, World
 from detrain.tracer.probes import Probes
+from detrain.world import preload
 
 _OWN = os.path.dirname(os.path.realpath(detrain.__file__)) + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep
@@ -79,8 +82,10 @@ class Tracing:
         settings = adapters.Settings(
             self.request["seed"], not self.request["nondeterministic"], preload.key_entropy, preload.outlast
         )
-        sys.meta_path.insert(0, UserFinder(self, known_source.user_modules.add))
-        frameworks.watch_imports(lambda name: frameworks.prepare(name, self.frameworks, settings, self))
+        sys.meta_path.insert(0, UserFinder(self, user_code.user_modules.add))
+        imports.watch_imports(
+            lambda name: imports.prepare(name, self.frameworks, settings, self), beneath.PROCESS_MODULES
+        )
         os.register_at_fork(after_in_child=lambda: sys.setprofile(None))
         if preload.is_loaded():
             preload.set_entropy_state((0, 0))
@@ -130,7 +135,7 @@ class Tracing:
         return any(adapter.is_trained(value) for adapter in loaded if hasattr(adapter, "is_trained"))
 
     def _modules(self) -> dict[str, types.ModuleType]:
-        names = ["__main__", *sorted(known_source.user_modules - {"__main__"})]
+        names = ["__main__", *sorted(user_code.user_modules - {"__main__"})]
         return {
             self._script_name if name == "__main__" else name: sys.modules[name]
             for name in names

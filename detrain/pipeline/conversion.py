@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import GraphError
-from detrain.pipeline import csvprofile, deployment, dot, graphtext, opgraph, planfile
+from detrain.pipeline import csvprofile, deployment, dot, graphtext, planfile, steps
 from detrain.pipeline.plan import Plan
 from detrain.pipeline.planfile import Planned
 from detrain.pipeline.profile import Profile
@@ -28,10 +28,10 @@ def read_profile(path: Path) -> Profile:
     with open(path, encoding="utf-8", errors="replace") as file:
         first = file.readline(4096)
     if '"INSTRUCTION"' in first:
-        return opgraph.from_graph(dtrlog.read(path))
+        return steps.from_graph(dtrlog.read(path))
     if first.lstrip().startswith("{"):
         _check_no_plan(path)
-        return opgraph.from_graph(graphfile.read(path))
+        return steps.from_graph(graphfile.read(path))
     if first.startswith("Layer Type,"):
         return csvprofile.read(path)
     return graphtext.read(path)
@@ -125,7 +125,7 @@ def _write_planned(target: Path, kind: str, planned: Planned) -> None:
 def _write_profile(target: Path, kind: str, profile: Profile) -> None:
     write: dict[str, Callable[[], Any]] = {
         "profile": lambda: graphtext.write(target, profile), "dot": lambda: dot.write(target, profile),
-        "graph": lambda: graphfile.write(target, opgraph.to_graph(profile)),
+        "graph": lambda: graphfile.write(target, steps.to_graph(profile)),
     }  # fmt: skip
     if kind not in write:
         raise GraphError(f"a profile alone has no stages: it can become {', '.join(write)}, not {kind}")

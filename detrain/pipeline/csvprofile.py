@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from detrain.errors import GraphError
-from detrain.pipeline.fields import read_text
 from detrain.pipeline.profile import Layer, Profile
+from detrain.plans.documents import read_text
 
 _BYTES_EACH = 4.0  # sizes are counted in floats
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import GraphError
-from detrain.pipeline.fields import Fields, parsed
 from detrain.pipeline.plan import Plan, Stage
 from detrain.pipeline.profile import Profile
+from detrain.plans.documents import Fields, parsed
 
 _MODULES, _RANKS, _DEPTHS = "module_to_stage_map", "stage_to_rank_map", "stage_to_depth_map"
 

@@ -11,8 +11,8 @@ import yaml
 
 from detrain.errors import GraphError
 from detrain.pipeline.deployment import Deployment
-from detrain.pipeline.fields import Fields, parsed
 from detrain.pipeline.topology import Device, Level, Topology
+from detrain.plans.documents import Fields, parsed
 
 #: By type: what the published files say beside their machines.
 TEXTS = (

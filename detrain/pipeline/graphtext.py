@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detrain.errors import GraphError
-from detrain.pipeline.fields import read_text
 from detrain.pipeline.profile import Layer, Profile
+from detrain.plans.documents import read_text
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _SHAPE = f"NAME -- DESCRIPTION -- {_FIELDS[0]}=…, {_FIELDS[1]}=…, {_FIELDS[2]}=…, {_FIELDS[3]}=…"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import GraphError
-from detrain.pipeline.fields import Fields, number, parsed
 from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.profile import Layer, Profile
 from detrain.pipeline.topology import Device, Level, Topology
+from detrain.plans.documents import Fields, number, parsed
 
 FORMAT = 1
 KIND = "detrain pipeline plan"

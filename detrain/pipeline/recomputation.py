@@ -42,7 +42,7 @@ def recompute(profile: Profile, layers: int, how: str, profile_batch: int) -> Ke
     if not 0 < budget < math.inf:
         raise GraphError(f'a stage recomputes "", "all" or as PLANNER@SHARE says, not {how!r}')
     # Loads compilers and solvers; most plans need none of them.
-    from detrain.pipeline.opgraph import to_graph
+    from detrain.pipeline.steps import to_graph
     from detrain.remat.planners.registry import plan as plan_within
 
     part = profile.without(set(range(len(profile.layers))) - set(numbers_of(layers)))

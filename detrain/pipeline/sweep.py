@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from detrain import tables
 from detrain.errors import DetrainError, GraphError
 from detrain.pipeline.compression import states_of
 from detrain.pipeline.judge import SYNCHRONOUS, judge, prepared
@@ -24,6 +23,7 @@ from detrain.pipeline.planners.placement import cluster_of
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import States
 from detrain.pipeline.topology import Topology
+from detrain.plans import tables
 
 _BASELINES = {
     "dp_no_overlap": ("data parallel, no overlap", ":"), "dp_overlap": ("data parallel, overlap", "--"),

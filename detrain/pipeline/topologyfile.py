@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import GraphError
-from detrain.pipeline.fields import Fields, number, parsed
 from detrain.pipeline.topology import Device, Level, Topology, machines, nested
-from detrain.units import parse_bytes, parse_rate
+from detrain.plans.documents import Fields, number, parsed
+from detrain.plans.units import parse_bytes, parse_rate
 
 #: More are a slip of the pen.
 MOST_DEVICES = 1 << 16

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from detrain.errors import GraphError
+from detrain.plans.units import parse_bytes
 from detrain.remat.graph import Graph
 from detrain.remat.schedule import Action, Schedule, keep_all
-from detrain.units import parse_bytes
 
 
 @dataclass(frozen=True)

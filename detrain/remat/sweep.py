@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from detrain import tables
+from detrain.plans import tables
 from detrain.remat.graph import Graph
 from detrain.remat.planners.plan import NoPlanError
 from detrain.remat.planners.registry import pareto

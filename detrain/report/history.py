@@ -12,9 +12,10 @@ from detrain.errors import CheckpointError, UsageError
 from detrain.report import logged, metrics
 from detrain.report.metrics import Series
 from detrain.store import ledger as ledger_file
-from detrain.store import listing, printed
+from detrain.store import listing
 from detrain.store.directory import RunDirectory
 from detrain.store.ledger import Ledger
+from detrain.world import output_log
 
 
 @dataclass
@@ -96,7 +97,7 @@ def read(path: Path) -> History:
         facts=checkpoints[0].meta["facts"] if checkpoints else {},
         ledger=ledger,
         attempts=_attempts(ledger),
-        printed=metrics.series_of(printed.read(path / printed.NAME)),
+        printed=metrics.series_of(output_log.read(path / output_log.NAME)),
         logged=logged.series_of(path),
         verified=json.loads(verified.read_text(encoding="utf-8")) if verified.exists() else None,
         damage=damage,

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from detrain.outputs import journal
 from detrain.report.metrics import COUNTERS, Series
-from detrain.store import journal
 
 #: Larger files are no tables of metrics. Bytes.
 _MOST_BYTES = 32 * 2**20

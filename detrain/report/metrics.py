@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from detrain.store.printed import Line
+from detrain.world.output_log import Line
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf"
 #: `loss=0.3`, `val loss: 1e-3`, `'lr': 0.1`; and `loss 0.3`, where the number has a point.

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import xxhash
 
 import detrain
-from detrain import instfile
+from detrain.loops import instfile
 
 #: Part of each known loop: file name to (line to part). Loops of a user's file that are not named get the part "".
 Parts = Mapping[str, Mapping[int, str]]
@@ -81,7 +81,7 @@ class Instrumenter:
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Code of a source file. A file that Python itself cannot compile raises what Python raises."""
         tree: Any = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-        from detrain.sites import find_loops
+        from detrain.loops.sites import find_loops
 
         sites = find_loops(tree)
         known = self._parts.get(os.path.normpath(filename), {})

@@ -25,8 +25,8 @@ from typing import Any
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
+from detrain.loops.sites import find_loops
 from detrain.rewrite.loads import Load, Place, place_of
-from detrain.sites import find_loops
 
 #: Part of a loop in the nest to the hook in its header.
 HOOKS = {"epoch": "record_epoch", "batch": "record_batch", "outer": "record_loop", "": "record_loop"}

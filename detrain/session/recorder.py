@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from detrain.errors import CheckpointError
+from detrain.messages import warn
 from detrain.session.losses import Losses, Reading
-from detrain.session.messages import warn
 from detrain.state import registry
-from detrain.state.live import PIECE_BYTES, Leaf, leaves
+from detrain.state.digests import PIECE_BYTES, Leaf, leaves
 from detrain.state.walk import Walk
 from detrain.store import ledger
 from detrain.store.leaves import readable
 from detrain.store.ledger import Batch
 
 if TYPE_CHECKING:
-    from detrain.session.loops import Loop
+    from detrain.loops.running import Loop
 
 #: Share of the training's time that the ledger may take; 1 gives a record for every batch.
 BUDGET = float(os.environ.get("DETRAIN_LEDGER_BUDGET", "0.008"))
@@ -71,7 +71,7 @@ class Recorder:
 
         `is_other`: with other arguments than the attempt before. `takes_over`: than the checkpoint; None where there is none.
         """
-        import detrain.state.load_handlers  # noqa: F401 - registers the handlers
+        import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 
         self._began_s = time.monotonic()
         try:

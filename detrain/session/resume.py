@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from detrain.errors import CheckpointError, DetrainError, RestoreError, ResumeRefused
-from detrain.session.loops import Loop
-from detrain.session.messages import say, warn
+from detrain.loops.running import Loop
+from detrain.messages import say, warn
 from detrain.session.trusting import Beside, side_of
 
 if TYPE_CHECKING:
@@ -129,29 +129,29 @@ class Resume:
         return f"{' and '.join(sorted(lost))} went to the folder aside/; the run goes on from {start}"
 
     def _take_census(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
-        import detrain.state.load_handlers  # noqa: F401 - registers the handlers
-        from detrain.session import gather
+        import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+        from detrain.session import roots
         from detrain.state.restore import Origins
         from detrain.state.walk import Census
 
-        around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
+        around = roots.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         session.frameworks.wait()
         with session.frameworks.unseen():
-            walk = gather.capture(around, session.frameworks.generators(), None, session.loading)
+            walk = roots.capture(around, session.frameworks.generators(), None, session.loading)
         self._origins, self.census = Origins(walk), Census(walk)
 
     def _arrive(self, session: Session, loop: Loop, frame: types.FrameType, target: Checkpoint) -> None:
-        from detrain.session import gather
+        from detrain.session import roots
         from detrain.store import checkpoint as checkpoint_file
 
         checkpoint, tree = checkpoint_file.load(target.path)
         meta = checkpoint.meta
         self._check_environment(session, meta)
-        self._check_leaves(gather.loud_leaves(tree, only_beside=True))
+        self._check_leaves(roots.loud_leaves(tree, only_beside=True))
         for name in meta.get("modules", ()):
             if name not in sys.modules:
                 importlib.import_module(name)  # the loop had imported it, and used what it holds
-        around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
+        around = roots.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         if around.call_path() != meta["call_path"]:
             raise RestoreError(
                 f"{target.name} was taken in {meta['call_path']}, but the loop is now reached through {around.call_path()}"
@@ -170,7 +170,7 @@ class Resume:
                 raise ResumeRefused(str(error)) from error
 
         session.frameworks.wait()
-        doubtful = gather.restore(
+        doubtful = roots.restore(
             tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files,
             lambda: self._set_aside(session, target), allows_pickle=self._allows_pickle,
             process=meta.get("process"), merge=merge,
@@ -238,7 +238,7 @@ class Resume:
             return False
         if len(self._targets) > 1 and self._targets[1].meta["position"][0][:3] != position[0][:3]:
             return False  # the run has gone on behind this loop
-        from detrain.state.iterators import took_steps
+        from detrain.state.handlers.iterators import took_steps
 
         iterator = iter(loop.feed.iterable)
         num_steps = took_steps(iterator, loop.iteration)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detrain.session import gather
+from detrain.loops.running import Loop
+from detrain.messages import Trouble, warn
+from detrain.session import roots
 from detrain.session.background import Background
-from detrain.session.loops import Loop
-from detrain.session.messages import Trouble, warn
-from detrain.state import known_source
+from detrain.state import user_code
 from detrain.state.collector import collector_paused
 from detrain.state.walk import Census
 from detrain.store.checkpoint import Checkpoint
@@ -58,7 +58,7 @@ class Saver:
     """Saves for one attempt."""
 
     def __init__(self, session: Session) -> None:
-        import detrain.state.load_handlers  # noqa: F401 - registers the handlers
+        import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 
         self._session = session
         self._last: Checkpoint | None = session.resume.checkpoint
@@ -89,14 +89,14 @@ class Saver:
         """
         session, began_s = self._session, time.monotonic()
         self.settle()
-        around = gather.look_around(frame, loop, session.is_user_file, session.settings.script_name)
+        around = roots.look_around(frame, loop, session.is_user_file, session.settings.script_name)
         session.frameworks.wait()
         with session.frameworks.unseen():
-            walk = gather.capture(around, session.frameworks.generators(), self.census, session.loading)
+            walk = roots.capture(around, session.frameworks.generators(), self.census, session.loading)
         if self.census is None:
             # The first look at this run's objects; later captures tell by it which object went where.
             self.census = Census(walk)
-        self._say_what_is_missing(gather.loud_leaves(walk.tree))
+        self._say_what_is_missing(roots.loud_leaves(walk.tree))
         try:
             meta = self._meta(loop, around, entropy)
         except OSError as error:
@@ -190,7 +190,7 @@ class Saver:
         )
         return own
 
-    def _meta(self, loop: Loop, around: gather.Surroundings, entropy: tuple[int, int] | None) -> dict[str, Any]:
+    def _meta(self, loop: Loop, around: roots.Surroundings, entropy: tuple[int, int] | None) -> dict[str, Any]:
         session = self._session
         is_batch = loop.site.part == "batch"
         return {
@@ -200,7 +200,7 @@ class Saver:
             "chain": self.way_without_failed(session.way_to(loop)),
             "call_path": around.call_path(),
             # Not the script itself, where `-m` has had it found under its own name: it is only `__main__`.
-            "modules": sorted(name for name in known_source.user_modules - {"__main__"} if name in sys.modules),
+            "modules": sorted(name for name in user_code.user_modules - {"__main__"} if name in sys.modules),
             # Of the batch loop's header, the epoch that runs; of any other, the one that is about to begin.
             "epoch": max(session.epochs - is_batch, 0),
             "batch": session.batch_in_epoch if is_batch else 0,

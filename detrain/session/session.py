@@ -13,20 +13,20 @@ from pathlib import Path
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from detrain import instfile
+from detrain.adapters.loaded import Frameworks
 from detrain.errors import RestoreError
-from detrain.nest import NestFinder, is_settled
-from detrain.session.deferral import handlers_deferred
-from detrain.session.files import OutputFiles
-from detrain.session.frameworks import Frameworks
-from detrain.session.loading import Loading, digest_of
-from detrain.session.loops import Loop, Site, address, innermost_active
-from detrain.session.messages import say, warn
+from detrain.loops import instfile
+from detrain.loops.nest import NestFinder, is_settled
+from detrain.loops.running import Loop, Site, address, innermost_active
+from detrain.messages import say, warn
+from detrain.outputs.following import OutputFiles
+from detrain.session.goal import Rerun
 from detrain.session.policy import Policy
-from detrain.session.rerun import Rerun
+from detrain.session.replay import Loading, digest_of
 from detrain.session.resume import Resume, fail
 from detrain.session.unsaved import Unsaved
 from detrain.store.directory import RunDirectory
+from detrain.world.signal_deferral import handlers_deferred
 
 if TYPE_CHECKING:
     from detrain.store.checkpoint import Checkpoint
@@ -316,12 +316,12 @@ class Session:
                 self._look(loop)
 
     def _look(self, loop: Loop) -> None:
-        from detrain.session import gather
+        from detrain.session import roots
 
-        around = gather.look_around(loop.find_frame(), loop, self.is_user_file, self.settings.script_name)
+        around = roots.look_around(loop.find_frame(), loop, self.is_user_file, self.settings.script_name)
         self.frameworks.wait()
         with self.frameworks.unseen():
-            walk = gather.capture(around, self.frameworks.generators(), None, self.loading)
+            walk = roots.capture(around, self.frameworks.generators(), None, self.loading)
         self.recorder.look(walk, self.batches, loop)
 
     def _record(self, loop: Loop, now_s: float, *, must: bool) -> None:

@@ -3,7 +3,7 @@
 A checkpoint holds the whole state, also what set-up code has made of the arguments: `args.epochs`, the end of the loop's range, an
 optimizer's rate. A resume with others merges three states at the checkpoint's header (`detrain.store.merge`): the checkpoint's, what the
 script has made of the new arguments by then, and what it had made of the old ones, which is found by doing that again in a sandbox
-(`detrain.rerun.probing`). The run directory keeps what was decided: a later attempt that comes by the same checkpoint decides alike.
+(`detrain.proof.probing`). The run directory keeps what was decided: a later attempt that comes by the same checkpoint decides alike.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detrain.errors import ResumeRefused
-from detrain.session.messages import say, warn
+from detrain.messages import say, warn
 
 if TYPE_CHECKING:  # they load numpy
-    from detrain.session.frameworks import Frameworks
+    from detrain.adapters.loaded import Frameworks
     from detrain.state.tree import Tree
     from detrain.store.checkpoint import Checkpoint
     from detrain.store.merge import Conflict, Followed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from detrain.session.messages import warn
+from detrain.messages import warn
 
 #: Updates outside any loop that is known, from which on they are taken for a training; a set-up may make one or two.
 ENOUGH = 3

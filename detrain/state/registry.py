@@ -11,8 +11,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from detrain.state.known_source import is_user_module
 from detrain.state.tree import Node
+from detrain.state.user_code import is_user_module
 
 if TYPE_CHECKING:
     from detrain.state.restore import Restore

@@ -17,9 +17,9 @@ import numpy as np
 
 from detrain.errors import RestoreError
 from detrain.state import machinery, registry
+from detrain.state.matching import Twins
 from detrain.state.sharing import is_where_saved
 from detrain.state.tree import Node, Ref, Tree, decode_value, is_node
-from detrain.state.twins import Twins
 from detrain.state.walk import Walk, instance_dict, slot_descriptors, slot_values
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from detrain.errors import CaptureError
 from detrain.state import registry
 from detrain.state.collector import collector_paused
-from detrain.state.known_source import is_user_module
 from detrain.state.sharing import note_shared
 from detrain.state.tree import (
     ATOMS,
@@ -33,6 +32,7 @@ from detrain.state.tree import (
     is_value,
     key_segment,
 )
+from detrain.state.user_code import is_user_module
 
 #: Kinds of nodes that are the same in every attempt, or are compared by content.
 _WITHOUT_STATE = frozenset(

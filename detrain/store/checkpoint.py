@@ -35,7 +35,7 @@ import xxhash
 
 from detrain.errors import CheckpointError
 from detrain.state.tree import Array, Tree
-from detrain.store.frame import USER_BLOCK, gaps_between
+from detrain.store.hdf5_layout import USER_BLOCK, gaps_between
 from detrain.store.threads import share_out
 
 FORMAT = 2

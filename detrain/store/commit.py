@@ -12,7 +12,7 @@ import xxhash
 
 from detrain.state.tree import Array, Tree
 from detrain.store.checkpoint import FORMAT, Checkpoint, Stored, encode_header
-from detrain.store.frame import PAGE, Composer, Frame, Slot
+from detrain.store.hdf5_layout import PAGE, Composer, Frame, Slot
 from detrain.store.threads import with_breaks
 
 #: An array below this size is written again rather than looked up in an earlier file. Bytes.

@@ -5,11 +5,11 @@ finished            when it came to its end; there is none before that
 inst.info           the loops
 ledger              what each batch has done, in digests (`detrain.store.ledger`)
 checkpoint_*.h5     checkpoints
-files.log, kept/    what the script's own files were before it changed them (`detrain.store.journal`)
-rewinding           there while a resumed attempt has not come to its checkpoint (`detrain.session.files`)
-printed.log         what the script has printed, and when (`detrain.store.printed`)
-answers.log         what set-up code was told by the clock (`detrain.launch.answers`)
-clock.log           what the training loop was told by the clocks (`detrain.store.readings`)
+files.log, kept/    what the script's own files were before it changed them (`detrain.outputs.journal`)
+rewinding           there while a resumed attempt has not come to its checkpoint (`detrain.outputs.following`)
+printed.log         what the script has printed, and when (`detrain.world.output_log`)
+answers.log         what set-up code was told by the clock (`detrain.world.setup_clock`)
+clock.log           what the training loop was told by the clocks (`detrain.world.loop_clock_log`)
 verified.json       what `detrain verify` found last
 trace-1.log, …      what the script printed while it was traced, and what was seen of it (`detrain.launch.rounds`)
 cache/              instrumented code

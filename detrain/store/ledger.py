@@ -38,7 +38,7 @@ from typing import Any
 import xxhash
 
 from detrain.errors import CheckpointError
-from detrain.state.live import PIECE_BYTES
+from detrain.state.digests import PIECE_BYTES
 
 _FRAME = struct.Struct("<cI")
 _CHECK = struct.Struct("<I")

@@ -108,7 +108,7 @@ def test_a_file_that_is_no_python_is_a_usage_error(detrain, tmp_path):
 
 def test_a_missing_preload_library_breaks(detrain, monkeypatch):
     from detrain.doctor import surroundings
-    from detrain.launch import preload
+    from detrain.world import preload
 
     monkeypatch.setattr(preload, "library", lambda: None)
     found = surroundings.of_machine()

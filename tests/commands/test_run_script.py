@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain import imports
+from detrain.doctor import imports
 
 ROOT = Path(__file__).parents[2]
 STUB = """#!/bin/sh
@@ -84,7 +84,7 @@ def run(tmp_path: Path) -> Callable[..., tuple[str, list[str]]]:
     checkout, tools = tmp_path / "checkout", tmp_path / "tools"
     (checkout / "detrain").mkdir(parents=True)
     tools.mkdir()
-    for name in ("run", "pyproject.toml", "setup.py", "constraints.txt", "detrain/imports.py"):
+    for name in ("run", "pyproject.toml", "setup.py", "constraints.txt", "detrain/doctor/imports.py"):
         shutil.copy(ROOT / name, checkout / name)
     shutil.copytree(ROOT / "syscalls", checkout / "syscalls")
     for name in ("python3", "python3.11"):

@@ -80,7 +80,7 @@ def script(tmp_path: Path) -> Callable[[str], Script]:
 @pytest.fixture(scope="session")
 def sandbox() -> None:
     """Needed by what does a run again."""
-    code = "from detrain.rerun import sandbox; import tempfile, pathlib; sandbox.enter([], [], pathlib.Path(tempfile.mkdtemp()))"
+    code = "from detrain.proof import sandbox; import tempfile, pathlib; sandbox.enter([], [], pathlib.Path(tempfile.mkdtemp()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"nothing can be shut off on this system: {done.stderr.splitlines()[-1]}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.launch.machine import FEATURES
+from detrain.world.machine import FEATURES
 
 #: Trains for two epochs; with DIE set it ends in the middle of the second, as a killed process does.
 TRAINING = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.store import readings
+from detrain.world import loop_clock_log
 
 #: Readings end up in variables, in the script's file, in a library's object, and decide what is trained.
 TIMED = """
@@ -117,7 +117,7 @@ def test_the_time_of_day_is_the_real_one_where_nothing_is_done_again(script) -> 
     loop = "seen = []; one = threading.Thread(target=look); one.start(); one.join(); print(epoch, number, time.time(), *seen)"
     one = script(PLAIN.format(setup=setup, loop=loop, end="print('began', began)"))
     one.attempt("run", "--every", "epoch", status=-9, DIE="1 2")
-    move_readings(one.folder / "run" / readings.NAME, -3600)
+    move_readings(one.folder / "run" / loop_clock_log.NAME, -3600)
     lines = [line.split() for line in one.attempt("run", "--every", "epoch").splitlines()]
     real = float(lines[-1][1])
     times = {(int(words[0]), int(words[1])): [float(word) for word in words[2:]] for words in lines[:-1]}
@@ -130,7 +130,7 @@ def test_the_time_of_day_is_the_real_one_where_nothing_is_done_again(script) -> 
 
 def move_readings(path: Path, seconds: int) -> None:
     """As if the killed attempt had run at another time."""
-    found = readings.read(path)
+    found = loop_clock_log.read(path)
     found["ns"] += seconds * 10**9
     path.write_bytes(found.tobytes())
 
@@ -284,7 +284,7 @@ def test_readings_stand_where_a_resume_that_trusts_changes_has_passed_through(sc
     one.attempt("run", "--every", "5batches", status=-9, DIE="1 16")
     one.attempt("run", "--every", "5batches", "--trust-changes", status=-9, DIE="1 18")
     assert "resumed at epoch 1, batch 15" in one.said
-    found = readings.read(one.folder / "run" / readings.NAME)["batch"].tolist()
+    found = loop_clock_log.read(one.folder / "run" / loop_clock_log.NAME)["batch"].tolist()
     assert found == sorted(found)
     assert set(found) == set(range(2, 40))
 
@@ -298,8 +298,8 @@ print("c", time.time())
 """
     one = script(PLAIN.format(setup="", loop="", end=end))
     one.attempt("run", "--every", "epoch", status=-9, AFTER="1")
-    move_readings(one.folder / "run" / readings.NAME, -3600)
-    real = (one.folder / "run" / readings.NAME).stat().st_mtime
+    move_readings(one.folder / "run" / loop_clock_log.NAME, -3600)
+    real = (one.folder / "run" / loop_clock_log.NAME).stat().st_mtime
     times = {line.split()[0]: float(line.split()[1]) for line in one.attempt("run", "--every", "epoch").splitlines()}
     assert times["a"] < real - 3000  # done again
     assert times["b"] > real - 60

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from detrain.errors import ResumeRefused
-from detrain.launch import machine
+from detrain.world import machine
 
 ZEN5 = ["sse4_1", "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"]
 ZEN5 += ["avx512_vnni", "avx512_bf16"]

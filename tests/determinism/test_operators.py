@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from detrain.rerun import operators
+from detrain.proof import operators
 
 pytestmark = pytest.mark.usefixtures("sandbox")
 

@@ -172,7 +172,7 @@ def test_a_script_done_again_reaches_no_network_and_deletes_nothing(script, monk
 #: As CUDA's driver does; and what nobody may do there.
 ENTERED = """
 import os, pathlib, tempfile, torch
-from detrain.rerun import sandbox
+from detrain.proof import sandbox
 
 sandbox.enter([], [], pathlib.Path(tempfile.mkdtemp()))
 pathlib.Path("/proc/self/comm").write_text("trainer")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from detrain import instfile
-from detrain.instfile import InstInfo, NestLoop
-from detrain.session.loading import Loading
+from detrain.loops import instfile
+from detrain.loops.instfile import InstInfo, NestLoop
+from detrain.session.replay import Loading
 
 GOLDEN = Path(__file__).with_name("golden")
 

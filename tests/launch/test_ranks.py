@@ -2,8 +2,8 @@
 
 import pytest
 
+from detrain import ranks
 from detrain.errors import UsageError
-from detrain.launch import ranks
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from detrain.errors import GraphError
 from detrain.pipeline import graphtext
-from detrain.pipeline.opgraph import from_graph, to_graph
 from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.steps import from_graph, to_graph
 from detrain.remat import builders, dtrlog
 from detrain.remat.graph import GraphBuilder
 from detrain.remat.schedule import keep_all

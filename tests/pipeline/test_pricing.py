@@ -9,11 +9,11 @@ pytest.importorskip("numba", reason='the simulator is compiled by numba: pip ins
 
 from detrain.errors import GraphError, UsageError
 from detrain.pipeline.judge import PIPEDREAM, Judge, Score, judge, kind_of
-from detrain.pipeline.opgraph import to_graph
 from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.pricing import Arrangement, Pricing
 from detrain.pipeline.recomputation import recompute
 from detrain.pipeline.schedules import Schedule
+from detrain.pipeline.steps import to_graph
 from detrain.pipeline.topology import Device, Level, Topology, nested
 from detrain.remat.planners import registry
 from detrain.remat.schedule import Action

@@ -7,7 +7,7 @@ import pytest
 from detrain.errors import GraphError
 from detrain.pipeline import topologyfile
 from detrain.pipeline.topology import Device, Level, Topology, machines, nested
-from detrain.units import parse_bytes, parse_rate
+from detrain.plans.units import parse_bytes, parse_rate
 
 FLAT = nested([4], [10.0], 1.0)
 TWO = machines([2, 4], 100.0, 10.0, 1.0, across_collective=30.0)

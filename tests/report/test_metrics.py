@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detrain.report.metrics import numbers_in, series_of
-from detrain.store.printed import Line
+from detrain.world.output_log import Line
 
 
 @pytest.mark.parametrize(

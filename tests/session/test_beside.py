@@ -10,8 +10,8 @@ import types
 import pytest
 
 from detrain.errors import RestoreError
-from detrain.session.beside import changed_beside
-from detrain.session.loading import Loading, check, digest_without
+from detrain.session.loader_threads import changed_beside
+from detrain.session.replay import Loading, check, digest_without
 from detrain.state.walk import Walk
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from detrain.state import caches
+from detrain.state.handlers import caches
 
 CALLS: list[str] = []
 

@@ -11,10 +11,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import detrain.adapters.torch as adapter
-import detrain.state.load_handlers  # noqa: F401 - registers the handlers
+import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.adapters.torch import devices
 from detrain.session.losses import Losses
-from detrain.state.live import PIECE_BYTES, DeviceLeaf, Leaf, leaves
+from detrain.state.digests import PIECE_BYTES, DeviceLeaf, Leaf, leaves
 from detrain.state.walk import Walk
 
 

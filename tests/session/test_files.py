@@ -12,8 +12,8 @@ import pytest
 
 from detrain.errors import RestoreError
 from detrain.launch import events
-from detrain.session import files as files_module
-from detrain.session.files import OutputFiles
+from detrain.outputs import following as files_module
+from detrain.outputs.following import OutputFiles
 
 World = dict[str, tuple[str, object]]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from detrain.adapters.loaded import Frameworks
 from detrain.errors import RestoreError
-from detrain.session.frameworks import Frameworks
 
 
 def caused_by(cause: BaseException) -> RestoreError:

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from detrain.errors import RestoreError
-from detrain.session.loading import Loading, check
+from detrain.session.replay import Loading, check
 from detrain.state.walk import Walk
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detrain.session import messages
-from detrain.session.messages import Trouble
+from detrain import messages
+from detrain.messages import Trouble
 
 FULL, READ_ONLY = OSError(28, "No space left on device", "a"), OSError(30, "Read-only file system")
 

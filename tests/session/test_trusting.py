@@ -5,9 +5,9 @@ import json
 import pytest
 
 from detrain.errors import ResumeRefused
-from detrain.rerun import probing
-from detrain.rerun.sandbox import NoSandbox
-from detrain.rerun.worker import Order
+from detrain.proof import probing
+from detrain.proof.sandbox import NoSandbox
+from detrain.proof.worker import Order
 from detrain.session.trusting import Change, Trusting, Way
 from detrain.state.tree import Tree
 from detrain.store.commit import commit

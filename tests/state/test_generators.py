@@ -2,7 +2,7 @@
 
 import random
 
-import detrain.state.load_handlers
+import detrain.state.handlers.standard
 from detrain.state.restore import Origins, Restore
 from detrain.state.walk import Census, Walk
 
@@ -22,7 +22,7 @@ def walk_over(roots, census=None):
 
 
 def test_list_whose_address_was_anothers_before_stays_the_one_that_the_generator_runs_over():
-    assert detrain.state.load_handlers
+    assert detrain.state.handlers.standard
     held = [None]
     census = Census(walk_over({"held": held}))
     order = permutations(random.Random(1))

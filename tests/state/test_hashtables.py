@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from detrain.state import hashtables
+from detrain.state.handlers import hashtables
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import detrain.state.load_handlers  # noqa: F401 - registers the handlers
+import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+from detrain.proof.comparison import Comparison, Side
 from detrain.state.restore import Origins, Restore
 from detrain.state.walk import Walk
 from detrain.store.checkpoint import Checkpoint
-from detrain.store.comparison import Comparison, Side
 
 
 @pytest.fixture

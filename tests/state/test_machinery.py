@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import detrain.state.load_handlers  # noqa: F401 - registers the handlers
-from detrain.state import known_source
+import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+from detrain.proof.comparison import Comparison, Side
+from detrain.state import user_code
 from detrain.state.machinery import OWNS_THREAD
 from detrain.state.restore import Origins, Restore, Unrestored
 from detrain.state.walk import Walk
 from detrain.store.checkpoint import Checkpoint
-from detrain.store.comparison import Comparison, Side
 
 
 class Thing:
@@ -117,7 +117,7 @@ def test_what_may_hold_something_of_the_training_is_not_left(part):
 def test_what_the_script_has_made_is_not_left(monkeypatch):
     came = restored(look(client=exporter()), None)
     assert type(came) is Thing
-    monkeypatch.setattr(known_source, "user_modules", {__name__})
+    monkeypatch.setattr(user_code, "user_modules", {__name__})
     walk = look(client=Thing(exporter=Thing(readers=[1], thread=threading.Thread(name="own"))))
     assert type(restored(walk, Thing(exporter=None)).exporter) is Thing
 
@@ -144,7 +144,7 @@ def differences(one, other):
 def test_the_number_of_its_own_process_that_a_library_keeps_is_no_difference(monkeypatch):
     assert differences((Thing(process=7, step=7), 7), (Thing(process=8, step=7), 8)) == []
     assert differences((Thing(process=7), 7), (Thing(process=9), 8)) == ["client.process"]
-    monkeypatch.setattr(known_source, "user_modules", {__name__})
+    monkeypatch.setattr(user_code, "user_modules", {__name__})
     assert differences((Thing(process=7), 7), (Thing(process=8), 8)) == ["client.process"]
 
 

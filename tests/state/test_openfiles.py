@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-import detrain.state.load_handlers  # noqa: F401 - registers the handlers
-from detrain.state import csvfiles, openfiles
+import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+from detrain.state.handlers import csvfiles, openfiles
 from detrain.state.restore import Origins, Restore
 from detrain.state.walk import Walk
 

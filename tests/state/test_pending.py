@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-import detrain.state.load_handlers  # noqa: F401 - registers the handlers
-from detrain.state.objects import OWNS_THREAD
+import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+from detrain.state.handlers.objects import OWNS_THREAD
 from detrain.state.walk import Walk
 
 

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from detrain.state import positions
+from detrain.state.handlers import positions
 
 TEXTS = {
     "ascii": "".join(f"{number},{number % 7}\n" for number in range(20000)),

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 import detrain.adapters.numpy  # noqa: E402
 import detrain.adapters.torch  # noqa: E402
-import detrain.state.load_handlers  # noqa: F401, E402 - registers the handlers
-from detrain.state.live import leaves  # noqa: E402
+import detrain.state.handlers.standard  # noqa: F401, E402 - registers the handlers
+from detrain.state.digests import leaves  # noqa: E402
 from detrain.state.restore import Origins, Restore  # noqa: E402
 from detrain.state.tree import Array, Tree  # noqa: E402
 from detrain.state.walk import Census, Walk  # noqa: E402

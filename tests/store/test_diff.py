@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from detrain.errors import CheckpointError
+from detrain.proof import diff
 from detrain.state.tree import Array, Tree
-from detrain.store import diff
 from detrain.store.commit import commit
 
 
@@ -81,7 +81,7 @@ def test_bfloat16_is_shown_by_value(tmp_path, meta, is_added):
         commit(tmp_path / name, tensor_tree(raw, [1], "bfloat16"), meta(1))
     # A process of its own: what a test has imported before stays added to numpy.
     lines = ["import ml_dtypes"] if is_added else []
-    lines += ["import json, pathlib, sys", "from detrain.store import diff"]
+    lines += ["import json, pathlib, sys", "from detrain.proof import diff"]
     lines += ["print(json.dumps(diff.compare(*map(pathlib.Path, sys.argv[1:]))))"]
     command = [sys.executable, "-c", "\n".join(lines), str(tmp_path / "a.h5"), str(tmp_path / "b.h5")]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

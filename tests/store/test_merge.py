@@ -12,7 +12,7 @@ import torch
 
 import detrain.adapters.numpy
 import detrain.adapters.torch
-import detrain.state.load_handlers  # noqa: F401 - registers the handlers
+import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.state.restore import Origins, Restore
 from detrain.state.tree import Tree
 from detrain.state.walk import Walk

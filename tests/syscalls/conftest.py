@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.launch import preload
+from detrain.world import preload
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

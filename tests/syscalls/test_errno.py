@@ -2,7 +2,7 @@
 
 BEGIN = """
 import ctypes, errno, os, sys
-from detrain.launch import preload
+from detrain.world import preload
 
 libc = ctypes.PyDLL(None, use_errno=True)  # called with Python's lock
 def left_by(call, *args):

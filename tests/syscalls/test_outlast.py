@@ -2,7 +2,7 @@
 
 WORKERS = """
 import os, signal, subprocess, sys
-from detrain.launch import preload
+from detrain.world import preload
 
 class Worker:
     def __init__(self, begin):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.launch import preload
+from detrain.world import preload
 from tests.syscalls.conftest import output
 
 # One expression for each way to ask; all are evaluated, in this order, by one process.
@@ -235,7 +235,7 @@ def test_workers_of_a_spawn_pool_draw_different_uuids(python, tmp_path: Path) ->
 
 # Tell and seek
 
-IMPORT = "import os\nfrom detrain.launch import preload\n"
+IMPORT = "import os\nfrom detrain.world import preload\n"
 
 
 def test_seek_to_what_tell_told_gives_the_same_bytes_again(python) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detrain.store import printed
+from detrain.world import output_log
 
 NOTING = """
 import ctypes, os, sys
 from pathlib import Path
-from detrain.launch import preload
+from detrain.world import preload
 batches = ctypes.c_uint64(0)
 assert preload.note_printed(Path({path!r}), {most}, batches)
 """
 
 
 def noted(path: Path) -> list[tuple[int, str]]:
-    return [(line.stream, line.text) for line in printed.read(path)]
+    return [(line.stream, line.text) for line in output_log.read(path)]
 
 
 def test_both_streams_are_noted_and_arrive(python, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_each_line_has_the_number_of_the_batch_that_ran(python, tmp_path: Path) 
     path = tmp_path / "printed"
     code = NOTING.format(path=str(path), most=10_000)
     python(code + "for batches.value in (1, 2, 2**40): print('line', flush=True)")
-    assert [line.batches for line in printed.read(path)] == [1, 2, 2**40]
+    assert [line.batches for line in output_log.read(path)] == [1, 2, 2**40]
 
 
 def test_marks_stand_between_what_was_printed(python, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_marks_stand_between_what_was_printed(python, tmp_path: Path) -> None:
         'mark(\'{"attempt":2,"is_resuming":true,"immediate":[]}\')\nprint(\'set up again\', flush=True)\n'
         "mark('{\"resumed\":1}')\nprint('again', flush=True)"
     )
-    assert [line.text for line in printed.read(path)] == ["first", "again"]
+    assert [line.text for line in output_log.read(path)] == ["first", "again"]
 
 
 def test_children_print_for_themselves(python, tmp_path: Path) -> None:

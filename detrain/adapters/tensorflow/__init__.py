@@ -18,15 +18,15 @@ from detrain.adapters import Settings, names
 from detrain.adapters.tensorflow import (
     counters,
     data,
+    dataset_passes,
     entropy,
-    exporting,
     files,
     functions,
+    kernel_skip,
     kernels,
-    lifting,
-    passes,
+    lifted_initial_values,
+    saved_models,
     scopes,
-    skipping,
     stateless,
     tables,
     tensors,
@@ -34,14 +34,14 @@ from detrain.adapters.tensorflow import (
     writers,
 )
 from detrain.adapters.tensorflow.watching import losses, watch_updates
-from detrain.state import objects
+from detrain.state.handlers import objects
 from detrain.state.registry import register
 
 register(tensors.TensorHandler(), tensors.EagerTensor)
 register(tensors.VariableHandler(), tensors.Variable)
 register(trackables.WrapperHandler(), *trackables.WRAPPERS)
 register(trackables.ResultHandler(), trackables.RESULT)
-register(data.DatasetHandler(), passes.Dataset)
+register(data.DatasetHandler(), dataset_passes.Dataset)
 register(data.IteratorHandler(), data.OwnedIterator)
 register(writers.SummaryWriterHandler(), writers.SummaryWriter)
 register(writers.RecordWriterHandler(), tf.io.TFRecordWriter)
@@ -72,13 +72,13 @@ def prepare(settings: Settings) -> None:
     names.settle()  # tracing writes temporary files
     functions.watch()
     counters.watch()
-    lifting.watch()
-    exporting.watch()
+    lifted_initial_values.watch()
+    saved_models.watch()
     stateless.replace()
-    skipping.replace()
+    kernel_skip.replace()
     kernels.replace()
     entropy.replace()
-    passes.watch()
+    dataset_passes.watch()
     data.patch()
     writers.watch()
     tf.random.set_seed(settings.seed)

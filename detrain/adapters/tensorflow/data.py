@@ -17,7 +17,7 @@ from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
-from detrain.adapters.tensorflow.passes import Dataset, is_late, is_seeded, num_generators, parts_of, passes
+from detrain.adapters.tensorflow.dataset_passes import Dataset, is_late, is_seeded, num_generators, parts_of, passes
 from detrain.adapters.tensorflow.replay import Counted, is_stateful, remembers
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.registry import Handler

@@ -20,7 +20,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function, t
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.util import tf_decorator
 
-from detrain.adapters.tensorflow.traces import traces
+from detrain.adapters.tensorflow.function_traces import traces
 from detrain.errors import RestoreError
 from detrain.state.registry import Handler
 from detrain.state.restore import CannotBuild, Restore

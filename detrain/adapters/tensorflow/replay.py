@@ -18,7 +18,7 @@ from tensorflow.python.data.ops import (
     zip_op,
 )
 
-from detrain.adapters.tensorflow.passes import parts_of, variable
+from detrain.adapters.tensorflow.dataset_passes import parts_of, variable
 
 #: Operations that count as stateful but keep nothing.
 _HARMLESS = frozenset({"Assert", "Print", "PrintV2", "ReadFile", "MatchingFiles", "LookupTableFindV2", "NoOp"})

@@ -11,7 +11,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters import Settings
-from detrain.adapters.torch import distributed, everywhere, kernels, loading, outlasting, profiling, scripted, tensors
+from detrain.adapters.torch import distributed, kernels, loading, outlasting, process_wide, profiling, scripted, tensors
 from detrain.adapters.torch.devices import make_ready, unseen, wait
 from detrain.adapters.torch.flow import Flow
 from detrain.adapters.torch.operators import log_operators
@@ -23,7 +23,8 @@ from detrain.adapters.torch.watching import (
     watch_in_place,
     watch_updates,
 )
-from detrain.state import objects, registry, tree
+from detrain.state import registry, tree
+from detrain.state.handlers import objects
 from detrain.state.registry import register
 
 register(tensors.TensorHandler(), torch.Tensor)
@@ -53,7 +54,7 @@ __all__ = [
     "losses", "make_ready", "prepare", "set_flags", "unseen", "wait", "watch_in_place", "watch_updates",
 ]  # fmt: skip
 
-registry.process_roots.append(everywhere.roots)
+registry.process_roots.append(process_wide.roots)
 registry.named_last.update({torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler})
 tree.transparent_attributes.update({"_parameters", "_buffers", "_modules"})
 

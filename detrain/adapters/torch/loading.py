@@ -28,7 +28,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from detrain.adapters import names
 from detrain.adapters.torch.workers import arrive, changed_numbers, news, numbers_of
-from detrain.state.iterators import on_blind_steps, silent_types
+from detrain.state.handlers.iterators import on_blind_steps, silent_types
 from detrain.state.registry import Handler, type_name
 from detrain.state.restore import CannotBuild, Restore
 from detrain.state.tree import Node

@@ -15,7 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 #: Under a frame of these, detrain works for itself.
-_OWN = tuple(f"{Path(__file__).parents[2] / part}/" for part in ("session", "state", "store"))
+_OWN = tuple(
+    f"{Path(__file__).parents[2]}/{part}"
+    for part in ("session/", "state/", "store/", "loops/", "outputs/", "adapters/loaded.py")
+)
 #: What these return has not been written yet.
 _UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 

@@ -15,7 +15,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from detrain.adapters.torch import outlasting
-from detrain.state.known_source import user_modules
+from detrain.state.user_code import user_modules
 
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _NUMBERS = (int, float, bool, np.generic)

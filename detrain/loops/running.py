@@ -1,0 +1,311 @@
+"""Loops while they run: which are active, where each of them is.
+
+A `for` loop's iterable is handed back to the interpreter inside a chain of C iterators: before each element it asks the `Loop`
+(so that a loop's header is where state is saved and restored), then the user's own iterator. No frame of ours is on the stack
+while the user's iterator runs, so its tracebacks are its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import types
+import warnings
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from detrain.state import frames as state_frames
+
+
+class Listener(Protocol):
+    """Whom loops report to: the session of the attempt. The training's loops report their headers and ends."""
+
+    top: Loop | None  # the loop that was entered or has begun an iteration last
+
+    def at_header(self, loop: Loop) -> None:
+        """An iteration of one of the training's loops is about to begin."""
+
+    def at_end(self, loop: Loop) -> None:
+        """One of the training's `for` loops has used up its iterable."""
+
+
+@dataclass(eq=False, slots=True)
+class Site:
+    """One instrumented loop header. `part` is "" until the loop is known to be in a nest."""
+
+    filename: str
+    line: int
+    end_line: int
+    part: str = ""
+    is_demoted: bool = False
+    is_fixed: bool = False  # the part is inst.info's
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """File and line."""
+        return self.filename, self.line
+
+
+class Loop:
+    """One entry of a loop. Its iterations count from 0; -1 before the first.
+
+    A `Loop` may outlive the statement that it stands for, so it holds nothing of the script's: the user's iterator belongs to the
+    ticker, which lives and dies with the statement.
+    """
+
+    __slots__ = (
+        "__weakref__", "children", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted", "iteration", "listener",
+        "ordinals", "parent", "site", "start_iteration", "start_point", "ticker",
+    )  # fmt: skip
+
+    def __init__(
+        self, listener: Listener, site: Site, parent: Loop | None, ordinals: list[int], frame_address: int
+    ) -> None:
+        self.listener = listener
+        self.site = site
+        self.parent = parent
+        #: How many entries of the site came before this one in the present iteration of each loop around it, from the innermost on,
+        #: and in the whole attempt.
+        self.ordinals = ordinals
+        self.frame_address = frame_address
+        self.iteration = -1
+        self.gradient_at = -1  # the last iteration in which gradients were computed
+        self.is_exhausted = False
+        #: The loop that was on top when this one, beside it, went on: it may be running still.
+        self.interrupted: Loop | None = None
+        #: Entries of loops within, at any depth, in the present iteration, by site.
+        self.children: dict[Site, int] = {}
+        #: The last checkpoint taken at this loop's header (file name), and those that lead past the inner loops that have
+        #: ended in the present iteration.
+        self.start_point = ""
+        self.start_iteration = 0
+        self.finished: list[str] = []
+        self.ticker: weakref.ref[_Ticker] | None = None
+
+    def tick(self) -> None:
+        """An iteration is about to begin; called, at some depth, from the loop's frame."""
+        self.iteration += 1
+        if self.children:
+            self.children = {}
+            self.finished = []
+        listener = self.listener
+        if listener.top is not self:
+            self._come_to_top(listener)
+        if self.site.part:
+            listener.at_header(self)
+
+    def _come_to_top(self, listener: Listener) -> None:
+        """Inner loops have ended; or this loop runs in a generator (a sampler's, say) that feeds the one on top, or is fed by it."""
+        loop = listener.top
+        while loop is not None and loop is not self:
+            loop = loop.parent
+        self.interrupted = listener.top if loop is None else None
+        listener.top = self
+
+    def wrap(self, iterable: Any) -> Iterator[Any]:
+        """What the interpreter iterates over in place of `iterable`."""
+        ticker = _Ticker(self, iterable)
+        self.ticker = weakref.ref(ticker)
+        return map(_second, ticker, ticker.chain)
+
+    @property
+    def feed(self) -> Feed | None:
+        """Where a `for` loop's elements come from, while the loop runs; None for a `while` loop."""
+        ticker = self.ticker() if self.ticker is not None else None
+        return ticker.feed if ticker is not None else None
+
+    @property
+    def iterator(self) -> Any:
+        """The user's iterator of a `for` loop; None before the first element and for a `while` loop."""
+        ticker = self.ticker() if self.ticker is not None else None
+        return ticker.iterator if ticker is not None else None
+
+    def redirect(self, iterator: Any) -> bool:
+        """Let a loop that runs go on with another iterator; False if it cannot."""
+        ticker = self.ticker() if self.ticker is not None else None
+        return ticker is not None and ticker.redirect(iterator)
+
+    def mark(self, name: str) -> None:
+        """A checkpoint of this name stands at the loop's header."""
+        self.start_point, self.start_iteration, self.finished = name, self.iteration, []
+
+    @property
+    def nest_parent(self) -> Loop | None:
+        """The innermost loop of the nest around this one. Others between the two count for nothing: a later attempt does not see them."""
+        loop = self.parent
+        while loop is not None and not loop.site.part:
+            loop = loop.parent
+        return loop
+
+    @property
+    def ordinal(self) -> int:
+        """Of this entry of its site, in the present iteration of the `nest_parent`."""
+        number, loop = 0, self.parent
+        while loop is not None and not loop.site.part:
+            number, loop = number + 1, loop.parent
+        return self.ordinals[number]
+
+    @property
+    def is_marked(self) -> bool:
+        """True if the present iteration can be come to without running one before it."""
+        return self.start_iteration == self.iteration
+
+    def find_frame(self) -> types.FrameType:
+        """The frame of the loop, which has called whoever asks."""
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and address(frame) != self.frame_address:
+            frame = frame.f_back
+        assert frame is not None, "asked from outside the loop"
+        return frame
+
+    def way_here(self) -> list[str]:
+        """Checkpoints through which this loop's present iteration is reached, in order."""
+        return [*([self.start_point] if self.start_point else []), *self.finished]
+
+    @property
+    def path(self) -> list[Loop]:
+        """The active loops down to this one, outermost first."""
+        loops: list[Loop] = []
+        current: Loop | None = self
+        while current is not None:
+            loops.append(current)
+            current = current.parent
+        return loops[::-1]
+
+    @property
+    def nest(self) -> list[Loop]:
+        """The loops of the training's nest down to this one, outermost first: a run's position."""
+        return [loop for loop in self.path if loop.site.part]
+
+
+def unwrap(wrapped: Any) -> Any:
+    """The user's iterator inside what `Loop.wrap` has made; any other `map` itself."""
+    for part in gc.get_referents(wrapped):
+        inner = part if isinstance(part, tuple) else (part,)
+        for one in inner:
+            if type(one) is _Ticker:
+                return one.iterator
+    return wrapped
+
+
+def redirect(wrapped: Any, iterator: Any) -> bool:
+    """Let what `Loop.wrap` has made go on with another iterator; False for any other `map`."""
+    for part in gc.get_referents(wrapped):
+        for one in part if isinstance(part, tuple) else (part,):
+            if type(one) is _Ticker:
+                return one.redirect(iterator)
+    return False
+
+
+def _second(_: Any, element: Any) -> Any:
+    return element
+
+
+class _Ticker:
+    """Asked by C code before it fetches the next element of a `for` loop."""
+
+    __slots__ = ("__weakref__", "chain", "feed", "loop")
+
+    def __init__(self, loop: Loop, iterable: Any) -> None:
+        self.loop = loop
+        self.feed = Feed(loop, iterable)
+        self.chain = itertools.chain.from_iterable(self.feed)
+
+    @property
+    def iterator(self) -> Any:
+        """The iterator that elements come from now; None before the first and after the last."""
+        # The chain holds its source and, between the first element and the end, the iterator that it takes from; from 3.12 its type.
+        referents = gc.get_referents(self.chain)
+        return next((one for one in referents if one is not self.feed and one is not itertools.chain), None)
+
+    def redirect(self, iterator: Any) -> bool:
+        """Take the next elements from another iterator; False before the first element and after the last."""
+        if self.iterator is None:
+            return False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12: 3.14 drops it
+            self.chain.__setstate__((self.feed, iterator))  # type: ignore[attr-defined]
+        return True
+
+    def __iter__(self) -> _Ticker:
+        return self
+
+    def __next__(self) -> None:
+        self.loop.tick()
+
+
+class Feed:
+    """Gives the chain the user's iterable, then tells the loop that it is exhausted."""
+
+    __slots__ = ("_loop", "iterable", "replacement")
+
+    def __init__(self, loop: Loop, iterable: Any) -> None:
+        self._loop: Loop | None = loop
+        self.iterable = iterable
+        #: Set while a run resumes: the iterator at its saved position.
+        self.replacement: Any = None
+
+    def __iter__(self) -> Feed:
+        return self
+
+    def __next__(self) -> Any:
+        loop = self._loop
+        if loop is None:
+            raise StopIteration
+        if not loop.is_exhausted and self.iterable is not _TAKEN:
+            iterable, self.iterable = self.iterable, _TAKEN
+            if self.replacement is not None:
+                iterable, self.replacement = _Begun(self.replacement), None
+            return iterable
+        self._loop = None
+        self.iterable = _TAKEN
+        loop.is_exhausted = True
+        if loop.site.part:
+            loop.listener.at_end(loop)
+        raise StopIteration
+
+
+class _Begun:
+    """Gives an iterator that has been asked for already: many a loader's `__iter__` starts over and returns the loader itself."""
+
+    __slots__ = ("_iterator",)
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+
+    def __iter__(self) -> Any:
+        return self._iterator
+
+
+_TAKEN: Any = object()
+state_frames.unwrap[map] = unwrap
+state_frames.redirect[map] = redirect
+
+
+def innermost_active(top: Loop | None, frame: types.FrameType) -> Loop | None:
+    """The innermost loop that is running, seen from `frame`; `top` is the loop that was entered or ticked last."""
+    pending = [top] if top is not None else []
+    seen: set[Loop] = set()
+    while pending:
+        loop = pending.pop()
+        if loop in seen:
+            continue
+        seen.add(loop)
+        caller: types.FrameType | None = frame
+        while caller is not None and address(caller) != loop.frame_address:
+            caller = caller.f_back
+        if caller is not None and _stands_inside(caller, loop.site):
+            return loop
+        pending += [one for one in (loop.parent, loop.interrupted) if one is not None]
+    return None
+
+
+def _stands_inside(frame: types.FrameType, site: Site) -> bool:
+    return site.line <= (frame.f_lineno or 0) <= site.end_line and frame.f_code.co_filename == site.filename
+
+
+#: Tells frames apart by where they are, as `id` does; `id` raises an audit event, and a Python function may be listening.
+address = object.__hash__

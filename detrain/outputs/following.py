@@ -1,0 +1,476 @@
+"""The script's own files: put back to what they were, so that no log holds a batch twice and no old file is missing or one too many.
+
+An audit hook sees what the script opens for writing, removes, renames, links and makes; what was there before goes into the journal
+(`detrain.outputs.journal`). A later attempt begins with the outputs as the first one found them, so that set-up code does what it did
+then; at its checkpoint they get the state that they had there.
+
+Beyond Python's sight is what other processes and libraries that call the system by themselves do to files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from detrain.errors import RestoreError
+from detrain.messages import warn
+from detrain.outputs.journal import ABSENT, FILE, FOLDER, GROWN, LARGE, LINK, Journal, Record, copy_bytes, look
+from detrain.store.directory import write_atomically
+from detrain.world.signal_deferral import handlers_deferred
+
+_NOT_FILES = ("/dev/", "/proc/", "/sys/")
+#: What is kept to save time, of whatever program (XDG base directories); it may be used by others at the same time.
+_CACHES = os.path.realpath(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) + os.sep
+#: Warnings of one kind.
+_MOST_SAID = 10
+_WRITING = os.O_WRONLY | os.O_RDWR
+#: How much of a path's state the journal holds since the last checkpoint.
+_BEGINNING, _WHOLE = 1, 2
+
+
+class OutputFiles:
+    """Follows the files of one attempt."""
+
+    def __init__(self, directory: Path) -> None:
+        self.journal = Journal(directory)
+        self._mark_of_rewinding = directory / "rewinding"
+        self._not_followed = (*_NOT_FILES, _CACHES, f"{os.path.realpath(directory)}{os.sep}")
+        self._lock = threading.RLock()
+        self._changed: dict[str, int] = {}
+        self._is_stopped = False
+        self._blind_thread = 0
+        self._num_said = 0
+        self._has_said_copied = False
+        #: Set when the training loop begins.
+        self.is_in_loop = False
+        #: Length of the journal when this attempt began, until it has come to where it goes on from.
+        self._began: int | None = None
+        #: What this attempt's set-up code has found as the first one's did.
+        self._outputs: set[str] = set()
+        #: What set-up code of earlier attempts has made, is still there, and has not been made again.
+        self._made_before: set[str] = set()
+        self._on: dict[str, Callable[..., None]] = {
+            "open": self._opens, "os.remove": self._removes, "os.rmdir": self._removes, "os.rename": self._renames,
+            "os.mkdir": self._makes, "os.link": self._links, "os.symlink": self._links, "os.truncate": self._truncates,
+            "os.chmod": self._permits,
+        }  # fmt: skip
+
+    # --- seeing ----------------------------------------------------------------------------------------------------------------
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Audit events to what hears them."""
+        return {event: functools.partial(self._on_event, event) for event in self._on}
+
+    def stop(self) -> None:
+        """See nothing any more; in a forked child, or when the script has ended."""
+        self._is_stopped = True
+
+    def _on_event(self, event: str, *args: Any) -> None:
+        if self._is_stopped or self._blind_thread == threading.get_ident():
+            return
+        if event == "open" and len(args) > 2 and isinstance(args[2], int) and not args[2] & _WRITING:
+            return  # soon told, of the many files that are read
+        with handlers_deferred():  # else what they raise would be taken for a disk's or an argument's error
+            self._follow(event, args)
+
+    def _follow(self, event: str, args: tuple[Any, ...]) -> None:
+        try:
+            with self._lock:
+                self._on[event](*args)
+        except OSError as error:
+            self._num_said += 1
+            if self._num_said <= _MOST_SAID:
+                warn("file-not-followed", f"{event} of {args[0]!r}: what was there before could not be noted: {error}")
+        except (TypeError, ValueError):
+            return  # such arguments are refused by the function itself
+
+    def _opens(self, path: Any, mode: Any, flags: Any, *_: Any) -> None:
+        if not isinstance(flags, int) or not isinstance(path, (str, bytes, os.PathLike)):
+            return
+        name = os.fsdecode(path)
+        place = os.path.realpath(name)
+        if name.startswith(_NOT_FILES) or look(place)[0] == FOLDER:
+            return  # a standard stream by its name; a file without a name
+        if flags & os.O_EXCL and flags & os.O_CREAT:
+            # `os.open`, which tells no mode, may mean another folder, which it does not tell either.
+            if mode is not None or os.path.isabs(name):
+                self._make_room(place)
+            if look(place)[0] == ABSENT:
+                self._before(place)
+        else:
+            is_emptied = bool(flags & os.O_TRUNC)
+            self._before(
+                place, is_appended=bool(flags & os.O_APPEND) and not is_emptied, in_place=True, is_emptied=is_emptied
+            )
+
+    def _truncates(self, path: Any, length: int) -> None:
+        place = _place_of_open(path) if isinstance(path, int) else os.path.realpath(os.fsdecode(path))
+        if place is not None and look(place)[0] != ABSENT:
+            self._before(place, in_place=True, is_emptied=length == 0)
+
+    def _permits(self, path: Any, _mode: int, folder: Any = -1) -> None:
+        place = _place_of_open(path) if isinstance(path, int) else os.path.realpath(_place(path, folder))
+        if place is not None and look(place)[0] != ABSENT:
+            self._before(place, keeps_content=True)
+
+    def _removes(self, path: Any, folder: Any = -1) -> None:
+        place = _place(path, folder)
+        if look(place)[0] != ABSENT:
+            self._before(place)
+
+    def _renames(self, source: Any, target: Any, source_folder: Any = -1, target_folder: Any = -1) -> None:
+        old, new = _place(source, source_folder), _place(target, target_folder)
+        if look(old)[0] == ABSENT:
+            return  # an error, as the script will see
+        for below in _below(old):
+            self._before(f"{old}{below}")
+            self._before(f"{new}{below}")
+
+    def _makes(self, path: Any, _mode: Any = 0, folder: Any = -1) -> None:
+        place = _place(path, folder)
+        if look(place)[0] == ABSENT:
+            self._before(place)
+
+    def _links(self, _source: Any, target: Any, *folders: Any) -> None:
+        place = _place(target, folders[-1] if folders else -1)
+        self._make_room(place)
+        if look(place)[0] == ABSENT:
+            self._before(place)
+
+    def _make_room(self, path: str) -> None:
+        """What the script makes anew, and an earlier attempt's set-up code has made, is not in its way."""
+        if path in self._made_before and look(path)[0] in (FILE, LINK):
+            self._made_before.discard(path)
+            self._changed.pop(path, None)
+            self._before(path)
+            with self._blind():
+                os.unlink(path)
+
+    @contextlib.contextmanager
+    def _blind(self) -> Iterator[None]:
+        """What this thread does now is ours."""
+        before, self._blind_thread = self._blind_thread, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._blind_thread = before
+
+    def _before(
+        self, path: str, *, in_place: bool = False, is_appended: bool = False, is_emptied: bool = False,
+        keeps_content: bool = False,
+    ) -> None:  # fmt: skip
+        """A path is about to change: record what it is, unless the journal knows that since the last checkpoint.
+
+        `keeps_content`: only who may read and write it, or when it was changed.
+        """
+        if path.startswith(self._not_followed) or f"{os.sep}__pycache__{os.sep}" in path:
+            return
+        kind, found = look(path)
+        if not kind:
+            return
+        # What is large and written in the middle is not copied: of it only the length is known.
+        keeps_beginning = kind == FILE and (
+            is_appended
+            or keeps_content
+            or (in_place and not is_emptied and found is not None and found.st_size > LARGE)
+        )
+        is_new_output = (self.is_in_loop or is_appended) and path not in self.journal.touched
+        known = self._changed.get(path, 0)
+        if in_place and not keeps_beginning and found is not None and kind == FILE:
+            self.journal.part(found)
+        if known >= (_BEGINNING if keeps_beginning else _WHOLE) and not is_new_output:
+            return
+        size, content = 0, ""
+        if kind == FILE and found is not None:
+            size = found.st_size
+            if known == _WHOLE or keeps_beginning:
+                kind = GROWN
+            else:
+                content = self.journal.keep(path, by_copy=in_place)
+                if size > LARGE and not in_place and not self.journal.is_linked(found):
+                    self._say_copied(path)
+        elif kind == LINK:
+            content = os.readlink(path)
+        look_of = (-1, -1) if found is None else (stat.S_IMODE(found.st_mode), found.st_mtime_ns)
+        self.journal.append(Record(path, kind, size, content, self.is_in_loop or is_appended, *look_of))
+        self._changed[path] = max(known, _BEGINNING if kind == GROWN else _WHOLE)
+
+    def _say_copied(self, path: str) -> None:
+        if not self._has_said_copied:
+            self._has_said_copied = True
+            warn(
+                "file-copied",
+                f"{path} and what else the script removes has to be copied to {self.journal.kept}, because it lies on another file system; "
+                "with --ckpt-dir on the same one it costs nothing",
+            )
+
+    # --- at a checkpoint -------------------------------------------------------------------------------------------------------
+
+    def capture(self) -> int:
+        """Mark the present state; returns the length of the journal, by which it is found again."""
+        with self._lock:
+            offset = len(self.journal.records)
+            self._mark()
+            return offset
+
+    def _mark(self) -> None:
+        """What changes from now on is recorded anew, and of what is open for writing, how long it is."""
+        self._changed = {}
+        for path in _open_files(for_writing=True):
+            if self.journal.state(path, 0) is not None:
+                self._before(path, is_appended=True)
+
+    def retain(self, offsets: list[int]) -> None:
+        """Keep what is needed to go back to checkpoints at these lengths of the journal, and no more."""
+        with self._lock:
+            self.journal.prune([*offsets, *([] if self._began is None else [self._began])])
+
+    # --- at a later attempt ----------------------------------------------------------------------------------------------------
+
+    def rewind(self, *, is_resuming: bool) -> None:
+        """Before the script begins: learn what earlier attempts did, and give it the outputs as the first one found them.
+
+        Raises `RestoreError` if that cannot be done.
+        """
+        self.journal.read()
+        if not self.journal.records:
+            return
+        first = {path: self.journal.state(path, 0) for path in self.journal.paths()}
+        for path in first:
+            with contextlib.suppress(NotADirectoryError):  # a file has taken the place of the folder
+                _temporary(path).unlink(missing_ok=True)  # of an attempt that was killed when it made it
+        if is_resuming:
+            self._began = self._begin_rewinding()
+        else:
+            self._end_rewinding()  # there is no checkpoint any more that an attempt could have been on its way to
+        self._outputs = self.journal.outputs() | {path for path, record in first.items() if not _is_absent(record)}
+        self._made_before = first.keys() - self._outputs
+        # What set-up code makes again of the others is as good as what is there.
+        self._changed = dict.fromkeys(self._made_before, _WHOLE)
+        # What was dropped, because it was large and set-up code has destroyed it, is as that has left it.
+        self._bring(self._outputs, 0, if_lost=lambda _, __: None)
+
+    def _begin_rewinding(self) -> int:
+        """Length of the journal when the files were last as a dead attempt had left them, also if this attempt is killed now."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return int(self._mark_of_rewinding.read_text(encoding="ascii"))
+        number = len(self.journal.records)
+        with self._blind():
+            write_atomically(self._mark_of_rewinding, str(number))
+        return number
+
+    def _end_rewinding(self) -> None:
+        self._began = None
+        with self._blind():
+            self._mark_of_rewinding.unlink(missing_ok=True)
+
+    def put_back(self, offset: int, *, is_trusting: bool) -> None:
+        """At a checkpoint: give each output the state that it had there.
+
+        Raises `RestoreError` if it cannot be had; where the user trusts what has changed, leaves such a file as it is.
+        """
+
+        def tell(_: str, error: RestoreError) -> None:
+            if not is_trusting:
+                raise error
+            warn("file-lost", f"{error}: it is left as it is")
+
+        self._bring(self._outputs | self.journal.touched, offset, if_lost=tell)
+
+    def settle(self) -> None:
+        """The attempt has come to where it goes on from."""
+        with self._lock:
+            self._end_rewinding()
+            self._made_before = set()
+            self._mark()
+
+    def give_up(self) -> None:
+        """The checkpoint was not reached: leave the files as the dead attempt left them."""
+        if self._began is None:
+            return
+
+        def tell(path: str, error: RestoreError) -> None:
+            warn("file-lost", f"{path} cannot be given back what it held: {error}")
+
+        try:
+            self._bring(self.journal.changed_since(self._began), self._began, if_lost=tell)
+        except RestoreError as error:
+            warn("file-lost", f"{error}; what the script's files held is in {self.journal.kept}")
+            return
+        self._end_rewinding()
+
+    def folders(self) -> list[str]:
+        """Folders that earlier attempts of this run have made, and that are there."""
+        return [path for path in sorted(self.journal.paths()) if self._is_own_folder(path)]
+
+    def _is_own_folder(self, path: str) -> bool:
+        return _is_absent(self.journal.state(path, 0)) and look(path)[0] == FOLDER
+
+    def _bring(self, paths: set[str], offset: int, if_lost: Callable[[str, RestoreError], None]) -> None:
+        """Give paths the state that they had when the journal was `offset` records long."""
+        wanted = {path: record for path in paths if (record := self.journal.state(path, offset)) is not None}
+        try:
+            with self._lock, self._blind():
+                from_above, from_below = sorted(wanted, key=len), sorted(wanted, key=len, reverse=True)
+                # Of a folder, when it was changed is noted before what is in it goes.
+                gone = {path for path in from_above if self._is_in_the_way(path, wanted[path])}
+                for path in from_above:
+                    if path in gone:
+                        self._before(path)
+                for path in from_below:  # what is in a folder before the folder
+                    if path in gone:
+                        _clear_away(path)
+                is_open = _open_files()
+                lost = set()
+                for path in from_above:
+                    try:
+                        self._make(wanted[path], offset, is_open)
+                    except RestoreError as error:
+                        lost.add(path)
+                        if_lost(path, error)
+                for path in from_below:  # what is made in a folder changes it
+                    if path not in lost:
+                        self._give_look(wanted[path])
+        except OSError as error:
+            raise RestoreError(f"the script's files cannot be brought back to what they were: {error}") from error
+
+    def _make(self, wanted: Record, offset: int, is_open: set[str]) -> None:
+        path = wanted.path
+        if wanted.kind in (FILE, GROWN):
+            self._bring_content(path, offset, is_open)
+        elif wanted.kind != ABSENT and look(path)[0] == ABSENT:
+            self._before(path)
+            if wanted.kind == FOLDER:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                os.mkdir(path, 0o777 if wanted.mode < 0 else wanted.mode | stat.S_IRWXU)  # until all that was in it is
+            else:
+                os.symlink(wanted.content, path)
+
+    def _is_in_the_way(self, path: str, wanted: Record) -> bool:
+        kind, _ = look(path)
+        is_same = kind == (FILE if wanted.kind == GROWN else wanted.kind)
+        return kind != ABSENT and not (is_same and (kind != LINK or os.readlink(path) == wanted.content))
+
+    def _give_look(self, wanted: Record) -> None:
+        """Let who may read and write a file or a folder, and when it was changed, be as it was, where the journal knows."""
+        kind, found = look(wanted.path)
+        if wanted.mode < 0 or found is None or kind not in (FILE, FOLDER):
+            return
+        is_permitted = stat.S_IMODE(found.st_mode) == wanted.mode
+        if is_permitted and found.st_mtime_ns == wanted.changed_ns:
+            return
+        if not is_permitted or kind == FILE:  # a folder's time has been changed by what was just made in it
+            self._before(wanted.path, keeps_content=True)
+        if not is_permitted:
+            os.chmod(wanted.path, wanted.mode)
+        os.utime(wanted.path, ns=(found.st_atime_ns, wanted.changed_ns))
+
+    def _bring_content(self, path: str, offset: int, is_open: set[str]) -> None:
+        source, size = self.journal.content_of(path, offset)
+        kind, found = look(path)
+        if found is not None and found.st_size == size and os.path.samefile(source, path):
+            return
+        in_place = path in is_open  # by set-up code, which goes on writing to it
+        self._before(path, in_place=in_place, is_emptied=True)
+        source, size = self.journal.content_of(path, offset)  # it may be kept only now
+        if in_place and kind == FILE:
+            with open(source, "rb") as old, open(path, "r+b") as new:
+                copy_bytes(old, new, size)
+                new.truncate()
+            _go_to_end(path, size)
+            return
+        temporary = _temporary(path)
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        self.journal.give(source, size, str(temporary))
+        temporary.replace(path)
+
+
+def _clear_away(path: str) -> None:
+    kind, _ = look(path)
+    if kind == ABSENT:
+        return  # it had another name
+    if kind != FOLDER:
+        os.unlink(path)
+        return
+    with contextlib.suppress(OSError):  # something is in it that the script did not make, or not where it is seen
+        os.rmdir(path)
+
+
+def _temporary(path: str) -> Path:
+    """Beside a file, what is to take its place."""
+    return Path(path).parent / f".detrain-{xxhash.xxh3_64_hexdigest(os.fsencode(os.path.basename(path)))}.tmp"
+
+
+def _is_absent(record: Record | None) -> bool:
+    return record is not None and record.kind == ABSENT
+
+
+def _place_of_open(number: int) -> str | None:
+    """Where an open file lies; None for a pipe, or a file that has no name any more."""
+    place = os.readlink(f"/proc/self/fd/{number}")
+    return place if os.path.isabs(place) and os.path.exists(place) else None
+
+
+def _place(path: Any, folder: Any = -1) -> str:
+    """Absolute path, links resolved but for the last part; `folder` is a descriptor as of `dir_fd`."""
+    name = os.fsdecode(path)
+    if isinstance(folder, int) and folder >= 0 and not os.path.isabs(name):
+        name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)
+    above, last = os.path.split(os.path.join(os.getcwd(), name).rstrip(os.sep))
+    if last in ("", os.curdir, os.pardir):
+        return os.path.realpath(name)
+    return os.path.join(os.path.realpath(above), last)
+
+
+def _below(path: str) -> Iterator[str]:
+    """The path itself, as "", and everything in it if it is a folder, as "/…"."""
+    yield ""
+    if look(path)[0] == FOLDER:
+        for folder, folders, names in os.walk(path):
+            for name in (*folders, *names):
+                yield os.path.join(folder, name)[len(path) :]
+
+
+def _open_files(*, for_writing: bool = False) -> set[str]:
+    """Absolute paths of the files that this process has open (or mapped, unless only those for writing are asked for), from /proc."""
+    found: set[str] = set()
+    try:
+        numbers = os.listdir("/proc/self/fd")
+    except OSError:
+        return found
+    for number in numbers:
+        try:
+            path = os.readlink(f"/proc/self/fd/{number}")
+            if path.startswith("/") and (not for_writing or _is_for_writing(number)):
+                found.add(path)
+        except (OSError, StopIteration, ValueError):
+            continue
+    if not for_writing:
+        with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            found.update(line.split(maxsplit=5)[5].rstrip("\n") for line in maps if line.count("/"))
+    return found
+
+
+def _go_to_end(path: str, size: int) -> None:
+    """Whoever has a file open for writing goes on behind what it has been given.
+
+    Where the state knows a file object, it sets its place after this; a library's thread has files that the state knows nothing of.
+    """
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError, StopIteration, ValueError):  # closed meanwhile
+            if os.readlink(f"/proc/self/fd/{number}") == path and _is_for_writing(number):
+                os.lseek(int(number), size, os.SEEK_SET)
+
+
+def _is_for_writing(number: str) -> bool:
+    with open(f"/proc/self/fdinfo/{number}", encoding="ascii") as info:
+        flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
+    return bool(flags & _WRITING)

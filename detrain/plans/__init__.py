@@ -1,0 +1,1 @@
+"""What the planners of `remat` and `pipeline` share. Pure."""

@@ -1,0 +1,125 @@
+"""`detrain diff` of two runs or two checkpoints; what counts is said in `detrain.proof.comparison`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from detrain.errors import CheckpointError
+from detrain.proof.comparison import Comparison, Side
+from detrain.proof.divergence import Parting, find
+from detrain.store import checkpoint as checkpoint_file
+from detrain.store import ledger
+from detrain.store.directory import RunDirectory
+
+
+def compare(a: Path, b: Path) -> dict[str, Any]:
+    """Compare two checkpoint files or run directories (by their latest checkpoint).
+
+    Returns `same`, `parting` (where two runs part, by their ledgers; None if nowhere), what was
+    compared (`a`, `b`), `num_leaves`, `num_differences`, the first `differences` and `notes`.
+    Raises `CheckpointError` for what cannot be read.
+    """
+    parting = parting_of(a, b) if a.is_dir() and b.is_dir() else None
+    return compare_sides(open_side(a), open_side(b), parting)
+
+
+def compare_sides(a: Side, b: Side, parting: Parting | None = None) -> dict[str, Any]:
+    """Compare two checkpoints that have been loaded; returns what `compare` does."""
+    sides = a, b
+    walk = Comparison(*sides)
+    walk.run()
+    return {
+        "same": not walk.num_differences and parting is None,
+        "parting": _describe_parting(parting),
+        "a": _summary(sides[0]),
+        "b": _summary(sides[1]),
+        "num_leaves": walk.num_leaves,
+        "num_differences": walk.num_differences,
+        "differences": walk.differences,
+        "notes": [*_notes(*sides), *(f"{name}: {one} / {other}" for name, one, other in walk.notes)],
+    }
+
+
+def parting_of(a: Path, b: Path) -> Parting | None:
+    """Where two runs part, by their ledgers."""
+    names = [str((RunDirectory(path).read_record() or {}).get("name", "")) for path in (a, b)]
+    return find(ledger.read(a / "ledger"), ledger.read(b / "ledger"), (names[0], names[1]))
+
+
+def _describe_parting(parting: Parting | None) -> dict[str, Any] | None:
+    """Without the ledger's own keys."""
+    return None if parting is None else {k: v for k, v in vars(parting).items() if k not in ("key", "last_key")}
+
+
+def open_side(path: Path) -> Side:
+    """A checkpoint, or a run's latest one. A run with a damaged checkpoint that may be the latest is refused."""
+    if not path.is_dir():
+        return Side(*checkpoint_file.load(path))
+    directory = RunDirectory(path)
+    good, bad = directory.read_checkpoints()
+    is_finished = bool(directory.finished_at())
+    if bad and not (is_finished and good and good[0].meta["is_exhausted"]):
+        raise CheckpointError(f"{path}: {bad[0]}, and it may be the latest. Name two checkpoint files instead")
+    if not good:
+        raise CheckpointError(f"there is no checkpoint in {path}")
+    return Side(*checkpoint_file.load(good[0].path), is_finished=is_finished)
+
+
+def _summary(side: Side) -> dict[str, Any]:
+    meta = side.checkpoint.meta
+    found = {"path": str(side.checkpoint.path), "position": [one[2:] for one in meta["position"]]}
+    return found if side.is_finished is None else {**found, "is_finished": side.is_finished}
+
+
+def _notes(a: Side, b: Side) -> list[str]:
+    meta_a, meta_b = a.checkpoint.meta, b.checkpoint.meta
+    facts = sorted(meta_a["facts"].keys() | meta_b["facts"].keys())
+    found = [(name, meta_a["facts"].get(name), meta_b["facts"].get(name)) for name in facts]
+    found.append(("arguments", meta_a["arguments"], meta_b["arguments"]))
+    one, other = ({side.text(key): value for key, value in side.checkpoint.meta["sources"].items()} for side in (a, b))
+    found.append(("sources", one, other))
+    return [f"{name}: {one} / {other}" for name, one, other in found if one != other]
+
+
+def format_result(result: dict[str, Any]) -> str:
+    """A comparison as a person reads it."""
+    both = f"A {result['a']['path']}, B {result['b']['path']}"
+    if result["same"]:
+        lines = [f"same: {result['num_leaves']} leaves. {both}"]
+    else:
+        lines = [f"different: {result['num_differences']} differences in {result['num_leaves']} leaves. {both}"]
+    if result["parting"] is not None:
+        lines.append(_format_parting(result["parting"]))
+    lines += [_format_difference(found) for found in result["differences"]]
+    left_out = result["num_differences"] - len(result["differences"])
+    if left_out:
+        lines.append(f"  … and {left_out} more")
+    return "\n".join([*lines, *(f"  note: not counted: {note}" for note in result["notes"])])
+
+
+def _format_parting(found: dict[str, Any]) -> str:
+    if found["last_same"] < 0 and found["num_compared"] <= 1:
+        return (
+            f"  the runs differ from the beginning: {found['leaf']} differs first, in the first record of both ledgers"
+        )
+    since = f"the same after batch {found['last_same']}" if found["last_same"] >= 0 else "no record before is the same"
+    return (
+        f"  the runs part by batch {found['batches']} (epoch {found['epoch']}, batch {found['batch']} of it): {found['leaf']} differs "
+        f"first; {since}, by the {found['num_compared']} records that both ledgers have up to there"
+    )
+
+
+def _format_difference(found: dict[str, Any]) -> str:
+    text = f"  {found['path']}: {found['what']}"
+    if found["what"] == "elements":
+        size = math.prod(found["shape"])
+        text += f": {found['count']} of {size} ({found['dtype']} {found['shape']}) differ, first at {found['index']}"
+    elif "value" in found:
+        text += f": {found['value']}"
+    if "a" in found:
+        text += f": A {found['a']}, B {found['b']}"
+    if "a_bits" in found:
+        text += f" (bits {found['a_bits']}, {found['b_bits']})"
+    return text

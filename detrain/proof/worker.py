@@ -1,0 +1,215 @@
+"""One part of a run, done again: a process of its own that shuts itself off, runs the script in there, and compares.
+
+Reads an `Order` as JSON from standard input, writes what it found as JSON to standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import filecmp
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from detrain.errors import DetrainError
+from detrain.launch import environment
+from detrain.messages import say
+from detrain.outputs.journal import ABSENT, FILE, LINK, Journal, look
+from detrain.proof import sandbox
+from detrain.session.goal import REPORT
+from detrain.store.directory import RunDirectory
+
+#: As much of what a failed attempt said is handed on. Characters.
+_TAIL = 2000
+#: In the run directory, as the attempt sees it.
+_OLDS = "olds.json"
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <sys/prctl.h>
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done again."""
+
+    directory: str
+    record: dict[str, Any]  # how the run was started
+    plan: dict[str, Any]  # of `detrain.session.goal.Rerun`
+    start: str | None  # name of the checkpoint to begin from
+    until: str | None  # name of the checkpoint to compare with
+    checkpoints: list[str]  # names of those that may be there
+    olds: dict[str, Any] = field(default_factory=dict)  # what `detrain.session.trusting.Trusting` needs on the way
+
+    def carry_out(self) -> dict[str, Any]:
+        """In a process of its own; returns what it found. Raises `DetrainError` where nothing could be run."""
+        # By name and not by `-m` or PYTHONPATH: the script is to find its modules where it found them.
+        home = repr(str(Path(__file__).parents[2]))
+        code = (
+            f"import sys; sys.path.insert(0, {home}); from detrain.proof import worker; sys.path.pop(0); worker.main()"
+        )
+        with tempfile.TemporaryDirectory(prefix="detrain-rerun-") as place:
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", code, place], input=json.dumps(dataclasses.asdict(self)), capture_output=True,
+                text=True, check=False,
+            )  # fmt: skip
+        try:
+            found: dict[str, Any] = json.loads(done.stdout)
+        except ValueError:
+            raise DetrainError(
+                f"the process that was to do it again ended with {done.returncode}: {done.stderr[-_TAIL:]}"
+            ) from None
+        if "error" in found:
+            raise (DetrainError if found["has_sandbox"] else sandbox.NoSandbox)(found["error"])
+        return found
+
+
+def main() -> None:
+    """Entry point of the process."""
+    _end_with_parent()
+    order = Order(**json.load(sys.stdin))
+    try:
+        found = _carry_out(order)
+    except DetrainError as error:
+        found = {"error": str(error), "has_sandbox": not isinstance(error, sandbox.NoSandbox)}
+    sys.stdout.write(json.dumps(found))
+
+
+def _carry_out(order: Order) -> dict[str, Any]:
+    began_s = time.monotonic()
+    machine = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # as it is outside
+    directory = RunDirectory(Path(order.directory))
+    uppers = sandbox.enter(*_folders(order), Path(sys.argv[1]))
+    if os.path.isdir(order.record["folder"]):
+        os.chdir(order.record["folder"])
+    _clear(directory, order)
+    status = _run(order, directory)
+    _kill_what_is_left()
+    report = _report(directory)
+    found = {"status": status, "seconds": time.monotonic() - began_s, **report, "said": ""}
+    if not report["is_stopped"] and (status or not order.plan["is_whole"]):
+        found["said"] = (directory.path / "rerun.err").read_text(encoding="utf-8", errors="replace")[-_TAIL:]
+    if order.until is not None and (directory.path / order.until).exists():
+        found["checkpoint"] = _compare(directory.path, Path(f"/proc/self/fd/{machine}{directory.path}"), order.until)
+    if order.plan["is_whole"]:
+        found["files"] = _changed_files(uppers, machine, directory.path)
+    return found
+
+
+def _folders(order: Order) -> tuple[list[Path], list[Path]]:
+    """Where the script must be able to write, and where it may."""
+    record = order.record
+    needed = [order.directory, record["folder"], *(os.path.dirname(path) for path in _journal(order).paths())]
+    wished = [os.path.dirname(record["script"]), os.path.expanduser("~"), tempfile.gettempdir(), "/tmp", "/var/tmp"]
+    return [Path(name) for name in needed], [
+        Path(name) for name in wished if os.path.isabs(name)
+    ] + sandbox.user_folders()
+
+
+def _journal(order: Order) -> Journal:
+    journal = Journal(Path(order.directory))
+    journal.read()
+    return journal
+
+
+def _clear(directory: RunDirectory, order: Order) -> None:
+    """Leave what was there when the run came to the start of this part, and the ledger."""
+    for path in directory.checkpoint_paths():
+        if path.name not in order.checkpoints:
+            path.unlink()
+    for name in ("finished", REPORT):
+        (directory.path / name).unlink(missing_ok=True)
+    directory.write_record(order.record)  # other arguments, it may be, than those that the run goes on with
+    (directory.path / _OLDS).write_text(json.dumps(order.olds), encoding="utf-8")
+    if order.start is None:
+        journal = _journal(order)
+        for written in sorted(journal.paths(), key=len, reverse=True):  # what is in a folder before the folder
+            first, is_now = journal.state(written, 0), look(written)[0]
+            if first is not None and first.kind == ABSENT and is_now in (FILE, LINK):
+                os.unlink(written)
+
+
+def _end_with_parent() -> None:
+    """No process of a verification that was stopped goes on; what the script starts and leaves behind becomes ours."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _kill_what_is_left() -> None:
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
+def _run(order: Order, directory: RunDirectory) -> int:
+    """Run the script as a later attempt of its run; returns the exit status."""
+    record, command = order.record, order.record["command"]
+    request = {
+        "script": command["script"], "module": command["module"], "interpreter": command["interpreter"],
+        "nondeterministic": command["nondeterministic"], "arguments": record["arguments"], "name": record["name"],
+        "ckpt_dir": str(directory.path), "every": "never", "keep": 1_000_000, "seed": record["seed"], "fresh": False,
+        "from": order.start, "trust_changes": order.plan.get("tells_arrivals", False), "no_pickle": False,
+        "leave_files": command.get("leave_files", False), "rerun": order.plan, "changes": record.get("changes", []),
+        "olds": str(directory.path / _OLDS),
+    }  # fmt: skip
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    _end_with_parent()
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for number, name in ((1, "rerun.out"), (2, "rerun.err")):
+        with open(directory.path / name, "wb") as file:
+            os.dup2(file.fileno(), number)
+    try:
+        environment.replace_process(request)
+    except DetrainError as error:
+        say(f"error: {error}")
+        os._exit(error.exit_status)
+
+
+def _report(directory: RunDirectory) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((directory.path / REPORT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"is_stopped": False, "num_compared": 0, "difference": None}
+    return found
+
+
+def _compare(folder: Path, outside: Path, name: str) -> dict[str, Any]:
+    """The checkpoint that was taken now with the one that the run has."""
+    from detrain.proof import diff
+    from detrain.proof.comparison import Side
+    from detrain.store import checkpoint as checkpoint_file
+
+    checkpoint, tree = checkpoint_file.load(outside / name)
+    checkpoint.path = folder / name  # texts of its state may begin with it
+    result = diff.compare_sides(Side(checkpoint, tree), diff.open_side(folder / name))
+    return {key: result[key] for key in ("same", "num_leaves", "num_differences", "differences", "notes")}
+
+
+def _changed_files(uppers: dict[Path, int], machine: int, run_directory: Path) -> dict[str, list[str]]:
+    """The script's own files, written again to the end, beside those that the run has left."""
+    found: dict[str, list[str]] = {"same": [], "different": []}
+    for target, upper in uppers.items():
+        top = f"/proc/self/fd/{upper}"
+        for folder, _, names in os.walk(top):
+            place = target / os.path.relpath(folder, top)
+            if place.is_relative_to(run_directory):
+                continue
+            for name in names:
+                path = os.path.normpath(place / name)
+                before = f"/proc/self/fd/{machine}{path}"
+                if os.path.isfile(os.path.join(folder, name)) and os.path.isfile(before):
+                    is_same = filecmp.cmp(os.path.join(folder, name), before, shallow=False)
+                    found["same" if is_same else "different"].append(path)
+    return found

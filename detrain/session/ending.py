@@ -1,0 +1,96 @@
+"""How an attempt ends: whether the run has come to its end with it, and the one line that is said then."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from detrain.messages import say
+
+if TYPE_CHECKING:
+    from detrain.session.session import Session
+
+#: Signals by which somebody ends a training early, also where the script hears them and then ends with 0.
+_ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGXCPU})
+
+
+class Arrivals:
+    """Signals that have come since the training began, told by the number that the interpreter's own handler writes for each."""
+
+    def __init__(self) -> None:
+        self._reader = self._writer = -1
+
+    def begin(self) -> None:
+        """Listen, unless the script has the interpreter tell itself (asyncio does so while it runs)."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        if before != -1:
+            signal.set_wakeup_fd(before)
+        os.register_at_fork(after_in_child=self._stop)
+
+    def _stop(self) -> None:
+        """A child's signals are not this process's."""
+        if threading.current_thread() is threading.main_thread() and signal.set_wakeup_fd(-1) != self._writer:
+            return
+        os.close(self._writer)
+
+    def ending(self) -> str:
+        """The name of the last signal that asks for an end; "" if none has come."""
+        if self._reader < 0:
+            return ""
+        try:
+            found = [number for number in os.read(self._reader, 65536) if number in _ENDING]
+        except BlockingIOError:
+            return ""
+        return signal.Signals(found[-1]).name if found else ""
+
+
+def is_finished(session: Session, status: object, signal_name: str) -> bool:
+    """True if the run is over: the training was come to, and was not broken off by a signal that the script took for its end."""
+    if status != 0 or not session.has_trained:
+        return False
+    return not signal_name or session.is_nest_exhausted
+
+
+def say_last(session: Session, status: object, signal_name: str, *, is_interrupted: bool) -> None:
+    """Say how far the run is and what the same command will do; behind a traceback, where there is one."""
+    if is_finished(session, status, signal_name):
+        epochs = f" ({session.epochs} epochs)" if session.epochs else ""
+        attempts = session.settings.record.get("attempts", 1)
+        say(
+            f"finished after {session.batches} batches{epochs}, in {attempts} attempt{'s' if attempts > 1 else ''}; "
+            f"`detrain verify {session.directory.path}` proves it"
+        )
+        return
+    if is_interrupted:
+        what = "interrupted"
+    elif signal_name and status == 0:
+        what = f"ended early, after {signal_name},"
+    else:
+        what = "the script ended with an error" if status == 1 else f"the script ended with status {status}"
+    text = f"{what} {where(session)}; {what_next(session)}"
+    atexit.register(say, text)
+
+
+def where(session: Session) -> str:
+    """The batch that runs."""
+    if session.resume.is_pending:
+        assert session.resume.goal is not None
+        return f"on the way to {session.resume.goal.name}"
+    if not session.has_trained:
+        return "before its training began"
+    return f"at epoch {max(session.epochs - 1, 0)}, batch {max(session.batch_in_epoch - 1, 0)}"
+
+
+def what_next(session: Session) -> str:
+    """What the same command will do."""
+    checkpoint = session.resume.goal or session.last_checkpoint
+    if checkpoint is None:
+        return "there is no checkpoint yet, so the same command starts again from the beginning"
+    meta = checkpoint.meta
+    return f"the same command goes on from {checkpoint.name} (epoch {meta['epoch']}, batch {meta['batch']})"

@@ -1,0 +1,317 @@
+"""The roots of a run's state: where a capture begins, and how restored roots get back to where they came from.
+
+Roots are the variables of the frames from the loop's up to the module's, the globals of the user's modules, the process-wide generators
+of random numbers, and the iterators of the loops themselves.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import logging
+import sys
+import threading
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from detrain.errors import RestoreError
+from detrain.loops.running import Loop
+from detrain.messages import warn
+from detrain.session import progress
+from detrain.session.replay import Loading, check
+from detrain.state import frames, registry
+from detrain.state.handlers import csvfiles
+from detrain.state.handlers.objects import OWNS_THREAD
+from detrain.state.restore import MISSING, Origins, Restore
+from detrain.state.tree import Ref, Tree, is_node
+from detrain.state.user_code import PYTHONS_OWN, user_modules
+from detrain.state.walk import Census, Walk
+
+
+@dataclass
+class Surroundings:
+    """What a header sees: the frames that hold variables, outermost first, and the loops around it."""
+
+    frames: list[tuple[str, types.FrameType]]
+    modules: list[tuple[str, types.ModuleType]]
+    loops: list[Loop]
+
+    def call_path(self) -> list[list[Any]]:
+        """Function and file of each frame; a checkpoint can be restored only into the same ones."""
+        return [[name, frame.f_code.co_qualname, frame.f_code.co_firstlineno] for name, frame in self.frames]
+
+
+def look_around(frame: types.FrameType, loop: Loop, is_user_file: Any, script_name: str) -> Surroundings:
+    """The surroundings of a header; `frame` is the loop's."""
+    found: list[types.FrameType] = []
+    current: types.FrameType | None = frame
+    while current is not None:
+        if is_user_file(current.f_code.co_filename) and not frames.is_module_level(current):
+            found.append(current)
+        current = current.f_back
+    names: dict[str, int] = {}
+    named = []
+    for one in reversed(found):
+        name = f"{_module_name(one.f_globals.get('__name__', '?'), script_name)}.{one.f_code.co_qualname}"
+        names[name] = names.get(name, 0) + 1
+        named.append((name if names[name] == 1 else f"{name}#{names[name]}", one))
+    modules = [
+        (_module_name(name, script_name), sys.modules[name])
+        for name in ["__main__", *sorted(user_modules - {"__main__"})]
+        if name in sys.modules
+    ]
+    return Surroundings(named, modules, loop.nest)
+
+
+def _module_name(name: str, script_name: str) -> str:
+    if name == script_name:
+        return f"<module {name}>"  # the script, imported a second time under its own name, or a module of that name
+    return script_name if name == "__main__" else name
+
+
+def live_roots(around: Surroundings, generators: dict[str, Any]) -> dict[str, Any]:
+    """Every root by name, in the order in which they are walked."""
+    roots: dict[str, Any] = {}
+    for prefix, module in around.modules[:1]:
+        roots.update(_globals(prefix, module))
+    for prefix, frame in around.frames:
+        roots.update({f"{prefix}.{name}": value for name, value in frames.read_locals(frame).items()})
+        roots.update({f"{prefix}.<cell {name}>": cell for name, cell in frames.cells(frame).items()})
+    for prefix, module in around.modules[1:]:
+        roots.update(_globals(prefix, module))
+    for number, loop in enumerate(around.loops):
+        feed = loop.feed
+        iterator = feed.replacement if feed is not None and feed.replacement is not None else loop.iterator
+        if iterator is not None and not loop.is_exhausted:
+            roots[f"loops[{number}].iterator"] = iterator
+    roots.update(_streams())
+    roots.update({f"generators.{name}": generator for name, generator in generators.items()})
+    return roots
+
+
+#: Begins the names of roots that a framework holds for the whole process.
+_GIVEN = "given."
+
+
+def _streams() -> dict[str, Any]:
+    """Where the script's output goes through objects that no variable of it may name."""
+    found: dict[str, Any] = {"process.logging": logging.root}
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not getattr(sys, f"__{name}__"):
+            found[f"process.{name}"] = stream
+    for give in registry.process_roots:
+        found.update({f"{_GIVEN}{name}": value for name, value in give().items()})
+    return found
+
+
+def _globals(prefix: str, module: types.ModuleType) -> dict[str, Any]:
+    return {f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_pythons(name)}
+
+
+#: Names of what `torch.compile` puts into the globals of the code that it compiles; it is made again when it is missing.
+_COMPILERS_OWN = ("__compiled_fn_", "__resume_at_", "__builtins_dict__", "__import_")
+
+
+def _is_pythons(name: str) -> bool:
+    """True for what Python itself gives a module, or a compiler of Python code keeps there."""
+    return name in PYTHONS_OWN or name.startswith(_COMPILERS_OWN)
+
+
+def capture(around: Surroundings, generators: dict[str, Any], census: Census | None, loading: Loading) -> Walk:
+    """Walk from the roots; arrays in the result are views of live memory."""
+    walk = Walk(census, loading.left)
+    for name, value in live_roots(around, generators).items():
+        walk.root(name, value)
+    walk.run()
+    loading.mark(walk, around.loops[-1].iteration if around.loops else 0)
+    for thread in _threads_of_the_script():
+        if loading.owns(thread):
+            continue
+        walk.note(f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop")
+    for number, loop in enumerate(around.loops):
+        _plan_replay(walk, walk.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
+    return walk
+
+
+def _threads_of_the_script() -> list[threading.Thread]:
+    """Living threads whose code is the user's own; those of libraries serve, and hold none of the run's numbers."""
+    found = []
+    for thread in threading.enumerate():
+        target = getattr(thread, "_target", None) or getattr(thread, "function", None)
+        while isinstance(target, functools.partial):
+            target = target.func
+        modules = {getattr(target, "__module__", None), type(thread).__module__}
+        if (
+            thread is not threading.main_thread()
+            and thread is not threading.current_thread()
+            and modules & user_modules
+        ):
+            found.append(thread)
+    return found
+
+
+def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
+    """Mark a loop's iterator for replay if something in it cannot be captured: its elements are then fetched again.
+
+    What nothing but the iterator reaches needs no capture any more. An iterator with a thread that reads ahead is neither captured
+    nor replayed: nobody knows what else the thread had done by then.
+    """
+    tree = walk.tree
+    if not is_node(ref):
+        return
+    inside = {ref[1]}
+    for number, node in enumerate(tree.nodes):
+        if node["p"] in inside:
+            inside.add(number)
+    threaded = [
+        number for number in inside
+        if tree.nodes[number].get("kept") == OWNS_THREAD
+        or (issubclass(type(walk.objects[number]), threading.Thread) and tree.nodes[number]["k"] != "kept")
+    ]  # fmt: skip
+    if threaded:
+        for number in threaded:
+            tree.nodes[number].update(kept="a thread of its own reads ahead for the loop", loud=True)
+    elif any(tree.nodes[number].get("loud") for number in inside):
+        line = _line_of(walk.objects[ref[1]])
+        if line is None and _is_named_elsewhere(tree, ref[1], inside):
+            return  # the loop's body may have taken from it as well
+        tree.nodes[ref[1]].update(replay=count, line=line)
+        for number in inside:
+            tree.nodes[number].pop("loud", None)
+
+
+def _line_of(iterator: Any) -> int | None:
+    """How many lines a reader of CSV has read; None of anything else."""
+    return iterator.line_num if isinstance(iterator, (csvfiles.READER, csv.DictReader)) else None
+
+
+def _is_named_elsewhere(tree: Tree, number: int, inside: set[int]) -> bool:
+    """True if something beside the loop holds its iterator, and may have taken from it."""
+    named = json.dumps(["@", number])
+    roots = [name for name, ref in tree.roots.items() if ref == ["@", number]]
+    if len(roots) > 1:
+        return True
+    return any(named in json.dumps(node) for other, node in enumerate(tree.nodes) if other not in inside)
+
+
+def _replay(tree: Tree, around: Surroundings) -> None:
+    """Fetch again, and drop, the elements that the loop's iterator had handed out by the checkpoint."""
+    ref: Ref = tree.roots.get(f"loops[{len(around.loops) - 1}].iterator")
+    feed = around.loops[-1].feed
+    if not is_node(ref) or feed is None or feed.replacement is None:
+        return
+    count, line = tree.nodes[ref[1]].get("replay", 0), tree.nodes[ref[1]].get("line")
+    for done in progress.bar(range(count if line is None else line), "replaying"):
+        if line is not None and (_line_of(feed.replacement) or 0) >= line:
+            break
+        try:
+            next(feed.replacement)
+        except StopIteration:
+            raise RestoreError(
+                f"the loop's iterator ended after {done} elements, and {count} had been taken from it"
+            ) from None
+
+
+def restore(
+    tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, loading: Loading,
+    put_back_files: Callable[[], None], set_aside: Callable[[], str], *, allows_pickle: bool, process: int | None,
+    merge: Callable[[Tree, Tree], Tree] | None = None,
+) -> list[str]:  # fmt: skip
+    """Bring the live program to the state of a tree; returns the leaves that may not be as they were, with the reasons.
+
+    `put_back_files` is called when the script's open files have been flushed and before anything is restored into them, `set_aside` if
+    it is found later on that the checkpoint held too little. `merge` is given the tree and that of the live state, and returns what is
+    restored in place of the first.
+    Raises `RestoreError` naming what cannot be restored.
+    """
+    live = live_roots(around, generators)
+    missing = {
+        name.removeprefix("generators.") for name in tree.roots if name.startswith("generators.") and name not in live
+    }
+    if missing:
+        raise RestoreError(
+            f"the checkpoint holds generators of random numbers that this attempt does not have: {', '.join(sorted(missing))}"
+        )
+    _replay(tree, around)
+    replayed = loading.replay(tree, live)
+    walk = _walk(live, loading)
+    put_back_files()  # the walk has flushed every file that it has met
+    lost = [name.removeprefix(_GIVEN) for name in tree.roots if name.startswith(_GIVEN) and name not in live]
+    if lost:
+        raise RestoreError(
+            f"{', '.join(lost)}: the loop has given it to the framework for the whole process; it is not there yet"
+        )
+    restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
+    if merge is not None:
+        restoring.prepare()  # what a generator that has begun holds can be compared with the checkpoint's only in one that has begun
+        walk = _walk(live, loading)
+        tree = merge(tree, walk.tree)
+        restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
+    restored = restoring.run(live)
+    for prefix, module in around.modules:
+        _write_globals(prefix, module, restored, live)
+    for prefix, frame in around.frames:
+        _write_variables(prefix, frame, restored, live)
+    for number, loop in enumerate(around.loops):
+        name = f"loops[{number}].iterator"
+        if name not in restored:
+            continue
+        feed = loop.feed
+        if feed is not None and feed.replacement is not None:
+            feed.replacement = restored[name]
+        elif restored[name] is not live.get(name) and not loop.redirect(restored[name]):
+            raise RestoreError(
+                f"{name} (the loop at {loop.site.filename}:{loop.site.line}) is running and cannot be set to the saved position"
+            )
+    check(replayed)
+    for remark in restoring.remarks:
+        warn(
+            "set-order",
+            f"{remark}; if the script iterates over it, this resume is not exact: iterate over a list or a dict",
+        )
+    return restoring.doubtful
+
+
+def _walk(live: dict[str, Any], loading: Loading) -> Walk:
+    walk = Walk(leave=loading.left)
+    for name, value in live.items():
+        walk.root(name, value)
+    walk.run()
+    return walk
+
+
+def _write_variables(prefix: str, frame: types.FrameType, restored: dict[str, Any], live: dict[str, Any]) -> None:
+    start = f"{prefix}."
+    names = {name.removeprefix(start): value for name, value in restored.items() if name.startswith(start)}
+    code = frame.f_code
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    changed = {
+        name: value for name, value in names.items() if name in own and live.get(start + name, MISSING) is not value
+    }
+    here = {name.removeprefix(start) for name in live if name.startswith(start)}
+    frames.write_locals(frame, changed, (here & own) - names.keys())
+
+
+def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, Any], live: dict[str, Any]) -> None:
+    namespace = vars(module)
+    start = f"{prefix}."
+    for name in [name for name in namespace if not _is_pythons(name)]:
+        if start + name not in restored and start + name in live:
+            del namespace[name]
+    for path, value in restored.items():
+        name = path.removeprefix(start)
+        if path.startswith(start) and name.isidentifier() and namespace.get(name, MISSING) is not value:
+            namespace[name] = value
+
+
+def loud_leaves(tree: Tree, *, only_beside: bool = False) -> list[str]:
+    """Objects whose state is not in the tree although the loop may have changed it: path, type and reason; or those beside the roots."""
+    return [
+        f"{tree.path(number)} ({node['t']}): {node['kept']}"
+        for number, node in enumerate(tree.nodes)
+        if node.get("loud") and (not only_beside or node["k"] == "beside")
+    ]

@@ -1,0 +1,313 @@
+"""Handlers for the containers of Python: list, tuple, dict, set, deque and what is derived from them."""
+
+from __future__ import annotations
+
+import array
+import collections
+import functools
+from typing import Any
+
+import numpy as np
+
+from detrain.errors import CaptureError, RestoreError
+from detrain.state.addresses import is_address
+from detrain.state.handlers import hashtables
+from detrain.state.registry import Handler, register, type_name
+from detrain.state.restore import MISSING, Restore
+from detrain.state.tree import ATOMS, Node, decode_value, is_node, is_value
+from detrain.state.walk import Walk
+
+#: Lists of this many whole numbers or floats are stored as one array.
+_BULK = 1024
+
+
+class ListHandler(Handler):
+    """Lists; long ones of numbers as one array."""
+
+    kind = "list"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if len(obj) >= _BULK and (bulk := _as_array(obj)) is not None:
+            walk.array(node, bulk)
+        else:
+            node["seq"] = walk.children(list.__iter__(obj))
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "array" in node:
+            list.__setitem__(obj, slice(None), restore.data(node).tolist())
+        else:
+            list.__setitem__(obj, slice(None), restore.values(node["seq"], list(list.__iter__(obj))))
+
+
+def _as_array(values: list[Any]) -> np.ndarray[Any, Any] | None:
+    """The list as int64 or float64 if every element comes back with its type and bits."""
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return np.array(values, dtype=np.float64)
+    if kinds == {int}:
+        try:
+            return np.array(values, dtype=np.int64)
+        except OverflowError:
+            return None
+    return None
+
+
+class TupleHandler(Handler):
+    """Tuples cannot be changed in place: an equal one is kept, any other is built from its restored elements."""
+
+    kind = "tuple"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["seq"] = walk.children(tuple.__iter__(obj))
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore) or len(live) != len(node["seq"]):
+            return False
+        elements = restore.values(node["seq"], tuple(tuple.__iter__(live)))
+        return all(new is old or _same_value(new, old) for new, old in zip(elements, tuple.__iter__(live), strict=True))
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        return tuple.__new__(cls, restore.values(node["seq"]))
+
+
+def _same_value(new: Any, old: Any) -> bool:
+    """Equal in type and bits; only for atoms, anything with an identity must be the same object."""
+    return type(new) is type(old) and type(new) in (int, str, bytes, bool, float) and repr(new) == repr(old)
+
+
+class DictHandler(Handler):
+    """Dicts in their order; keys may be objects."""
+
+    kind = "dict"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["items"] = walk.items(_Items(obj))
+        if isinstance(obj, collections.defaultdict):
+            node["factory"] = walk.child(obj.default_factory, ".default_factory")
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = dict(dict.items(obj))
+        if "factory" in node:
+            obj.default_factory = restore.value(node["factory"], obj.default_factory)
+        by_position = list(live)
+        own_keys = {key: key for key in live if type(key) in ATOMS or type(key) is tuple}
+        by_identity = {id(key): value for key, value in live.items()}
+        pairs = []
+        is_hash_ready = True
+        for position, (key_ref, value_ref) in enumerate(node["items"]):
+            if is_node(key_ref):
+                live_key = by_position[position] if position < len(by_position) else MISSING
+                key = restore.value(key_ref, live_key)
+                is_hash_ready = is_hash_ready and hashes_by_address(key)
+                live_value = by_identity.get(id(key), MISSING)
+            else:
+                key = decode_value(key_ref)
+                live_value = live.get(key, MISSING)
+                key = restore.value(key_ref, own_keys.get(key, MISSING))
+            pairs.append((key, restore.value(value_ref, live_value)))
+        if is_hash_ready:
+            _refill(obj, pairs)
+        else:  # a key's own hash may need its restored attributes
+            restore.afterwards(lambda: _refill(obj, pairs))
+
+
+def _refill(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
+    cls = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
+    cls.clear(obj)
+    for key, value in pairs:
+        cls.__setitem__(obj, key, value)
+
+
+class _Items:
+    """The items of a dict in its order, without calling what a derived class overrides."""
+
+    def __init__(self, obj: Any) -> None:
+        self._items = (
+            collections.OrderedDict.items(obj) if isinstance(obj, collections.OrderedDict) else dict.items(obj)
+        )
+
+    def items(self) -> Any:
+        return self._items
+
+
+class SetHandler(Handler):
+    """Sets, in the table that they had; where that cannot be, filled in their order, which gives the same order again, or raises."""
+
+    kind = "set"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        _capture_set(obj, node, walk)
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        elements = restore.values(node["seq"])
+        restore.afterwards(lambda: _refill_set(obj, elements, node, restore))
+
+
+def _capture_set(obj: Any, node: Node, walk: Walk) -> None:
+    node["seq"] = walk.children(hashtables.elements(obj))
+    if (table := hashtables.read(obj)) is not None:
+        node["table"] = table
+
+
+def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> None:
+    live, table = list(set.__iter__(obj)), node.get("table")
+    stands = len(live) == len(elements) and all(map(functools.partial(_stands_for, obj), live, elements))
+    if stands and (table is None or table == hashtables.read(obj)):
+        return  # already so, in this order
+    if table is not None and hashtables.write(obj, elements, table):
+        return
+    set.clear(obj)
+    for element in elements:
+        set.add(obj, element)
+    if list(map(id, set.__iter__(obj))) == list(map(id, elements)):
+        return
+    nodes = restore.tree.nodes
+    if all(hashes_by_address(one) or is_address(ref, nodes) for one, ref in zip(elements, node["seq"], strict=True)):
+        restore.remarks.append(f"{restore.path_of(node)}: this set of objects has another order than before")
+    else:
+        raise RestoreError(
+            f"{restore.path_of(node)}: the set's order of iteration depends on its history and cannot be made again; "
+            "iterate over sorted(...) or use a dict"
+        )
+
+
+def _stands_for(holder: Any, old: Any, new: Any) -> bool:
+    """True if a set's element is the saved one and lies where its hash says: the set keeps the one that it had when it was added."""
+    if is_value(new):
+        return type(old) is type(new) and (old is new or repr(old) == repr(new))
+    return old is new and (hashes_by_address(new) or set.__contains__(holder, new))
+
+
+def hashes_by_address(obj: Any) -> bool:
+    """True for objects whose hash is their address: it is ready before they are filled, and no order by it can be relied on."""
+    hash_function: Any = type(obj).__hash__
+    return hash_function is object.__hash__
+
+
+class FrozenSetHandler(Handler):
+    """Frozen sets are built anew unless an equal one stands there."""
+
+    kind = "frozenset"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        _capture_set(obj, node, walk)
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore) or any(map(is_node, node["seq"])):
+            return False
+        if node.get("table") != hashtables.read(live):
+            return False
+        return list(map(repr, frozenset.__iter__(live))) == [repr(decode_value(ref)) for ref in node["seq"]]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        elements = restore.values(node["seq"])
+        are_ready = all(is_value(element) or hashes_by_address(element) for element in elements)
+        if not are_ready:
+            restore.settle()  # their own hashes may need their restored attributes
+        made = _make_frozen(restore.find_type(node), elements, node)
+        if are_ready:
+            return made
+        # Last of all: what an element's hash is made of may itself be filled afterwards.
+        restore.afterwards(lambda: restore.afterwards(lambda: _check_hashes(made, elements, node, restore)))
+        return made
+
+
+def _make_frozen(cls: type, elements: list[Any], node: Node) -> Any:
+    made = hashtables.make_frozen(cls, elements, node["table"]) if "table" in node else None
+    return frozenset.__new__(cls, elements) if made is None else made
+
+
+def _check_hashes(made: Any, elements: list[Any], node: Node, restore: Restore) -> None:
+    if len(made) != len(elements) or not all(frozenset.__contains__(made, element) for element in elements):
+        raise RestoreError(
+            f"{restore.path_of(node)}: the hashes of what is in this frozen set hang on the set itself; it cannot be made again"
+        )
+
+
+class DequeHandler(Handler):
+    """`collections.deque` with its bound."""
+
+    kind = "deque"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["seq"] = walk.children(collections.deque.__iter__(obj))
+        node["maxlen"] = obj.maxlen
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and live.maxlen == node["maxlen"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        made = cls.__new__(cls)
+        collections.deque.__init__(made, (), node["maxlen"])
+        return made
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        elements = restore.values(node["seq"], list(collections.deque.__iter__(obj)))
+        collections.deque.clear(obj)
+        collections.deque.extend(obj, elements)
+
+
+class BufferHandler(Handler):
+    """`bytearray` and `array.array`: bytes that are changed in place."""
+
+    kind = "buffer"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if isinstance(obj, array.array):
+            node["typecode"] = obj.typecode
+        walk.array(node, np.frombuffer(bytes(obj), dtype=np.uint8))
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        return cls.__new__(cls, node["typecode"]) if "typecode" in node else cls.__new__(cls)
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        content = restore.data(node).tobytes()
+        if isinstance(obj, array.array):
+            del obj[:]
+            obj.frombytes(content)
+        else:
+            obj[:] = content
+
+
+class SubclassedAtomHandler(Handler):
+    """Numbers and strings of a derived class, `class Step(int)`: content and attributes."""
+
+    kind = "atom"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        value = _base_value(obj)
+        if value is obj:
+            raise CaptureError(f"{type_name(type(obj))} is not an atom")
+        node["v"] = walk.child(value, "")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and repr(_base_value(live)) == repr(decode_value(node["v"]))
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        value = decode_value(node["v"])
+        return type(value).__new__(cls, value)
+
+
+def _base_value(obj: Any) -> Any:
+    """The plain number or text inside an object of a derived class, whatever that class overrides."""
+    plain: dict[type, Any] = {
+        int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__, bytes: bytes.__bytes__,
+    }  # fmt: skip
+    for base, convert in plain.items():
+        if isinstance(obj, base):
+            return convert(obj)
+    return obj
+
+
+register(ListHandler(), list)
+register(TupleHandler(), tuple)
+register(DictHandler(), dict, collections.OrderedDict, collections.defaultdict)
+register(SetHandler(), set)
+register(FrozenSetHandler(), frozenset)
+register(DequeHandler(), collections.deque)
+register(BufferHandler(), bytearray, array.array)
+register(SubclassedAtomHandler(), int, float, complex, str, bytes)

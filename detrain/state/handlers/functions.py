@@ -1,0 +1,246 @@
+"""Handlers for what can be called: functions with their closures and attributes, bound methods, partials."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from detrain.errors import RestoreError
+from detrain.state import frames
+from detrain.state.registry import Handler, handler_for, register, resolve
+from detrain.state.restore import MISSING, CannotBuild, Restore
+from detrain.state.tree import Node
+from detrain.state.user_code import is_user_module, user_code
+from detrain.state.walk import Walk, instance_dict
+
+
+class FunctionHandler(Handler):
+    """A function is made by its `def`; what may change is in its closure, its defaults and its attributes.
+
+    Closures are followed for every function, because a decorator of a library may hold the user's function. Defaults and
+    attributes belong to the user's functions only.
+    """
+
+    kind = "function"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        code = obj.__code__
+        node["name"] = f"{obj.__module__}:{obj.__qualname__}"
+        node["code"] = frames.place_of(code)
+        node["module"] = obj.__globals__.get("__name__")  # not always the one that it says it is of: `functools.wraps`
+        if obj.__closure__:
+            node["cells"] = [
+                [name, walk.child(cell, f".<{name}>")]
+                for name, cell in zip(code.co_freevars, obj.__closure__, strict=True)
+            ]
+        if is_user_module(obj.__module__):
+            node["defaults"] = walk.child(obj.__defaults__, ".<defaults>")
+            node["kwdefaults"] = walk.child(obj.__kwdefaults__, ".<kwdefaults>")
+        if obj.__dict__ and (is_user_module(obj.__module__) or "<locals>" in code.co_qualname):
+            copied = _copied(obj)
+            if copied:
+                own = [pair for pair in obj.__dict__.items() if pair[0] not in copied]
+                node["attrs"] = walk.attributes(own)
+            else:
+                node["dict"] = walk.child(obj.__dict__, "")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if type(live) is not types.FunctionType:
+            return False
+        code = live.__code__
+        if frames.place_of(code) != node["code"]:
+            return False
+        live_cells = dict(zip(code.co_freevars, live.__closure__ or (), strict=True))
+        return all(
+            restore.value(ref, live_cells.get(name, MISSING)) is live_cells.get(name)
+            for name, ref in node.get("cells", ())
+        )
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        module, _, qualname = node["name"].partition(":")
+        if "<locals>" not in qualname and "<lambda>" not in qualname:
+            try:
+                found = resolve(node["name"])
+            except LookupError:
+                found = None
+            if isinstance(found, types.FunctionType) and frames.place_of(found.__code__) == node["code"]:
+                return found  # also what a library's decorator has put in the place of the script's function
+        cells = tuple(restore.value(ref) for _, ref in node.get("cells", ()))
+        home = node.get("module") or module
+        code = _find_code(node["code"], home)
+        if code is None:
+            raise CannotBuild(f"the code of {qualname} ({node['code'][0]}:{node['code'][1]}) cannot be found")
+        made = types.FunctionType(
+            code, vars(resolve_module(home, node, restore)), qualname.rpartition(".")[2], None, cells
+        )
+        made.__module__, made.__qualname__ = module, qualname
+        return made
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        for field in ("defaults", "kwdefaults"):
+            if field in node:
+                attribute = f"__{field}__"
+                setattr(obj, attribute, restore.value(node[field], getattr(obj, attribute)))
+        if "dict" in node:
+            restore.value(node["dict"], obj.__dict__)
+            obj.__dict__.update(restore.value(node["dict"]))
+        elif "attrs" in node:
+            restored = {name: restore.value(ref, obj.__dict__.get(name, MISSING)) for name, ref in node["attrs"]}
+            for name in obj.__dict__.keys() - restored.keys() - _copied(obj):
+                del obj.__dict__[name]
+            obj.__dict__.update(restored)
+        elif "defaults" in node:
+            obj.__dict__.clear()
+
+
+def _copied(function: types.FunctionType) -> set[str]:
+    """Attributes that `functools.wraps` has taken over from an object whose attributes are its handler's own affair."""
+    wrapped = function.__dict__.get("__wrapped__")
+    if isinstance(wrapped, types.FunctionType) or handler_for(type(wrapped)).has_attributes:
+        return set()
+    return set(instance_dict(wrapped) or ())
+
+
+def resolve_module(name: str, node: Node, restore: Restore) -> types.ModuleType:
+    """The loaded module whose globals a function sees."""
+    import sys
+
+    if name not in sys.modules:
+        raise RestoreError(f"{restore.path_of(node)}: module {name} is not loaded")
+    return sys.modules[name]
+
+
+def _find_code(wanted: list[Any], module: str) -> types.CodeType | None:
+    """Code by file, line and name: in the user's files, or inside the function of a library that it is nested in."""
+    filename, _, qualname = wanted[:3]
+    outer = user_code.get(filename)
+    try:
+        outers = [outer] if outer is not None else _codes(resolve(f"{module}:{qualname.partition('.<locals>')[0]}"))
+    except LookupError:
+        return None
+    for code in itertools.chain.from_iterable(map(nested_code, outers)):
+        if frames.place_of(code) == [os.path.normpath(code.co_filename), *wanted[1:]]:
+            return code
+    return None
+
+
+def _codes(found: Any) -> list[types.CodeType]:
+    """What a name stands for: a function, those that decorators have wrapped, or those behind a property."""
+    functions = [found.fget, found.fset, found.fdel] if isinstance(found, property) else [found]
+    codes = []
+    for function in functions:
+        while function is not None:
+            if isinstance(code := getattr(function, "__code__", None), types.CodeType):
+                codes.append(code)
+            function = getattr(function, "__wrapped__", None)
+    return codes
+
+
+def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and all those inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from nested_code(constant)
+
+
+class CellHandler(Handler):
+    """A variable that closures share."""
+
+    kind = "cell"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        try:
+            node["v"] = walk.child(obj.cell_contents, "")
+        except ValueError:
+            node["empty"] = True
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return type(live) is types.CellType
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return types.CellType()
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        try:
+            live = obj.cell_contents
+        except ValueError:
+            live = MISSING
+        if "empty" in node:
+            if live is not MISSING:
+                del obj.cell_contents
+            return
+        value = restore.value(node["v"], live)
+        if value is not live:
+            obj.cell_contents = value
+
+
+class MethodHandler(Handler):
+    """A bound method: object and function. `optimizer.step`, `losses.append` held under another name."""
+
+    kind = "method"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        owner = obj.__self__
+        if isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType)):  # `losses.append`, `stream.__next__`
+            node["name"] = obj.__name__
+            if owner is None or isinstance(owner, types.ModuleType):
+                node["module"] = getattr(obj, "__module__", None) or "builtins"
+                return
+        else:
+            node["function"] = walk.child(obj.__func__, ".__func__")
+        node["self"] = walk.child(owner, ".__self__")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        if "module" in node:
+            return bool(live.__name__ == node["name"]) and (live.__module__ or "builtins") == node["module"]
+        if restore.value(node["self"], live.__self__) is not live.__self__:
+            return False
+        if "name" in node:
+            return bool(live.__name__ == node["name"])
+        return restore.value(node["function"], live.__func__) is live.__func__
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "module" in node:
+            return resolve(f"{node['module']}:{node['name']}")
+        owner = restore.value(node["self"])
+        if "name" in node:
+            return getattr(owner, node["name"])
+        return types.MethodType(restore.value(node["function"]), owner)
+
+
+class PartialHandler(Handler):
+    """`functools.partial`."""
+
+    kind = "partial"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["function"] = walk.child(obj.func, ".func")
+        node["args"] = walk.child(obj.args, ".args")
+        node["keywords"] = walk.child(obj.keywords, ".keywords")
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        return cls.__new__(cls, restore.value(node["function"]))
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        function = restore.value(node["function"], obj.func)
+        args = restore.value(node["args"], obj.args)
+        keywords = restore.value(node["keywords"], obj.keywords)
+        if function is not obj.func or args is not obj.args or keywords is not obj.keywords:
+            obj.__setstate__((function, args, keywords, obj.__dict__ or None))
+
+
+register(FunctionHandler(), types.FunctionType)
+register(CellHandler(), types.CellType)
+register(MethodHandler(), types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
+register(PartialHandler(), functools.partial)

@@ -1,0 +1,554 @@
+"""Handlers for instances, classes, modules, values that are rebuilt from a few atoms, and objects that stay as they are."""
+
+from __future__ import annotations
+
+import _thread
+import copyreg
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import io
+import multiprocessing.process
+import operator
+import pathlib
+import pickle
+import re
+import struct
+import sys
+import threading
+import types
+import uuid
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from detrain.errors import CaptureError, RestoreError, ResumeRefused
+from detrain.state import machinery
+from detrain.state.registry import Handler, register, register_name, type_name
+from detrain.state.restore import MISSING, CannotBuild, Restore, Unrestored
+from detrain.state.tree import ATOMS, Node
+from detrain.state.user_code import PYTHONS_OWN, is_user_module, without_own
+from detrain.state.walk import Walk, instance_dict, is_local, keep
+
+OWNS_THREAD = machinery.OWNS_THREAD
+
+
+class ObjectHandler(Handler):
+    """An instance of a class written in Python: its `__dict__` and `__slots__` are all of it."""
+
+    kind = "object"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        attrs = instance_dict(obj)
+        if is_user_module(type(obj).__module__):
+            return  # a thread of the script's own is named beside the loop
+        if is_bound_elsewhere(obj) or (attrs and any(map(is_bound_elsewhere, attrs.values()))):
+            keep(node, OWNS_THREAD, is_loud=False)
+        elif attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
+            # What such an object of a library holds belongs to its thread as well; changing it under the thread is no restore.
+            has_process = any(is_running(one) for value in attrs.values() for one in _members(value))
+            keep(node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, is_loud=has_process)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return object.__new__(restore.find_type(node))
+
+
+def is_running(obj: Any) -> bool:
+    """True for a process that has been started by this one and has not ended."""
+    process = multiprocessing.process.BaseProcess
+    if not isinstance(obj, process) or obj is multiprocessing.process.current_process():
+        return False
+    popen = vars(obj).get("_popen")
+    return popen is not None and popen.poll() is None
+
+
+def is_bound_elsewhere(obj: Any) -> bool:
+    """True for an event loop of asyncio that another thread is running, and for asyncio's events, streams, … that wait in it.
+
+    What they hold, and what is told to them, is that thread's.
+    """
+    if type(obj).__module__.partition(".")[0] not in ("asyncio", "_asyncio"):
+        return _is_run_elsewhere(obj)
+    bound = obj.get_loop() if hasattr(obj, "get_loop") else (instance_dict(obj) or {}).get("_loop", obj)
+    return _is_run_elsewhere(bound)
+
+
+def _is_run_elsewhere(loop: Any) -> bool:
+    events = sys.modules.get("asyncio.events")
+    if events is None or not isinstance(loop, events.AbstractEventLoop) or not loop.is_running():
+        return False
+    return bool(getattr(loop, "_thread_id", None) != threading.get_ident())
+
+
+def _members(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple, set)) else [value]
+
+
+class NamespaceHandler(Handler):
+    """Types written in C whose state is their `__dict__`."""
+
+    kind = "namespace"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        """Nothing beyond the attributes."""
+
+
+class ThreadLocalHandler(Handler):
+    """A `threading.local`: what the loop's thread sees of it."""
+
+    kind = "thread local"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["attrs"] = walk.attributes(obj.__dict__.items())
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = obj.__dict__
+        restored = {name: restore.value(ref, live.get(name, MISSING)) for name, ref in node["attrs"]}
+        live.clear()
+        live.update(restored)
+
+
+class ExceptionHandler(Handler):
+    """An exception that somebody keeps: arguments and attributes; the traceback holds frames and is left out."""
+
+    kind = "exception"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["args"] = walk.child(obj.args, ".args")
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        return cls.__new__(cls)
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        obj.args = restore.value(node["args"], obj.args)
+
+
+class ClassHandler(Handler):
+    """Classes are made by the set-up code. Those of the user's own modules may hold state in data attributes.
+
+    One that a function makes whenever it runs is made again of its bases and its methods.
+    """
+
+    kind = "class"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["name"] = type_name(obj)
+        if is_local(obj) or is_user_module(obj.__module__):
+            node["data"] = walk.attributes(self._own(obj).items())
+        if is_local(obj):
+            node["parts"] = walk.children(obj.__bases__)
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return issubclass(type(live), type) and type_name(live) == node["name"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "parts" not in node:
+            return restore.find_type({**node, "t": node["name"]})
+        module, _, qualname = node["name"].partition(":")
+        namespace = {"__module__": module, "__qualname__": qualname}
+        namespace.update({name: restore.value(ref) for name, ref in node["data"] if name == "__slots__"})
+        bases, metaclass = tuple(restore.values(node["parts"])), restore.find_type(node)
+        return types.new_class(
+            qualname.rpartition(".")[2], bases, {"metaclass": metaclass}, lambda own: own.update(namespace)
+        )
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "data" not in node:
+            return
+        live = self._own(obj)
+        if "parts" in node:
+            restore.values(node["parts"], obj.__bases__)  # they hold state as well
+        for name, ref in node["data"]:
+            value = restore.value(ref, live.get(name, MISSING))
+            if name not in live or live[name] is not value:
+                type.__setattr__(obj, name, value)
+        for name in live.keys() - {name for name, _ in node["data"]}:
+            type.__delattr__(obj, name)
+
+    def _own(self, obj: Any) -> dict[str, Any]:
+        return {
+            name: without_own(value)
+            for name, value in vars(obj).items()
+            if _is_data(name, value) or _is_special(name, value)
+        }
+
+
+_SPECIAL = ("__slots__", "__hash__")
+_NOT_DATA = (
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
+)  # fmt: skip
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _is_special(name: str, value: Any) -> bool:
+    """A method with a name like `__len__`, or `__slots__`."""
+    is_method = isinstance(value, (types.FunctionType, classmethod, staticmethod))
+    return _is_dunder(name) and (is_method or name in _SPECIAL)
+
+
+def _is_data(name: str, value: Any) -> bool:
+    return (
+        name not in PYTHONS_OWN
+        and not (_is_dunder(name) and callable(value))
+        and not name.startswith("_abc_")
+        and not isinstance(value, _NOT_DATA)
+    )
+
+
+class ModuleHandler(Handler):
+    """A module is named, not walked; the globals of the user's modules are roots of their own."""
+
+    kind = "module"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["name"] = obj.__name__
+        if sys.modules.get(obj.__name__) is not obj and obj.__name__ != "__main__":
+            # Made or loaded by the script itself: nobody else has its globals for roots.
+            node["attrs"] = walk.attributes([(k, v) for k, v in vars(obj).items() if not k.startswith("__")])
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return issubclass(type(live), types.ModuleType) and live.__name__ == node["name"]
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = vars(obj)
+        if "attrs" not in node:
+            return
+        saved = dict(node["attrs"])
+        for name in [name for name in live if not name.startswith("__") and name not in saved]:
+            del live[name]
+        for name, ref in saved.items():
+            live[name] = restore.value(ref, live.get(name, MISSING))
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        import importlib
+
+        # The loop imported it; the set-up code has not. Only what can be imported by name comes back.
+        return sys.modules.get(node["name"]) or importlib.import_module(node["name"])
+
+
+class EnumHandler(Handler):
+    """Members of an enumeration exist once; by name, flags by value."""
+
+    kind = "enum"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if obj._name_ is not None and obj._name_ in type(obj).__members__:
+            node["name"] = obj._name_
+        else:
+            node["v"] = walk.child(obj._value_, "")
+        node["attrs"] = walk.attributes(self._own(obj).items())
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = self._own(obj)
+        for name in live.keys() - dict(node["attrs"]).keys():
+            del obj.__dict__[name]
+        for name, ref in node["attrs"]:
+            obj.__dict__[name] = restore.value(ref, live.get(name, MISSING))
+
+    def _own(self, obj: Any) -> dict[str, Any]:
+        """What the script has put on a member, beside what makes it one."""
+        return {k: v for k, v in (instance_dict(obj) or {}).items() if k not in _OF_EVERY_MEMBER}
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and live is self.build(node, restore)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls: Any = restore.find_type(node)
+        return cls[node["name"]] if "name" in node else cls(restore.value(node["v"]))
+
+
+_OF_EVERY_MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+
+
+class ValueHandler(Handler):
+    """Immutable values of a known type: `encode` gives arguments, `decode` makes an equal value of them."""
+
+    kind = "value"
+    has_attributes = False
+    codecs: ClassVar[dict[type, tuple[Callable[[Any], Any], Callable[..., Any]]]] = {}
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        cls = self._registered(type(obj))
+        node["codec"] = type_name(cls)
+        node["args"] = walk.child(tuple(self.codecs[cls][0](obj)), "")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        args = restore.value(node["args"])
+        return repr(tuple(self.codecs[self._registered(type(live))][0](live))) == repr(args)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        args = restore.value(node["args"])
+        base = self._registered(cls)
+        return self.codecs[base][1](*args) if cls is base else cls(*args)
+
+    def _registered(self, cls: type) -> type:
+        return next(base for base in cls.__mro__ if base in self.codecs)
+
+
+_values = ValueHandler()
+
+
+def register_value(cls: type, encode: Callable[[Any], Any], decode: Callable[..., Any] | None = None) -> None:
+    """Let values of `cls` be written as the atoms that `encode` yields and made again by `decode(*atoms)`."""
+    _values.codecs[cls] = (encode, decode or cls)
+    register(_values, cls)
+
+
+class KeptHandler(Handler):
+    """Objects that hold nothing of a run's numbers: locks, threads, loggers, compiled code. The set-up code makes them again."""
+
+    kind = "kept"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        keep(node, "holds no state of the training", is_loud=False)
+
+
+class DescriptorHandler(Handler):
+    """A property, class method or static method: the functions in it, which may hold state. User classes derived from it may hold more."""
+
+    kind = "descriptor"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        for name in ("fget", "fset", "fdel", "__func__"):
+            function = getattr(obj, name, None)
+            if function is not None:
+                node[name] = walk.child(function, "")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        parts = [(name, getattr(live, name, None)) for name in ("fget", "fset", "fdel", "__func__")]
+        return all(restore.value(node[name], part) is part if name in node else part is None for name, part in parts)
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls = restore.find_type(node)
+        if "__func__" in node:
+            return cls(restore.value(node["__func__"]))
+        return cls(*(restore.value(node.get(name)) for name in ("fget", "fset", "fdel")))
+
+
+class LockHandler(KeptHandler):
+    """A lock; one that the loop has made is made anew, and is free."""
+
+    kind = "lock"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        """Nothing: who holds it is a matter of the threads."""
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        return threading.RLock() if node["t"].endswith("RLock") else threading.Lock()
+
+
+class OwnPartHandler(Handler):
+    """An object of the standard library that is left as it is, but for what a class or the code of the script has added to it."""
+
+    kind = "own part"
+    has_attributes = False
+    #: Attributes of the base classes that are not the script's.
+    theirs: ClassVar[dict[type, frozenset[str]]] = {}
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["attrs"] = walk.attributes(self._own(obj).items())
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        raise CannotBuild("it works together with the process that made it")
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        live = self._own(obj)
+        for name, ref in node["attrs"]:
+            obj.__dict__[name] = restore.value(ref, live.get(name, MISSING))
+
+    def _own(self, obj: Any) -> dict[str, Any]:
+        theirs = next(names for base, names in self.theirs.items() if isinstance(obj, base))
+        return {name: value for name, value in (instance_dict(obj) or {}).items() if name not in theirs}
+
+
+class ConditionHandler(OwnPartHandler):
+    """A `threading.Condition`, also inside an event or a queue: its lock. Who waits for it is a matter of the threads."""
+
+    kind = "condition"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        super().capture(obj, node, walk)
+        node["lock"] = walk.child(obj._lock, "._lock")
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and restore.value(node["lock"], live._lock) is live._lock
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        cls: Any = restore.find_type(node)
+        made = cls.__new__(cls)
+        threading.Condition.__init__(made, restore.value(node["lock"]))
+        return made
+
+
+class BesideHandler(KeptHandler):
+    """What `Walk.note` has added; there is nothing to restore."""
+
+    kind = "beside"
+
+
+class OpaqueHandler(Handler):
+    """An object of a type written in C that nobody here knows. Its own pickling tells its state, or nothing does.
+
+    A live object whose pickle is the saved one is left alone, so that restoring runs no code of the file for what the loop
+    did not change.
+    """
+
+    kind = "opaque"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        content, reached = _pickled(obj)
+        walk.array(node, np.frombuffer(content, dtype=np.uint8))
+        node["pickle"] = True
+        walk.reached.append((node, reached))
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        if "kept" in node:
+            return True
+        try:
+            return _pickled(live)[0] == restore.data(node).tobytes()
+        except CaptureError:
+            return False
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "shares" in node:
+            raise RestoreError(
+                f"{restore.path_of(node)} ({node['t']}) is not what the set-up code makes, and its pickle holds a copy of "
+                f"{node['shares']}, with which it would share nothing any more"
+            )
+        if not restore.allows_pickle:
+            raise ResumeRefused(f"{restore.path_of(node)} ({node['t']}) is a pickled leaf, which --no-pickle refuses")
+        return pickle.loads(restore.data(node).tobytes())
+
+
+class FutureHandler(OpaqueHandler):
+    """A future or a task of asyncio. Where its loop is run by another thread, so is what becomes of it."""
+
+    kind = "asyncio future"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if is_bound_elsewhere(obj):
+            keep(node, OWNS_THREAD, is_loud=False)
+        else:
+            super().capture(obj, node, walk)
+
+
+class _Noting(pickle.Pickler):
+    """Notes what a pickle takes in."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file, protocol=4)
+        self.reached: list[Any] = []
+
+    def persistent_id(self, obj: Any) -> None:
+        if type(obj) not in ATOMS:
+            self.reached.append(obj)
+
+
+def _pickled(obj: Any) -> tuple[bytes, list[Any]]:
+    """The pickle, and what it reaches."""
+    cls = type(obj)
+    if cls not in copyreg.dispatch_table and all(
+        getattr(cls, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+    ):
+        # The default may yield an empty object and call it done.
+        raise CaptureError("its type is written in C and says nothing of its state")
+    try:
+        content = io.BytesIO()
+        pickler = _Noting(content)
+        pickler.dump(obj)
+        return content.getvalue(), pickler.reached[1:]
+    except (TypeError, AttributeError, pickle.PicklingError, ValueError, NotImplementedError, RuntimeError) as error:
+        raise CaptureError(f"it cannot be pickled: {error}") from None
+
+
+class UnrestoredHandler(Handler):
+    """What an earlier resume could not make again stays unmade."""
+
+    kind = "unrestored"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        keep(node, "an earlier resume could not make it again", is_loud=False)
+
+
+def _found(match: re.Match[Any]) -> tuple[Any, ...]:
+    return (match.re.pattern, match.re.flags, match.string, match.start(), match.endpos, match.regs)
+
+
+def _find_again(pattern: Any, flags: int, string: Any, start: int, end: int, regs: Any) -> re.Match[Any]:
+    match = re.compile(pattern, flags).match(string, start, end)
+    if match is None or match.regs != regs:
+        raise CannotBuild("a match that hangs on what stands before it")
+    return match
+
+
+register(ObjectHandler())
+register(UnrestoredHandler(), Unrestored)
+register(OpaqueHandler())
+register(BesideHandler())
+register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "ctypes:CDLL", "numpy:ufunc")
+# Have threads of their own, which draw on the terminal and read nothing.
+register_name(KeptHandler(), "rich.progress:_TrackThread", "rich.live:Live")
+register_name(FutureHandler(), "_asyncio:Future", "_asyncio:Task")
+register(NamespaceHandler(), types.SimpleNamespace)
+register(ThreadLocalHandler(), _thread._local)
+register(ExceptionHandler(), BaseException)
+register(ClassHandler(), type)
+register(ModuleHandler(), types.ModuleType)
+register(EnumHandler(), enum.Enum)
+register(
+    KeptHandler(),
+    types.CodeType, types.FrameType, types.TracebackType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
+    types.ClassMethodDescriptorType, functools.cached_property, types.GenericAlias, types.UnionType,
+    type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
+    type(sys.int_info),
+)  # fmt: skip
+
+OwnPartHandler.theirs = {
+    # With a name, or it would take a number that the script's first thread has without detrain.
+    threading.Thread: frozenset({*vars(threading.Thread(name="named")), "interval", "function", "args", "kwargs", "finished"}),
+    threading.Condition: frozenset({
+        "_lock", "acquire", "release", "_release_save", "_acquire_restore", "_is_owned", "_waiters",
+    }),
+}  # fmt: skip
+register(OwnPartHandler(), threading.Thread)
+register(ConditionHandler(), threading.Condition)
+register(DescriptorHandler(), property, classmethod, staticmethod)
+register(LockHandler(), _thread.LockType, _thread.RLock)
+register_value(type(Ellipsis), lambda _: ())
+register_value(type(NotImplemented), lambda _: ())
+register_value(slice, lambda v: (v.start, v.stop, v.step))
+register_value(range, lambda v: (v.start, v.stop, v.step))
+register_value(pathlib.PurePath, lambda v: (str(v),))
+register_value(re.Pattern, lambda v: (v.pattern, v.flags), re.compile)
+register_value(re.Match, _found, _find_again)
+register_value(decimal.Decimal, lambda v: (str(v),))
+register_value(fractions.Fraction, lambda v: (v.numerator, v.denominator))
+register_value(struct.Struct, lambda v: (v.format,))
+register_value(uuid.UUID, lambda v: (str(v),))
+register_value(datetime.timedelta, lambda v: (v.days, v.seconds, v.microseconds))
+register_value(operator.itemgetter, lambda v: v.__reduce__()[1])
+register_value(operator.attrgetter, lambda v: v.__reduce__()[1])

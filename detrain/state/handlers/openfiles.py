@@ -1,0 +1,175 @@
+"""Handlers for file objects: where they stand. What is in the files is the session's business (`detrain.outputs.following`)."""
+
+from __future__ import annotations
+
+import bz2
+import gc
+import gzip
+import io
+import lzma
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from detrain.errors import CaptureError, RestoreError
+from detrain.state.handlers import positions
+from detrain.state.registry import Handler, register
+from detrain.state.restore import Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk, keep
+
+_LINE_ENDS = ("", "\n", "\r", "\r\n")
+_STANDARD = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
+
+
+class FileHandler(Handler):
+    """A file object of `open`: name, mode and position. Pending writes are flushed first, so that the position holds."""
+
+    kind = "file"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if obj.closed:
+            node["closed"] = True
+            return
+        try:
+            number = obj.fileno()
+        except (OSError, AttributeError):
+            raise CaptureError("a stream without a file") from None
+        standard = [name for name in _STANDARD if obj is getattr(sys, name)]
+        if standard:
+            node["standard"] = standard[0]
+            return
+        if number <= 2:
+            keep(node, "a standard stream under another name", is_loud=False)
+            return
+        if not obj.seekable():
+            raise CaptureError("a pipe or socket has no position to come back to")
+        if _is_compressed(obj) and obj.writable():
+            raise CaptureError("a compressed file cannot be cut back to what it was")
+        try:
+            if obj.writable():
+                obj.flush()
+            node["position"] = positions.tell(obj) if isinstance(obj, io.TextIOWrapper) else obj.tell()
+        except OSError as error:
+            raise CaptureError(f"its position cannot be told ({error})") from None
+        node["name"] = _name(obj)
+        if _is_compressed(obj):
+            node["compressed"] = type(getattr(obj, "buffer", obj)).__module__
+        else:
+            node["mode"] = _raw_mode(obj)
+        if isinstance(obj, io.TextIOWrapper):
+            node["text"] = [obj.encoding, obj.errors, _line_end(obj)]
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        if not super().is_twin(live, node, restore):
+            return False
+        if "kept" in node or "closed" in node:
+            return True
+        if "standard" in node:
+            return live is getattr(sys, node["standard"])
+        return "name" in node and not live.closed and _name(live) == node["name"]
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        if "standard" in node:
+            return getattr(sys, node["standard"])
+        if "closed" in node:
+            return open(os.devnull)
+        name, mode = node["name"], node.get("mode", "rb")
+        if not isinstance(name, str) or not os.path.exists(name):
+            raise RestoreError(f"{restore.path_of(node)}: the file {name} that the script had open is gone")
+        # "w" and "x" would empty the file or refuse; what they leave behind is a file open for writing.
+        mode = "r+b" if mode[0] in "wx" else mode
+        opened = open if "compressed" not in node else vars(_COMPRESSED[node["compressed"]])["open"]
+        if "text" in node:
+            encoding, errors, line_end = node["text"]
+            mode = mode.replace("b", "") if opened is open else "rt"
+            return opened(name, mode, encoding=encoding, errors=errors, newline=line_end)
+        return opened(name, mode)
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "standard" in node:
+            return
+        if "closed" in node:
+            obj.close()
+            return
+        if obj.writable():
+            obj.flush()
+        restore.afterwards(lambda: obj.seek(node["position"]) and None)
+
+
+#: Modules with an `open` of their own; such files can be read anywhere, by reading them again up to there.
+_COMPRESSED = {"gzip": gzip, "bz2": bz2, "lzma": lzma}
+
+
+def _is_compressed(obj: Any) -> bool:
+    return isinstance(getattr(obj, "buffer", obj), (gzip.GzipFile, bz2.BZ2File, lzma.LZMAFile))
+
+
+def _name(obj: Any) -> Any:
+    inner = getattr(obj, "buffer", obj)
+    named: Any = vars(inner)["_fp"] if isinstance(inner, (bz2.BZ2File, lzma.LZMAFile)) else inner
+    name = named.name
+    return os.path.abspath(os.fsdecode(name)) if isinstance(name, (str, bytes)) else name
+
+
+def _line_end(file: io.TextIOWrapper) -> str | None:
+    """The `newline` that a text file was opened with, which it says nowhere.
+
+    The texts that it refers to are, in this order, its encoding, its line end unless that is None, what it has decoded ahead if there is
+    any of that, and how it meets errors.
+    """
+    texts = [one for one in gc.get_referents(file) if type(one) is str][1:-1]
+    if len(texts) == 1 and texts[0] in _LINE_ENDS:
+        file.seek(file.tell())  # drops what was decoded ahead
+        texts = [one for one in gc.get_referents(file) if type(one) is str][1:-1]
+    return texts[0] if texts and texts[0] in _LINE_ENDS else None
+
+
+def _raw_mode(obj: Any) -> str:
+    raw = getattr(getattr(obj, "buffer", obj), "raw", obj)
+    return {"ab+": "a+b", "xb+": "w+b", "rb+": "r+b"}.get(raw.mode, str(raw.mode))
+
+
+class MemoryFileHandler(Handler):
+    """`io.StringIO` and `io.BytesIO`: content and position."""
+
+    kind = "memory file"
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if obj.closed:
+            node["closed"] = True
+            return
+        node["position"] = obj.tell()
+        content = obj.getvalue()
+        if isinstance(content, str):
+            node["v"] = content
+            told: Any = io.StringIO.__getstate__(obj)
+            newline = told[1]
+            if newline != "\n":
+                node["newline"] = newline
+        else:
+            walk.array(node, np.frombuffer(content, dtype=np.uint8))
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        if "closed" in node:
+            obj.close()
+            return
+        if "v" in node:
+            # A new one is not ready to be written to, and writing would translate line ends once more.
+            plain: Any = io.StringIO
+            plain.__setstate__(obj, (node["v"], node.get("newline", "\n"), node["position"], None))
+            return
+        obj.seek(0)
+        obj.truncate()
+        obj.write(restore.data(node).tobytes())
+        obj.seek(node["position"])
+
+
+register(
+    FileHandler(),
+    io.TextIOWrapper, io.BufferedWriter, io.BufferedReader, io.BufferedRandom, io.FileIO, gzip.GzipFile, bz2.BZ2File, lzma.LZMAFile,
+)  # fmt: skip
+register(MemoryFileHandler(), io.StringIO, io.BytesIO)

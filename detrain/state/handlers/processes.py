@@ -1,0 +1,110 @@
+"""Handlers for other processes: what runs beside the loop, and what names a process by its number."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing.connection
+import multiprocessing.process
+import multiprocessing.synchronize
+import os
+import subprocess
+from typing import Any
+
+from detrain.errors import CaptureError, RestoreError
+from detrain.state.handlers.objects import KeptHandler, is_running
+from detrain.state.registry import Handler, register, register_name
+from detrain.state.restore import CannotBuild, Restore
+from detrain.state.tree import Node
+from detrain.state.walk import Walk, keep
+
+_synchronize: Any = multiprocessing.synchronize
+_SemLock = _synchronize._multiprocessing.SemLock
+_numbers = itertools.count()
+
+
+class ProcessHandler(Handler):
+    """A process that the script has started. It goes on beside the loop, and nobody knows how far it is."""
+
+    kind = "process"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        if is_running(obj):
+            keep(node, "a process of the script runs beside the loop", is_loud=True)
+        else:
+            keep(node, "belongs to the process that started it", is_loud=False)
+
+
+class CommandHandler(Handler):
+    """A program that the script has started; its pipes are files that cannot be brought back."""
+
+    kind = "command"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        node["attrs"] = walk.attributes([(name, getattr(obj, name)) for name in ("stdin", "stdout", "stderr")])
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        raise CannotBuild("a program that was started in the loop")
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        for name, ref in node["attrs"]:
+            restore.value(ref, getattr(obj, name))  # a pipe is named as not restored
+
+
+class ProxyHandler(Handler):
+    """What stands for an object of another process (`multiprocessing.Manager`)."""
+
+    kind = "proxy of a process"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        keep(node, "the object that it stands for lives in another process", is_loud=True)
+
+
+register(ProcessHandler(), multiprocessing.process.BaseProcess)
+register(CommandHandler(), subprocess.Popen)
+
+
+class SemaphoreHandler(Handler):
+    """A semaphore of the system's, in every lock, event and queue of `multiprocessing`: how often it is held here, and its value."""
+
+    kind = "semaphore"
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+        held, value = obj._count(), obj._get_value()
+        told = _free(obj.kind, held, value)
+        if not walk.is_as_first_told(told):
+            raise CaptureError("another process takes it and lets it go")
+        node["told"] = walk.child(told, "")
+        node["kind"], node["most"], node["held"], node["value"] = obj.kind, obj.maxvalue, held, value
+
+    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+        return super().is_twin(live, node, restore) and (live.kind, live.maxvalue) == (node["kind"], node["most"])
+
+    def build(self, node: Node, restore: Restore) -> Any:
+        free, name = _free(node["kind"], node["held"], node["value"]), f"/detrain-{os.getpid()}-{next(_numbers)}"
+        return _SemLock(node["kind"], free, node["most"], name, True)  # nobody else needs its name
+
+    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+        held, value = node["held"], node["value"]
+        if _free(obj.kind, obj._count(), obj._get_value()) != _free(obj.kind, held, value):
+            raise RestoreError(
+                f"{restore.path_of(node)}: another process holds this semaphore, or did at the checkpoint"
+            )
+        for _ in range(obj._count(), held):
+            obj.acquire(False)
+        for _ in range(held, obj._count()):
+            obj.release()
+
+
+def _free(kind: int, held: int, value: int) -> int:
+    """Its value if this process did not hold it."""
+    return value + (held > 0 if kind == _synchronize.RECURSIVE_MUTEX else held)
+
+
+register(SemaphoreHandler(), _SemLock)
+register(KeptHandler(), multiprocessing.connection._ConnectionBase)
+register_name(KeptHandler(), "psutil:Process")
+register_name(ProxyHandler(), "multiprocessing.managers:BaseProxy", "multiprocessing.managers:BaseManager")

@@ -1,0 +1,26 @@
+"""Importing this registers every handler that needs no framework."""
+
+from detrain.state import addresses
+from detrain.state.handlers import (
+    caches,
+    compare_only,
+    containers,
+    csvfiles,
+    functions,
+    hdf5files,
+    iterators,
+    log_writers,
+    loggers,
+    memory,
+    objects,
+    openfiles,
+    processes,
+    randomness,
+    references,
+    workers,
+)
+
+__all__ = [
+    "addresses", "caches", "compare_only", "containers", "csvfiles", "functions", "hdf5files", "iterators", "log_writers", "loggers",
+    "memory", "objects", "openfiles", "processes", "randomness", "references", "workers",
+]  # fmt: skip
