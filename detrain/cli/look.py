@@ -76,7 +76,7 @@ def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
     from detrain.proof import diff as differ
 
     if by_operator and not (a.is_dir() and b.is_dir()):
-        raise UsageError("--op compares two run directories: it does their batches again")
+        raise UsageError("--op compares two run directories: it repeats their batches")
     result: dict[str, Any] = differ.compare(a, b)
     if not as_json:
         click.echo(differ.format_result(result))

@@ -37,5 +37,5 @@ def verify(folder: Path, jobs: int | None, as_json: bool) -> int:
     try:
         verifier.keep(folder, result)
     except OSError as error:
-        say(f"the result cannot be kept for `detrain report`: {error}")
+        say(f"the result cannot be stored for `detrain report`: {error}")
     return 0 if result["same"] else 1

@@ -151,7 +151,7 @@ class Attempt:
         if changed and not self.request["trust_changes"] and (is_finished or self.directory.checkpoint_paths()):
             raise ResumeRefused(
                 f"{self.directory.path} holds a run of another command: {'; '.join(changed)}. Start over with "
-                "--fresh (the old run is kept), go on all the same with --trust-changes, or choose another directory with --ckpt-dir"
+                "--fresh (the old run is kept), resume anyway with --trust-changes, or choose another directory with --ckpt-dir"
             )
         if is_finished and not (self.request["trust_changes"] and way_changes(before, self.request)):
             self._end_at_once(Path(before["script"]).parent)
@@ -198,7 +198,9 @@ class Attempt:
                 f"{ended}, and the source has changed since ({', '.join(changed)}). Train again with --fresh (the old run is kept), or "
                 "choose another directory with --ckpt-dir"
             )
-        raise AlreadyFinished(f"{ended}: nothing is left to do. Train again with --fresh, which keeps the old run")
+        raise AlreadyFinished(
+            f"{ended}: there is nothing left to do. Train again with --fresh, which keeps the old run"
+        )
 
     def _write_record(self, record: dict[str, Any]) -> None:
         """Until an attempt with other arguments has resumed, the run is one of the old arguments."""
@@ -257,13 +259,13 @@ class Attempt:
             raise ResumeRefused(
                 f"the source has changed since {targets[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run "
                 "is kept), or "
-                "go on from the checkpoint with --trust-changes"
+                "resume from the checkpoint with --trust-changes"
             )
         if changed:
             warn(
                 "source-changed",
-                f"the source has changed since {targets[-1].name} ({', '.join(changed)}): where its set-up code makes another value now, "
-                "the checkpoint's wins",
+                f"the source has changed since {targets[-1].name} ({', '.join(changed)}): where its set-up code now makes another value, "
+                "the checkpoint's value is used",
             )
         resume = Resume(
             targets, is_trusting=self.request["trust_changes"], allows_pickle=not self.request["no_pickle"],
@@ -288,7 +290,7 @@ class Attempt:
         changed = [name for name, digest in info.sources.items() if instfile.digest_of(name) != digest]
         if changed and not self.resume.is_pending:
             say(
-                f"the source has changed ({', '.join(changed)}); the training loop is looked for again{self._lost(info)}"
+                f"the source has changed ({', '.join(changed)}); searching for the training loop again{self._lost(info)}"
             )
             return instfile.InstInfo()
         instfile.check_lines(path, info)
@@ -379,8 +381,8 @@ class Attempt:
         else:
             warn(
                 "no-preload",
-                f"{preload.why_not()}: what the script asks of the system (entropy, the order of folders, the clock) may differ in a later "
-                "attempt",
+                f"{preload.why_not()}: what the script reads from the system (entropy, the order of folders, the clock) may differ in a "
+                "later attempt",
             )
         self.answers.begin()
         self.frameworks.printing = Printing(
@@ -416,7 +418,7 @@ class Attempt:
         try:
             self._write_record(self.record)
         except OSError as error:
-            warn("clock-not-noted", f"when the training loop was found cannot be noted: {error}")
+            warn("clock-not-noted", f"the time at which the training loop was found cannot be recorded: {error}")
 
     def _stop(self) -> None:
         """Take part in nothing any more: in a forked child, or once the script has ended."""
@@ -443,8 +445,8 @@ class Attempt:
         if was_pending and status == 0:
             # It stays: what the script lacked this time, and ended for in good order, may be there the next time.
             say(
-                f"error: the script has ended without coming to the position of {self.resume.goal.name if self.resume.goal else '?'}; "
-                "what it did now is not a continuation of the run"
+                f"error: the script has ended without reaching the position of {self.resume.goal.name if self.resume.goal else '?'}; "
+                "this attempt did not continue the run"
             )
             sys.stdout.flush()
             os._exit(1)
@@ -465,4 +467,4 @@ class Attempt:
             if not preload.rename_at_exit(prepared, final):
                 prepared.replace(final)
         except OSError as error:
-            warn("checkpoint-failed", f"the end of the run cannot be noted in {self.directory.path}: {error}")
+            warn("checkpoint-failed", f"the end of the run cannot be recorded in {self.directory.path}: {error}")

@@ -227,7 +227,10 @@ class Session:
     def _at_batch(self, loop: Loop, now_s: float) -> None:
         outer = loop.nest_parent
         if outer is None and self.policy.without_epochs():
-            warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
+            warn(
+                "every-epoch",
+                "the training has no loop around its batch loop, so `auto` is used instead of --every epoch",
+            )
         is_near = outer is None or outer.is_marked
         is_due = self.policy.is_due_at_batch(self.batches, now_s, is_near=is_near) and not self._is_put_off()
         must = (is_due or (self.rerun is not None and self.rerun.is_goal(loop))) and self._may_save(loop)
@@ -339,7 +342,7 @@ class Session:
             "from what the killed attempt had there, according to the ledger"
         )
         if self.resume.is_trusting:
-            warn("ledger", f"{what}; going on all the same")
+            warn("ledger", f"{what}; continuing anyway")
         else:
             fail(
                 self,

@@ -266,7 +266,7 @@ class Restore:
         except CannotBuild as error:
             return Unrestored(f"{self.tree.path(number)} ({node['t']})", str(error))
         except (TypeError, ValueError, AttributeError) as error:
-            raise RestoreError(f"{self.tree.path(number)} ({node['t']}) cannot be built anew: {error}") from error
+            raise RestoreError(f"{self.tree.path(number)} ({node['t']}) cannot be built: {error}") from error
 
     def _drain(self) -> None:
         while self._pending:

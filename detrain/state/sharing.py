@@ -57,7 +57,7 @@ def memory_within(node: Node, num_bytes: int, restore: Restore) -> np.ndarray[An
     owner = restore.value(node["within"])
     begin, end = _place(owner, node)
     if begin + num_bytes > end:
-        raise ValueError("the memory that it looks into is too small")
+        raise ValueError("the memory of which it is a view is too small")
     return bytes_at(owner, begin, num_bytes)
 
 
@@ -72,5 +72,5 @@ def _place(owner: Any, node: Node) -> tuple[int, int]:
     """Where an inner object begins, and where its owner's memory ends."""
     stretch = registry.handler_for(type(owner)).stretch(owner)
     if stretch is None:
-        raise ValueError(f"it looked into the memory of {type(owner).__qualname__}, which is nowhere now")
+        raise ValueError(f"it was a view of the memory of {type(owner).__qualname__}, which no longer exists")
     return stretch.address + node["at"], stretch.address + stretch.num_bytes

@@ -76,7 +76,7 @@ def test_lines_that_hold_no_loop_are_named(tmp_path):
         (b"\x7fELF\x00\x00", 1, "this is no text"),
         (b"{}\n\x89HDF\r\n", 2, "this is no text (not UTF-8)"),
         (b"[" * 90_000, 1, ""),
-        (b"[1, 2]", 1, "the file is to hold a dict in braces, and holds [1, 2]"),
+        (b"[1, 2]", 1, "the file must contain a dict in braces, but contains [1, 2]"),
         (b"{'dataloader': {}}", 1, "there are neither nests nor a code_info"),
         (b"{'nests': [],\n 'complete': 1}", 2, "complete is to be True or False, and is 1"),
         (b"{'nests':\n [3]}", 2, "nests.0 is to be a list, and is 3"),

@@ -136,7 +136,7 @@ def test_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "checkpoint_1_0.h5"
     with h5py.File(path, "w") as file:
         file["weights"] = np.zeros(3)
-    with pytest.raises(CheckpointError, match=r"checkpoint_1_0.h5 is no checkpoint: it does not begin as one; it is a"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_1_0.h5 is not a checkpoint: its header is wrong; it is a"):
         checkpoint.load(path)
 
 
