@@ -259,8 +259,8 @@ def _request(path: Path, planner: str, asked: dict[str, Any]) -> Request:
         raise UsageError(f"--micro-batch: {planner} plans for one size, not for {asked['micro_batch']}")
     if asked["schedule"] == "interleaved":
         raise UsageError(
-            "--schedule interleaved: a plan has one stage a device. Plan for 1f1b, and `detrain pipeline simulate PLAN --schedule "
-            "interleaved` cuts its stages smaller"
+            "--schedule interleaved: a plan has one stage per device. Plan for 1f1b; then `detrain pipeline simulate PLAN --schedule "
+            "interleaved` divides its stages"
         )
     return Request(
         _profile(path), topology, _workload(asked, micro_batches),
@@ -293,7 +293,7 @@ def _topology(asked: dict[str, Any]) -> Topology:
     for what, options in _ONE_OF.items():
         given = [option for name, option in options.items() if asked.get(name) is not None]
         if len(given) > 1:
-            raise UsageError(f"{' and '.join(given)} both say {what}: leave one out")
+            raise UsageError(f"{' and '.join(given)} both give {what}: leave one out")
     found = read_file(asked["topology"], topologyfile.read) if asked["topology"] else _devices(asked)
     if asked["memory"] is not None:
         return found.with_memory(topologyfile.memory_of(asked["memory"], "--memory"))
@@ -307,7 +307,7 @@ def _devices(asked: dict[str, Any]) -> Topology:
     bandwidths = _numbers(asked["bandwidth"], "--bandwidth") or _numbers(asked.get("network_bandwidths"), "-b")
     devices, machines = asked["devices"], asked.get("num_machines")
     if devices is None and machines is None:
-        raise UsageError("say which devices there are: --devices 8,16, --devices 2x8, --topology FILE, or -n 4")
+        raise UsageError("no devices given: use --devices 8,16, --devices 2x8, --topology FILE, or -n 4")
     try:
         if machines is not None:
             return topologyfile.of_levels(_wholes(machines, "-n"), bandwidths)
@@ -342,7 +342,7 @@ def _workload(asked: dict[str, Any], micro_batches: tuple[int, ...]) -> Workload
         return None
     measured = asked["profile_batch"] or (micro_batches[0] if len(micro_batches) == 1 else None)
     if measured is None:
-        raise UsageError("--batch counts samples: say with --profile-batch how many the profile was measured with")
+        raise UsageError("--batch counts samples: give with --profile-batch the number of samples in the profile")
     return Workload(
         measured, asked["batch"], max(micro_batches, default=min(measured, asked["batch"])), _state_factor(asked)
     )
@@ -366,10 +366,10 @@ def _inference_options(asked: dict[str, Any]) -> Any:
     from detrain.pipeline.planners.inference import Options
 
     if asked["time_between_inputs"] is None:
-        raise UsageError("pipedream-inference: say --time-between-inputs, in seconds")
+        raise UsageError("pipedream-inference: give --time-between-inputs, in seconds")
     topology = _topology(asked)
     if len(topology.levels) != 1:
-        raise UsageError("pipedream-inference: machines are one level, as in -n 4 -b 1e9")
+        raise UsageError("pipedream-inference: machines must be one level, as in -n 4 -b 1e9")
     return Options(
         topology.num_devices, asked["time_between_inputs"], topology.levels[-1].bandwidth, topology.devices[0].memory_bytes,
         asked["straight"], asked["use_memory_constraint"], asked["use_fewer_machines"],
@@ -475,7 +475,7 @@ def sweep(profile: Path, batches: str, many_devices: tuple[str, ...], planners: 
         raise UsageError(f"--planners: there is no planner {unknown[0]!r}: it is one of {', '.join(SWEPT)}")
     micro_batch = _one(asked["micro_batch"], "--micro-batch") or asked["profile_batch"]
     if micro_batch is None:
-        raise UsageError("a sweep counts samples: say with --profile-batch how many the profile was measured with")
+        raise UsageError("a sweep counts samples: give with --profile-batch the number of samples in the profile")
     sizes = _wholes(batches, "--batches")
     topologies = {devices: _topology({"topology": None, **asked, "devices": devices}) for devices in many_devices}
     cells = [
