@@ -249,7 +249,7 @@ _LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.UnaryOp)
 
 def _damaged(path: Path, line: int, what: str) -> UsageError:
     return UsageError(
-        f"{path}, line {line}: {what}. Mend it there; or remove the file, and the training loop is searched again (a data loader "
+        f"{path}, line {line}: {what}. Correct it there; or remove the file, and detrain finds the training loop again (a data loader "
         "is found by `detrain trace`)"
     )
 

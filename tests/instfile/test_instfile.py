@@ -95,7 +95,7 @@ def test_damage_is_told_with_its_line_and_what_to_do(tmp_path, content, line, wh
     with pytest.raises(instfile.UsageError) as told:
         instfile.read(path, tmp_path)
     assert str(told.value).startswith(f"{path}, line {line}: {what}")
-    assert str(told.value).endswith("is looked for again (a data loader is found by `detrain trace`)")
+    assert str(told.value).endswith("detrain finds the training loop again (a data loader is found by `detrain trace`)")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

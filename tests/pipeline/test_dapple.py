@@ -467,7 +467,7 @@ def test_of_equal_plans_ours_is_the_first():
         (chain((1, 1, 1), (1, 1, 1), (1, 1, 1)), (4,), "it wants 4 successive stages, and the profile has 3 states"),
         (chain((1, 1, 1), (1, 1, 1)), (1,), "it looks for two stages, and there is one device"),
         (chain((1, 1, 1)), (2,), "it looks for two stages, and there is nowhere to cut"),
-        (chain((0.0004, 1, 1), (0.0004, 1, 1)), (2,), "takes a stage of 0.8 ms as an error, because it is below 1 ms"),
+        (chain((0.0004, 1, 1), (0.0004, 1, 1)), (2,), "treats a stage of 0.8 ms as an error, because it is below 1 ms"),
     ],
 )  # fmt: skip
 def test_where_the_published_planner_gives_no_answer_ours_does(profile, ends, message):

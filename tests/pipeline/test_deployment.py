@@ -66,8 +66,8 @@ def conf(modules=(0, 1, 1), ranks=None, **other):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no JSON: "),
-        ('{"stage_to_rank_map": {"0": [0], 1: [1]}}', "is no JSON: "),
+        ("{", "is not JSON: "),
+        ('{"stage_to_rank_map": {"0": [0], 1: [1]}}', "is not JSON: "),
         ('{"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [0], "0": [1]}}', "'0' stands there twice"),
         ("[]", "is [], no table of names and values"),
         ("{}", "module_to_stage_map is missing"),

@@ -128,7 +128,7 @@ def test_file_truncated_at_any_length_is_refused(tmp_path, tree, meta):
     good = path.read_bytes()
     for length in [*range(0, len(good), max(len(good) // 150, 1)), len(good) - 1]:
         path.write_bytes(good[:length])
-        with pytest.raises(CheckpointError, match=r"checkpoint_2_5.h5 (is no checkpoint|is not a whole checkpoint)"):
+        with pytest.raises(CheckpointError, match=r"checkpoint_2_5.h5 (is not a checkpoint|is not a whole checkpoint)"):
             checkpoint.load(path)
 
 
