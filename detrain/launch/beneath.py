@@ -60,7 +60,8 @@ class Beneath:
             self._said.add(what)
             warn(
                 "not-followed",
-                f"{text}, which detrain does not follow: if it trains, nothing of that is saved. Give detrain run the program that trains",
+                f"{text}, which detrain does not follow: if it trains, none of that is checkpointed. Give `detrain run` the program "
+                "that trains",
             )
 
 

@@ -87,7 +87,10 @@ class OutputFiles:
         except OSError as error:
             self._num_said += 1
             if self._num_said <= _MOST_SAID:
-                warn("file-not-followed", f"{event} of {args[0]!r}: what was there before could not be noted: {error}")
+                warn(
+                    "file-not-followed",
+                    f"{event} of {args[0]!r}: its content before the change could not be kept: {error}",
+                )
         except (TypeError, ValueError):
             return  # such arguments are refused by the function itself
 
@@ -299,12 +302,12 @@ class OutputFiles:
             return
 
         def tell(path: str, error: RestoreError) -> None:
-            warn("file-lost", f"{path} cannot be given back what it held: {error}")
+            warn("file-lost", f"{path} cannot be restored to its content at the checkpoint: {error}")
 
         try:
             self._bring(self.journal.changed_since(self._began), self._began, if_lost=tell)
         except RestoreError as error:
-            warn("file-lost", f"{error}; what the script's files held is in {self.journal.kept}")
+            warn("file-lost", f"{error}; the kept content of the script's files is in {self.journal.kept}")
             return
         self._end_rewinding()
 
@@ -341,7 +344,7 @@ class OutputFiles:
                     if path not in lost:
                         self._give_look(wanted[path])
         except OSError as error:
-            raise RestoreError(f"the script's files cannot be brought back to what they were: {error}") from error
+            raise RestoreError(f"the script's files cannot be restored: {error}") from error
 
     def _make(self, wanted: Record, offset: int, is_open: set[str]) -> None:
         path = wanted.path

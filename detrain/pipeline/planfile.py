@@ -88,7 +88,7 @@ def read(path: Path) -> Planned:
     """Raises `GraphError` for what is no plan, naming file and place, or `OSError`."""
     document = parsed(path, "JSON", json.loads)
     if type(document) is not dict or document.get("kind") != KIND:
-        raise GraphError(f"{path} is no plan: it does not say that its kind is {KIND!r}")
+        raise GraphError(f"{path} is not a plan: its kind must be {KIND!r}")
     if document.get("format") != FORMAT:
         raise GraphError(f"{path} has format {document.get('format')!r}; this detrain reads format {FORMAT}")
     fields = Fields(document, str(path))

@@ -80,8 +80,8 @@ def sweep(
                 told(done.result())
         except BrokenProcessPool:
             raise DetrainError(
-                f"a process of the sweep has been ended, perhaps for want of memory, with {len(asked) - len(rows)} of {len(asked)} plans "
-                "still to make; fewer at the same time take less (--processes)"
+                f"a process of the sweep was ended, perhaps because memory ran out, with {len(asked) - len(rows)} of {len(asked)} plans "
+                "still to compute; use fewer in parallel (--processes)"
             ) from None
     return [rows[number] for number in sorted(rows)]
 

@@ -20,7 +20,7 @@ def read(path: Path) -> Graph:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise GraphError(f"{path} is no JSON: {error}") from None
+        raise GraphError(f"{path} is not JSON: {error}") from None
     return decode(document, name=path.stem)
 
 
@@ -57,7 +57,7 @@ def _operator(graph: Graph, number: int) -> dict[str, Any]:
 def decode(document: Any, *, name: str = "") -> Graph:
     """The graph of a document. Raises `GraphError`."""
     if type(document) is not dict or document.get("kind") != KIND:
-        raise GraphError(f"{name or 'it'} is no operator graph: it does not say that its kind is {KIND!r}")
+        raise GraphError(f"{name or 'it'} is not an operator graph: its kind must be {KIND!r}")
     if document.get("format") != FORMAT:
         raise GraphError(f"{name or 'it'} has format {document.get('format')!r}; this detrain reads format {FORMAT}")
     return _Decoder(document, name).decode()

@@ -50,9 +50,9 @@ def read(path: Path) -> Planned:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise GraphError(f"{path} is no JSON: {error}") from None
+        raise GraphError(f"{path} is not JSON: {error}") from None
     if type(document) is not dict or document.get("kind") != KIND:
-        raise GraphError(f"{path} is no plan: it does not say that its kind is {KIND!r}")
+        raise GraphError(f"{path} is not a plan: its kind must be {KIND!r}")
     if document.get("format") != FORMAT:
         raise GraphError(f"{path} has format {document.get('format')!r}; this detrain reads format {FORMAT}")
     graph = graphfile.decode(document.get("graph"), name=path.stem)

@@ -283,7 +283,7 @@ class Recorder:
         what = "written" if isinstance(error, OSError) else "read"
         warn(
             "ledger",
-            f"the ledger cannot be {what}: {error}. The run goes on; what it does from here on is not on record",
+            f"the ledger cannot be {what}: {error}. The run goes on; from here on it is not recorded",
         )
 
 

@@ -75,7 +75,7 @@ class Replay:
             if not isinstance(owner, type) or not isinstance(owner.__dict__.get(name), types.FunctionType):
                 warn(
                     "loader-not-found",
-                    f"inst.info names {module_name}.{attribute} as what gives the batches; there is no such method",
+                    f"inst.info names {module_name}.{attribute} as the method that returns the batches, but there is no such method",
                 )
                 continue
             self._classes[owner] = name
@@ -232,7 +232,9 @@ class Replay:
         method = next(name for cls, name in self._classes.items() if isinstance(owner, cls))
         done = self._log_of(owner).flat()
         if done != calls[: len(done)]:
-            raise RestoreError(f"{path} has been called {len(done)} times already, and otherwise than before")
+            raise RestoreError(
+                f"{path} has been called {len(done)} times in set-up already, with other arguments than in the killed run"
+            )
         for number in progress.bar(range(len(done), len(calls)), "replaying"):
             args, named, outcome = calls[number]
             try:
@@ -246,8 +248,8 @@ class Replay:
                 )
         if answers is not None and self._log_of(owner).answers != answers:
             raise RestoreError(
-                f"{path} has threads, and its {len(calls)} calls have not given what they gave before: what its threads do, or "
-                "something else that changes it, is not the same every time. This resume cannot be exact"
+                f"{path} has threads, and its {len(calls)} calls have not returned what they returned before: its threads, or "
+                "something else that changes it, do not behave the same every time. This resume cannot be exact"
             )
 
 
@@ -256,8 +258,8 @@ def check(replayed: list[tuple[str, object, Node]]) -> None:
     for path, owner, node in replayed:
         if digest_without(owner, set(node.get("beside", ()))) != node["digest"]:
             raise RestoreError(
-                f"{path} is not what it was after its calls have been replayed: something else changes it as well. Its state cannot be "
-                "captured either, so this resume cannot be exact"
+                f"{path} differs from its state at the checkpoint although its calls have been replayed: something else changes it as "
+                "well. Its state cannot be captured either, so this resume cannot be exact"
             )
 
 

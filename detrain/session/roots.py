@@ -248,7 +248,7 @@ def restore(
     }
     if missing:
         raise RestoreError(
-            f"the checkpoint holds generators of random numbers that this attempt does not have: {', '.join(sorted(missing))}"
+            f"the checkpoint contains random number generators that this attempt does not have: {', '.join(sorted(missing))}"
         )
     _fetch_again(tree, around)
     replayed = replay.replay(tree, live)
@@ -257,7 +257,8 @@ def restore(
     lost = [name.removeprefix(_GIVEN) for name in tree.roots if name.startswith(_GIVEN) and name not in live]
     if lost:
         raise RestoreError(
-            f"{', '.join(lost)}: the loop has given it to the framework for the whole process; it is not there yet"
+            f"{', '.join(lost)}: a process-wide hook that the loop installed is missing in this attempt. "
+            "Install it before the loop, or use --fresh"
         )
     restoring = Restore(tree, captured, origins, set_aside, allows_pickle=allows_pickle, process=process)
     if merge is not None:

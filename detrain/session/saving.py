@@ -230,11 +230,11 @@ class Saver:
         if len(new) > _MOST_WARNINGS:
             warn(
                 "not-captured",
-                f"{len(new) - _MOST_WARNINGS} objects more than these; `detrain inspect` of the checkpoint lists all",
+                f"{len(new) - _MOST_WARNINGS} more objects; `detrain inspect` of the checkpoint lists all",
             )
         for leaf in new[:_MOST_WARNINGS]:
             warn(
                 "not-captured",
-                f"{leaf}. If the loop changes it, a resume cannot be exact, and will be refused unless --trust-changes says that it "
-                "does not matter",
+                f"{leaf}. If the loop changes it, a resume cannot be exact and will be refused, unless --trust-changes is "
+                "given",
             )

@@ -58,7 +58,7 @@ def memory_within(node: Node, num_bytes: int, restore: Restoring) -> np.ndarray[
     owner = restore.value(node["within"])
     begin, end = _place(owner, node)
     if begin + num_bytes > end:
-        raise ValueError("the memory that it looks into is too small")
+        raise ValueError("the memory of which it is a view is too small")
     return bytes_at(owner, begin, num_bytes)
 
 

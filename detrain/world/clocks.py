@@ -181,7 +181,7 @@ class Clocks:
 
     def _say_not_noted(self, why: object) -> None:
         self._has_said = True
-        warn("clock-not-noted", f"what the training loop reads from the clocks is not noted, or not to its end: {why}")
+        warn("clock-not-noted", f"clock readings of the training loop are not recorded, or not completely: {why}")
 
 
 def _count_of(position: list[int], batch: int) -> int:

@@ -73,7 +73,7 @@ def set_entropy_state(state: tuple[int, int]) -> None:
     seek = function("detrain_entropy_seek")
     if seek is None or not seek(_State(*state)):
         raise RuntimeError(
-            f"cannot set the entropy state to {state!r}: the preload library is not answering in this process "
+            f"cannot set the entropy state to {state!r}: the preload library is not active in this process "
             f"({why_not()}), so os.urandom() and its like would differ from the run that was checkpointed"
         )
 

@@ -110,7 +110,7 @@ def test_a_rate_that_the_scheduler_has_changed_is_named_and_refused(run, tmp_pat
     assert lines(kept)[0].endswith(" 0.0025")
     assert lines(kept)[-2].startswith("batch 42 ")
     assert re.search(
-        r"the checkpoint's values stay .*train.main.opt.param_groups\[0\].lr.*\[arguments-ignored\]", kept.err
+        r"the checkpoint's values are kept .*train.main.opt.param_groups\[0\].lr.*\[arguments-ignored\]", kept.err
     )
 
 
@@ -131,6 +131,6 @@ def test_changed_source_and_arguments_are_refused_and_the_second_flag_says_what_
     assert f"the source has changed as well ({script}); change one at a time" in said.err
     said = run("A", *NEW, options=["--trust-changes", "--keep-trained"])
     assert said.status == 0, said.err
-    assert "The checkpoint's values are taken for everything that it holds [arguments-ignored]" in said.err
-    assert "where its set-up code makes another value now, the checkpoint's wins [source-changed]" in said.err
+    assert "The checkpoint's values are used for everything in it [arguments-ignored]" in said.err
+    assert "where its set-up code now makes another value, the checkpoint's value is used [source-changed]" in said.err
     assert lines(said)[-2].startswith("batch 36 ")

@@ -185,7 +185,7 @@ def test_a_file_of_somebody_elses_is_not_written_over(tmp_path: Path) -> None:
     check_own(page)
     page.write_text("<title>Mine</title>", encoding="utf-8")
     with pytest.raises(
-        UsageError, match=r"report\.html is there already and is no report of detrain's; name another file with -o"
+        UsageError, match=r"report\.html exists and is not a report of detrain; name another file with -o"
     ):
         check_own(page)
     page.write_text("<title>train — detrain report</title>", encoding="utf-8")

@@ -70,7 +70,7 @@ def test_a_finished_run_is_proved_and_nothing_of_the_users_is_touched(script) ->
     # Each batch's record was compared: together at least as many as there are batches.
     assert sum(row["num_compared"] for row in found["segments"]) >= 40
     said = one.command("verify", "run")
-    assert "proved: the run was done again to its end" in said
+    assert "proved: the run was repeated to its end" in said
 
 
 def test_a_run_that_was_killed_and_resumed_is_proved(script) -> None:

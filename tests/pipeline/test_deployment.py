@@ -66,8 +66,8 @@ def conf(modules=(0, 1, 1), ranks=None, **other):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no JSON: "),
-        ('{"stage_to_rank_map": {"0": [0], 1: [1]}}', "is no JSON: "),
+        ("{", "is not JSON: "),
+        ('{"stage_to_rank_map": {"0": [0], 1: [1]}}', "is not JSON: "),
         ('{"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [0], "0": [1]}}', "'0' stands there twice"),
         ("[]", "is [], no table of names and values"),
         ("{}", "module_to_stage_map is missing"),
@@ -109,7 +109,7 @@ def test_what_is_wrong_with_a_conf_is_named_with_file_and_key(text, said, tmp_pa
 
 def test_a_conf_that_is_no_text_is_no_json(tmp_path):
     (tmp_path / "conf.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(GraphError, match=r"conf\.json is no JSON: "):
+    with pytest.raises(GraphError, match=r"conf\.json is not JSON: "):
         deployment.read(tmp_path / "conf.json")
 
 

@@ -65,7 +65,9 @@ class Counter:
         values = np.asarray(self.values)
         missing = drawn - int(values[0] - values[1])
         if missing < 0:
-            raise RestoreError(f"{self.name}: the generator is in TensorFlow's kernel, and has come further than then")
+            raise RestoreError(
+                f"{self.name}: the generator is in TensorFlow's kernel, and has already drawn more than at the checkpoint"
+            )
         self.set([drawn, missing])
 
     def set(self, values: Any) -> None:

@@ -140,7 +140,7 @@ class Functions:
             where, _ = _parts(name)
             if where in self._expected or any(_parts(other)[0] == where for other in known):
                 raise RestoreError(
-                    f"{name}: a `tf.function` that holds generators of random numbers cannot be found again"
+                    f"{name}: a `tf.function` that holds random number generators cannot be found in this attempt"
                 )
             self._expected[where] = name
         for where, number in num_of.items():

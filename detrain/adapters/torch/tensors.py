@@ -208,8 +208,8 @@ class GoneGraph:
         """A gradient has come here."""
         raise RestoreError(
             f"a gradient flows into {self.path}, which was made by {self.function} before the checkpoint; its graph is not in the "
-            f"checkpoint, so this resume cannot be exact. {self._set_aside()}. To come by without, detach what is carried from one "
-            "batch to the next, or checkpoint by epoch"
+            f"checkpoint, so this resume cannot be exact. {self._set_aside()}. To avoid this, detach what is carried from one "
+            "batch to the next, or checkpoint with --every epoch"
         )
 
 

@@ -172,7 +172,7 @@ def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restoring) -
         restore.remark(f"{restore.path_of(node)}: this set of objects has another order than before")
     else:
         raise RestoreError(
-            f"{restore.path_of(node)}: the set's order of iteration depends on its history and cannot be made again; "
+            f"{restore.path_of(node)}: the set's iteration order depends on its history and cannot be reproduced; "
             "iterate over sorted(...) or use a dict"
         )
 
@@ -227,7 +227,7 @@ def _make_frozen(cls: type, elements: list[Any], node: Node) -> Any:
 def _check_hashes(made: Any, elements: list[Any], node: Node, restore: Restoring) -> None:
     if len(made) != len(elements) or not all(frozenset.__contains__(made, element) for element in elements):
         raise RestoreError(
-            f"{restore.path_of(node)}: the hashes of what is in this frozen set hang on the set itself; it cannot be made again"
+            f"{restore.path_of(node)}: the hashes of this frozen set's members depend on the set itself; it cannot be rebuilt"
         )
 
 

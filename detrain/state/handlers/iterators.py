@@ -366,7 +366,7 @@ class GeneratorHandler(Handler):
         frame = obj.gi_frame
         stack = frames.stack_values(obj)
         if len(stack) != len(node["stack"]):
-            raise RestoreError(f"{restore.path_of(node)}: the generator stands elsewhere than in the checkpoint")
+            raise RestoreError(f"{restore.path_of(node)}: the generator is at another line than in the checkpoint")
         raw = frames.raw_stack_values(obj)
         for position, (ref, live) in enumerate(zip(node["stack"], stack, strict=True)):
             restored = restore.value(ref, live)
@@ -385,15 +385,15 @@ class GeneratorHandler(Handler):
     def _advance(self, obj: Any, node: Node, restore: Restoring) -> None:
         if not self._comes_to_place(obj, node, restore):
             raise RestoreError(
-                f"{restore.path_of(node)}: the generator {node['code'][2]} never comes to the saved place"
+                f"{restore.path_of(node)}: the generator {node['code'][2]} never reaches the saved position"
             )
 
     def _comes_to_place(self, obj: Any, node: Node, restore: Restoring) -> bool:
         """Step it there. False if it ends before."""
         if shape_of(obj.gi_code) != node.get("shape"):
             raise RestoreError(
-                f"{restore.path_of(node)}: the code of the generator {node['code'][2]} is not what it was, so its place in it "
-                "means nothing; has inst.info been changed?"
+                f"{restore.path_of(node)}: the code of the generator {node['code'][2]} has changed, so the saved position in "
+                "it is meaningless; has inst.info been changed?"
             )
         has_inner = self._has_inner(node, restore)
         with stepping(not has_inner and hands_on(node, restore)):
@@ -407,7 +407,7 @@ class GeneratorHandler(Handler):
                     break
                 except Exception as error:
                     raise RestoreError(
-                        f"{restore.path_of(node)}: the generator {node['code'][2]} failed on the way to its saved place: {error!r}"
+                        f"{restore.path_of(node)}: the generator {node['code'][2]} failed on the way to its saved position: {error!r}"
                     ) from error
         return False
 

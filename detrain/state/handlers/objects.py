@@ -447,8 +447,8 @@ class OpaqueHandler(Handler):
     def build(self, node: Node, restore: Restoring) -> Any:
         if "shares" in node:
             raise RestoreError(
-                f"{restore.path_of(node)} ({node['t']}) is not what the set-up code makes, and its pickle holds a copy of "
-                f"{node['shares']}, with which it would share nothing any more"
+                f"{restore.path_of(node)} ({node['t']}) differs from what the set-up code makes, and its pickle contains a copy of "
+                f"{node['shares']}, with which it would no longer share memory"
             )
         if not restore.allows_pickle:
             raise ResumeRefused(f"{restore.path_of(node)} ({node['t']}) is a pickled leaf, which --no-pickle refuses")
