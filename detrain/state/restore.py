@@ -270,7 +270,7 @@ class Restore:
         except CannotBuild as error:
             return Unrestored(self._what(number), str(error))
         except (TypeError, ValueError, AttributeError) as error:
-            raise RestoreError(f"{self._what(number)} cannot be built anew: {error}") from error
+            raise RestoreError(f"{self._what(number)} cannot be built: {error}") from error
 
     def _fill(self, number: int, obj: Any, is_new: bool) -> None:
         node = self.tree.nodes[number]

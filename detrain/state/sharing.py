@@ -72,7 +72,7 @@ def _place(owner: object, node: Node) -> tuple[int, int]:
     """Addresses where an inner object begins, and where its owner's memory ends."""
     memory = registry.handler_for(type(owner)).memory_range(owner)
     if memory is None:
-        raise ValueError(f"it looked into the memory of {type(owner).__qualname__}, which is nowhere now")
+        raise ValueError(f"it was a view of the memory of {type(owner).__qualname__}, which no longer exists")
     return memory.address + node["at"], memory.address + memory.num_bytes
 
 

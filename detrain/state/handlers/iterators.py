@@ -322,7 +322,7 @@ class GeneratorHandler(Handler):
         if obj.gi_frame.f_lasti != node["at"]:
             if not self._comes_to_place(obj, node, restore):
                 # An abandoned one, if nobody asks it for more.
-                restore.give_up(number, f"the generator {node['code'][2]} never comes to the saved place")
+                restore.give_up(number, f"the generator {node['code'][2]} never reaches the saved position")
                 return
             restore.match_again(number, obj)  # now that its variables and iterators are there
         restore.match_stack(number, obj)
