@@ -1,5 +1,10 @@
 """The fixtures `reference` and `killed`, and the table that a soak ends with."""
 
+import fcntl
+import functools
+import hashlib
+import os
+import pickle
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,18 +15,34 @@ import pytest
 from .harness import Life, Moment, Place, differences, live, uninterrupted
 from .programs import PROGRAMS, Program
 
-_references: dict[tuple[str, str], Life] = {}
-
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Life]:
-    """Gives the uninterrupted life of a program, run once per session."""
+    """Gives the uninterrupted life of a program, run once per session: by whichever process of the tests comes first."""
+    own = tmp_path_factory.getbasetemp()
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "references"
+    shared.mkdir(exist_ok=True)
+
+    @functools.cache
+    def give_once(key: str) -> Life:
+        program, every = asked[key]
+        path = shared / f"{key}.pickle"
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                life: Life = pickle.loads(path.read_bytes())  # what another process of these tests has written
+            else:
+                life = uninterrupted(tmp_path_factory.mktemp("reference"), program, every)
+                path.write_bytes(pickle.dumps(life))
+        return life
+
+    asked: dict[str, tuple[Program, str]] = {}
 
     def give(program: Program, every: str = "never") -> Life:
-        key = (program.script, every)
-        if key not in _references:
-            _references[key] = uninterrupted(tmp_path_factory.mktemp("ref"), program, every)
-        return _references[key]
+        facts = [program.sources, program.arguments, program.environment, program.is_whole, every]
+        key = hashlib.sha1(repr(facts).encode()).hexdigest()
+        asked[key] = (program, every)
+        return give_once(key)
 
     return give
 

@@ -1,5 +1,6 @@
 """Run a program uninterrupted; run it and kill it again and again; say in what the two differ."""
 
+import atexit
 import contextlib
 import importlib.util
 import os
@@ -8,11 +9,15 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
+
+from tests.forkserver import Forked, ForkServer
 
 from .programs import Program
 
@@ -25,6 +30,13 @@ RESUMED = re.compile(r"detrain: resumed at (.*?),? [\d.]+ s after")
 FOREIGN_VARIABLES = {"CKPT_DIR", "MODEL_NAME", "ENABLE_TRACE", "DIFF_SIZE", "PYTHONHASHSEED", "LD_PRELOAD"}
 #: Every attempt gets this many: the same on each side of a comparison, and cheap beside loader workers.
 NUM_THREADS = "1"
+#: What is loaded when an attempt is forked (`torch._dynamo` is what the first optimizer loads), by the framework that its script names.
+LOADED = {
+    "torch": [
+        "torch", "torch._dynamo", "torch.utils.data", "numpy", "tqdm", "csv", "logging",
+        "detrain.adapters.numpy", "detrain.adapters.torch",
+    ],
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,14 +103,37 @@ class Life:
 
 
 def environment() -> dict[str, str]:
-    """This environment without what would steer detrain, with detrain importable from any folder."""
-    own = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES and not k.startswith("DETRAIN_")}
+    """This environment without what would steer detrain or tells of the test, with detrain importable from any folder."""
+    own = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES and not k.startswith(("DETRAIN_", "PYTEST_"))}
     spec = importlib.util.find_spec("detrain")
     assert spec is not None
     assert spec.origin is not None
     own.update(PYTHONPATH=str(Path(spec.origin).parents[1]), PYTHONUNBUFFERED="1", PYTHONDONTWRITEBYTECODE="1")
     own.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), NUM_THREADS))
     return own
+
+
+Process = subprocess.Popen[bytes] | Forked
+_servers: dict[str, ForkServer] = {}
+
+
+def server_for(program: Program, own: dict[str, str]) -> ForkServer | None:
+    """The process from which this program's attempts are forked; None if they are started as a user starts them.
+
+    That is so for programs that say it, and where the environment `own` has more than the server's that matters before Python runs.
+    """
+    frameworks = [name for name in ("tensorflow", "keras", "torch") if name in program.script]
+    framework = frameworks[0] if frameworks else ""
+    if framework not in LOADED or program.is_whole:
+        return None
+    if framework not in _servers:
+        with tempfile.NamedTemporaryFile(prefix=f"forkserver-{framework}-", suffix=".log", delete=False) as log:
+            server = ForkServer(LOADED[framework], environment(), Path(log.name))
+        atexit.register(server.close)
+        _servers[framework] = server
+    server = _servers[framework]
+    differing = {name for name, _ in own.items() ^ server.environment.items()}
+    return server if all(name.startswith("DETRAIN_") for name in differing) else None
 
 
 class Place:
@@ -122,25 +157,28 @@ class Place:
         out_path, err_path = (self.root / f"{self._num_attempts}.{name}" for name in ("out", "err"))
         # Files, not pipes: loader workers that outlive a killed process would hold a pipe open.
         with out_path.open("wb") as out, err_path.open("wb") as err:
-            process = subprocess.Popen(
-                [sys.executable, *words, "train.py", *self.program.arguments],
-                cwd=self.work,
-                env={**environment(), **self.program.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
+            process = self._start([*words, "train.py", *self.program.arguments], out, err)
             try:
                 is_killed = self._watch(process, moment, out_path)
             finally:
                 if process.poll() is None:
                     kill_group(process.pid)
                     process.wait()
+        assert process.returncode is not None
         stdout, stderr = (path.read_bytes().decode(errors="backslashreplace") for path in (out_path, err_path))
         return Attempt(process.returncode, stdout, stderr, is_killed)
 
-    def _watch(self, process: "subprocess.Popen[bytes]", moment: Moment | None, out_path: Path) -> bool:
+    def _start(self, words: list[str], out: IO[bytes], err: IO[bytes]) -> Process:
+        own = {**environment(), **self.program.environment}
+        server = server_for(self.program, own) if words[0] == "-m" else None
+        if server is not None:
+            return server.start(words, self.work, own, out, err)
+        return subprocess.Popen(
+            [sys.executable, *words], cwd=self.work, env=own, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def _watch(self, process: Process, moment: Moment | None, out_path: Path) -> bool:
         began_s, seen, due_s = time.monotonic(), b"", None
         with out_path.open("rb") as out:
             while process.poll() is None:
