@@ -1,11 +1,11 @@
 # The verbs of this repository. `./run` sets up what is missing; each recipe asks it for the environment's python.
 .DEFAULT_GOAL := help
-.PHONY: help setup test soak lint bench clean
+.PHONY: help setup test test-all test-rest soak lint bench clean
 SHELL := bash
 python = py="$$(./run --setup-only dev)" && "$$py"
 
 help:  ## list the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## make or complete the environment (.venv, unless an active one has everything)
 	@./run --setup-only dev >/dev/null
@@ -16,8 +16,14 @@ lint:  ## ruff and mypy
 # As many tests at a time as there are processors; a test's own processes would crowd each other out beyond a few.
 pytest = -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-test: lint  ## lint, then all tests but the soak (about half an hour on two cores); pytest's closing line stands last
+test: lint  ## lint, then the tests that show that all works (about 10 minutes on two cores); pytest's closing line stands last
+	@$(python) $(pytest) -q -m "not soak and not full" $(ARGS)
+
+test-all: lint  ## lint, then all tests but the soak; pytest's closing line stands last
 	@$(python) $(pytest) -q -m "not soak" $(ARGS)
+
+test-rest:  ## what `make test-all` has beyond `make test`
+	@$(python) $(pytest) -q -m "full and not soak" $(ARGS)
 
 soak:  ## kill and resume for hours on end; a table stands last
 	@$(python) $(pytest) -v -m soak $(ARGS)

@@ -6,18 +6,83 @@ leaves out is the interpreter's start, the import of the framework and `execve`;
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
+import re
 import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tests.forkserver.server import READ_AT_START
+
 SERVER = Path(__file__).with_name("server.py")
+#: What is loaded before attempts are forked, by framework. `torch._dynamo` is what the first optimizer loads.
+LOADED = {
+    "torch": [
+        "numpy", "tqdm", "csv", "logging", "torch", "torch._dynamo", "torch.utils.data",
+        "detrain.adapters.numpy", "detrain.adapters.torch",
+    ],
+    "tensorflow": [
+        "numpy", "tensorflow", "keras",
+        "detrain.adapters.numpy", "detrain.adapters.tensorflow", "detrain.adapters.keras",
+    ],
+}  # fmt: skip
+#: Scripts that need a process of their own: the loops of Keras must carry hooks when it is loaded; a process that is spawned, or a program,
+#: is told how this one was started; `torch.jit` keeps the function that detrain replaces as torch is loaded.
+WHOLE = re.compile(r"\.fit\(|KERAS_BACKEND|spawn\"|forkserver|subprocess|torch\.jit\.save|argv\[0\]|setrlimit|\bexec[lv]")
+_servers: dict[tuple[str, frozenset[tuple[str, str]]], ForkServer] = {}
+
+
+def server_for(script: str, environment: Mapping[str, str], usual: Mapping[str, str]) -> ForkServer | None:
+    """The process from which attempts of this script are forked in such an environment; None if each is to be started.
+
+    `usual`: the environment of most attempts of this kind, in which the server is; another one may differ in what is read later only.
+    """
+    frameworks = [name for name in LOADED if re.search(rf"^\s*(import|from) {name}\b", script, re.MULTILINE)]
+    if len(frameworks) != 1 or WHOLE.search(script) or at_start(environment) != at_start(usual):
+        return None
+    key = (frameworks[0], at_start(usual))
+    if key not in _servers:
+        with tempfile.NamedTemporaryFile(prefix=f"forkserver-{frameworks[0]}-", suffix=".log", delete=False) as log:
+            server = ForkServer(LOADED[frameworks[0]], usual, Path(log.name))
+        atexit.register(server.close)
+        _servers[key] = server
+    return _servers[key]
+
+
+def at_start(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """What of an environment is read as a process begins."""
+    return frozenset((name, value) for name, value in environment.items() if READ_AT_START.match(name))
+
+
+def run(
+    server: ForkServer, words: Sequence[str], folder: Path, environment: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run([sys.executable, *words], capture_output=True, text=True)`."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = server.start(words, folder, environment, out, err)
+        until_s = time.monotonic() + timeout_s
+        while process.poll() is None:
+            if time.monotonic() > until_s:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise subprocess.TimeoutExpired(list(words), timeout_s)
+            time.sleep(0.005)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode())
+    return subprocess.CompletedProcess(list(words), process.wait(), *texts)
 
 
 class ForkServer:
@@ -25,12 +90,12 @@ class ForkServer:
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         """`log`: a file for what the server itself prints. A file as attempts get, so that their streams are made alike."""
-        self.environment = dict(environment)
+        self._log = log
         self._control, theirs = socket.socketpair()
         with theirs, log.open("wb") as out:
             self._process = subprocess.Popen(
                 [sys.executable, str(SERVER), str(theirs.fileno()), *modules],
-                env=self.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=[theirs.fileno()],
+                env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )  # fmt: skip
         if self._control.recv(5) != b"ready":
@@ -51,6 +116,7 @@ class ForkServer:
         """End the server, and wait for that."""
         self._control.close()
         self._process.wait()
+        self._log.unlink(missing_ok=True)
 
 
 class Forked:

@@ -19,6 +19,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import signal
 import socket
 import sys
@@ -26,9 +27,13 @@ from typing import NoReturn
 
 #: Set in the process that has replaced itself.
 IS_REPLACED = "FORKSERVER_IS_REPLACED"
+#: Variables that libraries, the interpreter or the loader read as they begin.
+READ_AT_START = re.compile(r"PYTHON|LD_|[A-Z]*_NUM_THREADS|OMP_|MKL_|KMP_|NPY_|ATEN_|(ONE)?DNN|TF_|XLA_|KERAS|TORCH|PYTORCH|CUDA|CUBLAS")
 #: What an attempt loads by itself sooner or later; of packages, all that is in them.
 OWN_MODULES = ["detrain.cli.run", "detrain.launch.attempt", "detrain.rewrite.transform"]
 OWN_PACKAGES = ["detrain.session", "detrain.state", "detrain.store"]
+
+STARTED_WITH = dict(os.environ)
 
 
 class Replaced(BaseException):
@@ -129,6 +134,8 @@ def take_over(words: list[str], environment: dict[str, str]) -> None:
     """Environment, command line and stream of entropy of the program that would have been started."""
     from detrain.launch import preload
 
+    if differing := {name for name, _ in environment.items() ^ STARTED_WITH.items() if READ_AT_START.match(name)}:
+        raise RuntimeError(f"an attempt with other {', '.join(sorted(differing))} needs a start of its own")
     os.environ.clear()
     os.environ.update(environment)
     boot = next(place for place, word in enumerate(words) if os.path.basename(word) == "boot.py")

@@ -1,5 +1,6 @@
 """The fixtures `reference` and `killed`, and the table that a soak ends with."""
 
+import dataclasses
 import fcntl
 import functools
 import hashlib
@@ -79,7 +80,12 @@ def killed(tmp_path: Path, reference: Callable[..., Life], note: Callable[..., N
 @pytest.fixture
 def program(request: pytest.FixtureRequest) -> Program:
     """A program by its name."""
-    return PROGRAMS[request.param]
+    return as_marked(PROGRAMS[request.param], request)
+
+
+def as_marked(program: Program, request: pytest.FixtureRequest) -> Program:
+    """A soak kills in set-up code as well, and starts its attempts as a user starts them."""
+    return dataclasses.replace(program, is_whole=request.node.get_closest_marker("soak") is not None)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Run a program uninterrupted; run it and kill it again and again; say in what the two differ."""
 
-import atexit
 import contextlib
 import importlib.util
 import os
@@ -9,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tests.forkserver import Forked, ForkServer
+from tests.forkserver import Forked, server_for
 
 from .programs import Program
 
@@ -30,13 +28,6 @@ RESUMED = re.compile(r"detrain: resumed at (.*?),? [\d.]+ s after")
 FOREIGN_VARIABLES = {"CKPT_DIR", "MODEL_NAME", "ENABLE_TRACE", "DIFF_SIZE", "PYTHONHASHSEED", "LD_PRELOAD"}
 #: Every attempt gets this many: the same on each side of a comparison, and cheap beside loader workers.
 NUM_THREADS = "1"
-#: What is loaded when an attempt is forked (`torch._dynamo` is what the first optimizer loads), by the framework that its script names.
-LOADED = {
-    "torch": [
-        "torch", "torch._dynamo", "torch.utils.data", "numpy", "tqdm", "csv", "logging",
-        "detrain.adapters.numpy", "detrain.adapters.torch",
-    ],
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,26 +105,6 @@ def environment() -> dict[str, str]:
 
 
 Process = subprocess.Popen[bytes] | Forked
-_servers: dict[str, ForkServer] = {}
-
-
-def server_for(program: Program, own: dict[str, str]) -> ForkServer | None:
-    """The process from which this program's attempts are forked; None if they are started as a user starts them.
-
-    That is so for programs that say it, and where the environment `own` has more than the server's that matters before Python runs.
-    """
-    frameworks = [name for name in ("tensorflow", "keras", "torch") if name in program.script]
-    framework = frameworks[0] if frameworks else ""
-    if framework not in LOADED or program.is_whole:
-        return None
-    if framework not in _servers:
-        with tempfile.NamedTemporaryFile(prefix=f"forkserver-{framework}-", suffix=".log", delete=False) as log:
-            server = ForkServer(LOADED[framework], environment(), Path(log.name))
-        atexit.register(server.close)
-        _servers[framework] = server
-    server = _servers[framework]
-    differing = {name for name, _ in own.items() ^ server.environment.items()}
-    return server if all(name.startswith("DETRAIN_") for name in differing) else None
 
 
 class Place:
@@ -170,7 +141,8 @@ class Place:
 
     def _start(self, words: list[str], out: IO[bytes], err: IO[bytes]) -> Process:
         own = {**environment(), **self.program.environment}
-        server = server_for(self.program, own) if words[0] == "-m" else None
+        is_forked = words[0] == "-m" and not self.program.is_whole
+        server = server_for("\n".join(self.program.sources.values()), own, environment()) if is_forked else None
         if server is not None:
             return server.start(words, self.work, own, out, err)
         return subprocess.Popen(
