@@ -1,11 +1,6 @@
 """The fixtures `reference` and `killed`, and the table that a soak ends with."""
 
 import dataclasses
-import fcntl
-import functools
-import hashlib
-import os
-import pickle
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,37 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.once import once
+
 from .harness import Life, Moment, Place, differences, live, uninterrupted
 from .programs import PROGRAMS, Program
 
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Life]:
-    """Gives the uninterrupted life of a program, run once per session: by whichever process of the tests comes first."""
-    own = tmp_path_factory.getbasetemp()
-    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "references"
-    shared.mkdir(exist_ok=True)
-
-    @functools.cache
-    def give_once(key: str) -> Life:
-        program, every = asked[key]
-        path = shared / f"{key}.pickle"
-        with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if path.exists():
-                life: Life = pickle.loads(path.read_bytes())  # what another process of these tests has written
-            else:
-                life = uninterrupted(tmp_path_factory.mktemp("reference"), program, every)
-                path.write_bytes(pickle.dumps(life))
-        return life
-
-    asked: dict[str, tuple[Program, str]] = {}
+    """Gives the uninterrupted life of a program, run once per session."""
 
     def give(program: Program, every: str = "never") -> Life:
-        facts = [program.sources, program.arguments, program.environment, program.is_whole, every]
-        key = hashlib.sha1(repr(facts).encode()).hexdigest()
-        asked[key] = (program, every)
-        return give_once(key)
+        life: Life = once(
+            tmp_path_factory,
+            [program.sources, program.arguments, program.environment, program.is_whole, every],
+            lambda: uninterrupted(tmp_path_factory.mktemp("reference"), program, every),
+        )
+        return life
 
     return give
 
