@@ -1,11 +1,11 @@
 # The commands for development (see CONTRIBUTING.md). `./run` sets up what is missing; each recipe asks it for the environment's Python.
 .DEFAULT_GOAL := help
-.PHONY: help setup test soak lint format bench clean
+.PHONY: help setup test test-all test-rest soak lint format bench clean
 SHELL := bash
 python = py="$$(./run --setup-only dev)" && "$$py"
 
 help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## create or complete the environment (.venv, unless an active one has everything)
 	@./run --setup-only dev >/dev/null
@@ -19,8 +19,14 @@ format:  ## apply ruff's fixes and its formatter
 # As many tests at a time as there are processors, but four at most: each test starts processes of its own.
 pytest = -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-test: lint  ## lint, then all tests except the soak (about half an hour on two cores)
+test: lint  ## lint, then the tests that show that everything works (about 10 minutes on two cores)
+	@$(python) $(pytest) -q -m "not soak and not full" $(ARGS)
+
+test-all: lint  ## lint, then all tests except the soak
 	@$(python) $(pytest) -q -m "not soak" $(ARGS)
+
+test-rest:  ## what `make test-all` runs beyond `make test`
+	@$(python) $(pytest) -q -m "full and not soak" $(ARGS)
 
 soak:  ## kill and resume at random for hours; prints a table at the end
 	@$(python) $(pytest) -v -m soak $(ARGS)

@@ -140,7 +140,9 @@ class OpenRun:
                 f"{ended}, and the source has changed since ({', '.join(changed)}). Train again with --fresh (the old run is kept), or "
                 "choose another directory with --ckpt-dir"
             )
-        raise AlreadyFinished(f"{ended}: there is nothing left to do. Train again with --fresh, which keeps the old run")
+        raise AlreadyFinished(
+            f"{ended}: there is nothing left to do. Train again with --fresh, which keeps the old run"
+        )
 
 
 def _new_record(request: Request) -> RunRecord:

@@ -39,7 +39,9 @@ def open_run(path: Path) -> Iterator[tuple[RunDirectory, RunRecord, list[Checkpo
     if record is None:
         raise UsageError(f"{path} is no run directory")
     if record.command is None:
-        raise ResumeRefused(f"{path} is a run of an earlier version of detrain, which did not record how to start it again")
+        raise ResumeRefused(
+            f"{path} is a run of an earlier version of detrain, which did not record how to start it again"
+        )
     with directory.shared():
         yield directory, record, *_usable(directory, record)
 

@@ -150,7 +150,10 @@ class Session:
     def _at_batch(self, loop: Loop, now_s: float) -> None:
         outer = loop.nest_parent
         if outer is None and self._policy.without_epochs():
-            warn("every-epoch", "the training has no loop around its batch loop, so `auto` is used instead of --every epoch")
+            warn(
+                "every-epoch",
+                "the training has no loop around its batch loop, so `auto` is used instead of --every epoch",
+            )
         is_near = outer is None or outer.is_marked
         is_due = self._policy.is_due_at_batch(self._position.batches, now_s, is_near=is_near) and not self._is_put_off()
         must = (is_due or self._is_goal(loop)) and self._may_save(loop)

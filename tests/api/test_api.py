@@ -15,7 +15,9 @@ from detrain.store.meta import Meta
 
 def save(path, weight, epochs=1):
     nodes = [{"k": "buffer", "t": "builtins:bytearray", "p": None, "s": "train.weight", "array": 0}]
-    tree = Tree(nodes, [Array("train.weight", weight)], {"train.weight": ["@", 0], "train.epoch": epochs, "train.name": "a"})
+    tree = Tree(
+        nodes, [Array("train.weight", weight)], {"train.weight": ["@", 0], "train.epoch": epochs, "train.name": "a"}
+    )
     return commit(path, tree, Meta(epochs, epoch=epochs, batch=2, chain=[])).path
 
 

@@ -76,6 +76,7 @@ def test_a_killed_run_goes_on_to_the_new_end_at_the_new_rate(run, detrain, tmp_p
     assert "ledger" not in again.err  # what the first attempt has noted is of another run
 
 
+@pytest.mark.full
 def test_what_follows_the_new_arguments_is_said_and_verify_does_not_prove_the_rest(run, detrain):
     assert run("A", *OLD, every="epoch", DIE_AT="17").status == -9
     said = run("A", *NEW, every="epoch", options=["--trust-changes", "--keep", "20"])
@@ -91,6 +92,7 @@ def test_what_follows_the_new_arguments_is_said_and_verify_does_not_prove_the_re
     assert proved.out.splitlines()[-1].startswith("not proved: 1 of ")
 
 
+@pytest.mark.full
 def test_a_rate_that_the_scheduler_has_changed_is_named_and_refused(run, tmp_path):
     step = ("--step", "2")
     assert run("A", *OLD, *step, DIE_AT="17").status == -9
@@ -122,6 +124,7 @@ def test_a_run_that_has_ended_goes_on_to_a_later_end(run):
     assert lines(said) == lines(run("R", "--epochs", "14", "--lr", "0.01"))[36:]
 
 
+@pytest.mark.full
 def test_changed_source_and_arguments_are_refused_and_the_second_flag_says_what_it_ignores(run, tmp_path):
     assert run("A", *OLD, DIE_AT="17").status == -9
     script = tmp_path / "train.py"

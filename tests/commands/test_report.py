@@ -170,6 +170,7 @@ def test_what_was_printed_twice_lies_at_the_same_batch(tmp_path: Path) -> None:
     assert "".join(one.out for one in said).count("score") == 30
 
 
+@pytest.mark.full
 def test_the_page_tells_what_auto_chose(tmp_path: Path) -> None:
     script = TRAINING.replace("print(f", "__import__('time').sleep(0.2); print(f")
     (tmp_path / "train.py").write_text(script, encoding="utf-8")

@@ -137,6 +137,7 @@ HELD = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", HELD)
 def test_a_run_that_goes_on_elsewhere_computes_as_where_it_began(script, name: str) -> None:
     if len(os.sched_getaffinity(0)) < 2:

@@ -14,7 +14,9 @@ ZEN5 += ["avx512_vnni", "avx512_bf16"]
 ZEN3 = ["sse4_1", "avx", "avx2", "fma", "f16c"]
 
 
-def a_machine(features: list[str] = ZEN5, processors: int = 16, vendor: str = "AuthenticAMD", **variables: str) -> machine.Machine:
+def a_machine(
+    features: list[str] = ZEN5, processors: int = 16, vendor: str = "AuthenticAMD", **variables: str
+) -> machine.Machine:
     return machine.Machine(vendor, features, processors, max(processors // 2, 1), variables)
 
 

@@ -127,9 +127,7 @@ class IteratorHandler(Handler):
             if dataset is None:
                 return
             # What a generator has begun on its way is there, but another iterator may have stood in its place in the script.
-            begun = (
-                one for one in list(_counted) if _dataset_of(one) is dataset and not restore.is_claimed(one)
-            )
+            begun = (one for one in list(_counted) if _dataset_of(one) is dataset and not restore.is_claimed(one))
             live = next((one for one in begun if self.matches(one, node, restore)), None)
             if live is None:
                 passes.begin_missing(dataset, node["begun"], restore.path_of(node))
