@@ -99,8 +99,7 @@ class Detrain(Method):
         walk = Walk()
         for name, value in self.roots().items():
             walk.root(name, value)
-        walk.run()
-        return walk
+        return walk.run()
 
     def save(self, path: Path) -> Wait:
         from dataclasses import replace

@@ -91,28 +91,28 @@ def _options(*options: _Decorator) -> _Decorator:
 
 _device_options = _options(
     click.option(
-        "--devices", metavar="D", help="Where machines end (8,16), or machines by devices (2x8), with the links of DAPPLE's planner."
+        "--devices", metavar="D", help="Devices at which machines end (8,16), or machines x devices (2x8); links as in DAPPLE's planner."
     ),
-    click.option("--topology", type=FILE, metavar="FILE", help="Devices and links, as TOML."),
-    click.option("--bandwidth", metavar="B,B,…", help="Bytes a second of each level, the innermost first, as in 25GB/s,1GB/s."),
-    click.option("--memory", metavar="BYTES", help="Of each device, as in 16GiB."),
+    click.option("--topology", type=FILE, metavar="FILE", help="TOML file with devices and links."),
+    click.option("--bandwidth", metavar="B,B,…", help="Bandwidth of each level, innermost first, as in 25GB/s,1GB/s."),
+    click.option("--memory", metavar="BYTES", help="Memory of each device, as in 16GiB."),
 )  # fmt: skip
 _batch_option = click.option(
-    "--batch", type=click.IntRange(min=1), metavar="N", help="Samples of a step, over all devices."
+    "--batch", type=click.IntRange(min=1), metavar="N", help="Samples per step, over all devices."
 )
 _profile_batch_option = click.option(
     "--profile-batch",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Samples that the profile was measured with; a micro-batch, if nothing else is said.",
+    help="Samples per mini-batch in the profile (default: a micro-batch).",
 )
 _micro_batch_option = click.option(
     "--micro-batch", metavar="N",
-    help="Samples that a copy of the pipeline takes at a time; `plan --planner detrain` chooses of several (4,8).",
+    help="Samples per micro-batch; `plan --planner detrain` chooses from several (4,8).",
 )  # fmt: skip
 _state_factor_option = click.option(
     "--state-factor", type=_Number(min=1), metavar="F",
-    help="Bytes on a device for each byte of parameters: weights, gradients, optimizer state. [default: 4; 1 with --compat]",
+    help="Bytes on a device per byte of parameters: weights, gradients, optimizer state. [default: 4; 1 with --compat]",
 )  # fmt: skip
 _schedule_options = _options(
     click.option(
@@ -121,15 +121,15 @@ _schedule_options = _options(
     ),
     click.option(
         "--warmup", type=click.Choice(["pa", "pb"]), default="pa", show_default=True,
-        help="Of 1f1b: with pb more micro-batches go ahead, which hides what is sent.",
+        help="For 1f1b: with pb, more micro-batches run ahead, which hides transfers.",
     ),
-    click.option("--vertical-sync", is_flag=True, help="Of 1f1b-async: the same version of the weights at every stage."),
+    click.option("--vertical-sync", is_flag=True, help="For 1f1b-async: use the same version of the weights in every stage."),
 )  # fmt: skip
 
 
 @click.group()
 def pipeline() -> None:
-    """Plan and simulate pipelines: which devices do which layers of a profiled model."""
+    """Plan and simulate pipeline parallelism for a profiled model."""
 
 
 @pipeline.command(cls=_Rows)
@@ -149,54 +149,69 @@ def pipeline() -> None:
     "--all-num-machines",
     "--all_num_machines",
     metavar="N…",
-    help="Machines of each level, as PipeDream has them.",
+    help="Machines in each level, as in PipeDream.",
 )
 @click.option(
     "-b",
     "--network-bandwidths",
     "--network_bandwidths",
     metavar="B…",
-    help="Bytes a second of each of these levels. [default: 1e9]",
+    help="Bytes per second of each of these levels. [default: 1e9]",
 )
 @click.option(
-    "-s", "--memory-size", "--memory_size", type=_ABOVE_ZERO, metavar="BYTES", help="Of each of these machines."
+    "-s", "--memory-size", "--memory_size", type=_ABOVE_ZERO, metavar="BYTES", help="Memory of each of these machines."
 )
 @click.option(
-    "--straight", "--straight-pipeline", "--straight_pipeline", is_flag=True, help="PipeDream's: one machine a stage."
+    "--straight",
+    "--straight-pipeline",
+    "--straight_pipeline",
+    is_flag=True,
+    help="For PipeDream: one machine per stage.",
 )
 @click.option(
-    "--use-memory-constraint", "--use_memory_constraint", is_flag=True, help="PipeDream's: keep to the memory."
+    "--use-memory-constraint",
+    "--use_memory_constraint",
+    is_flag=True,
+    help="For PipeDream: respect the machines' memory.",
 )
 @click.option(
     "--use-fewer-machines",
     "--use_fewer_machines",
     is_flag=True,
-    help="PipeDream's: leave machines out where that is quicker.",
+    help="For PipeDream: leave machines unused where that is faster.",
 )
 @click.option(
     "--activation-compression-ratio",
     "--activation_compression_ratio",
     type=_ABOVE_ZERO,
     metavar="R",
-    help="PipeDream's: activations go R times smaller; without it they cost nothing.",
+    help="For PipeDream: activations are sent R times smaller; without this option, sending them costs nothing.",
 )
 @click.option(
     "--time-between-inputs",
     "--time_between_inputs",
     type=_ABOVE_ZERO,
     metavar="S",
-    help="Of pipedream-inference: seconds.",
+    help="For pipedream-inference: seconds between two inputs.",
 )
-@click.option("--no-recompute", is_flag=True, help="Of detrain: keep all activations.")
+@click.option("--no-recompute", is_flag=True, help="For detrain: keep all activations.")
 @click.option(
-    "--time-limit", type=_ABOVE_ZERO, default=25.0, show_default=True, metavar="S", help="Of detrain: seconds."
+    "--time-limit",
+    type=_ABOVE_ZERO,
+    default=25.0,
+    show_default=True,
+    metavar="S",
+    help="For detrain: seconds after which the best plan so far is used.",
 )
-@click.option("--compat", is_flag=True, help="The published planner's answer, with its faults.")
+@click.option("--compat", is_flag=True, help="Reproduce the published planner, including its defects.")
 @as_json_option
-@click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Where to.")
+@click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Output file.")
 @needs_plan
 def plan(profile: Path, planner: str, output: Path | None, as_json: bool, **options: Unpack[PlanOptions]) -> int:
-    """Divide a profile's layers into stages. Exit status 1 if no plan is found."""
+    """Divide the layers of a profile into pipeline stages.
+
+    Exit status: 1 if no plan is found.
+    """
     from detrain.pipeline import planfile, text
     from detrain.plans.errors import NoPlanError
 
@@ -246,22 +261,22 @@ def _planned(path: Path, planner: str, options: PlanOptions) -> tuple[Planned, d
 @click.argument("plan", type=FILE)
 @_schedule_options
 @click.option(
-    "--chunks", type=click.IntRange(min=2), metavar="N", help="Of interleaved: stages on each device. [default: 2]"
+    "--chunks", type=click.IntRange(min=2), metavar="N", help="For interleaved: stages per device. [default: 2]"
 )
 @_batch_option
-@click.option("--micro-batch", metavar="N", help="Samples that a copy of the pipeline takes at a time.")
+@click.option("--micro-batch", metavar="N", help="Samples per micro-batch.")
 @_profile_batch_option
-@click.option("--state-factor", type=_Number(min=1), metavar="F", help="Bytes on a device for each byte of parameters.")
+@click.option("--state-factor", type=_Number(min=1), metavar="F", help="Bytes on a device per byte of parameters.")
 @as_json_option
 @click.option(
     "-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="The timeline: as a picture (.svg, .png, .pdf), or as a trace for Perfetto and Chrome (.json).",
+    help="Write the timeline, as a picture (.svg, .png, .pdf) or as a trace for Perfetto and Chrome (.json).",
 )  # fmt: skip
 @needs_plan
 def simulate(plan: Path, output: Path | None, as_json: bool, **options: Unpack[SimulateOptions]) -> int:
-    """Say what a plan takes under a schedule, event by event. Exit status 1 if a device has too little memory.
+    """Simulate a plan under a schedule: step time and memory.
 
-    Batches are those that the plan was made for, unless something else is said.
+    The batch sizes are those for which the plan was made, unless options give others. Exit status: 1 if a device has too little memory.
     """
     from detrain.pipeline import judge, picture, planfile, text, timeline
 
@@ -287,31 +302,41 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **options: Unpack[S
 
 @pipeline.command(cls=_Rows)
 @click.argument("profile", type=FILE)
-@click.option("--batches", required=True, metavar="N,N,…", help="Samples of a step, over all devices.")
+@click.option("--batches", required=True, metavar="N,N,…", help="Batch sizes: samples per step, over all devices.")
 @click.option(
-    "--devices", "many_devices", required=True, multiple=True, metavar="D", help="As for plan; may stand several times."
+    "--devices",
+    "many_devices",
+    required=True,
+    multiple=True,
+    metavar="D",
+    help="Devices, as for plan; may be given several times.",
 )
-@click.option("--planners", default="dapple", show_default=True, metavar="NAME,NAME,…", help="As for plan.")
-@click.option("--bandwidth", metavar="B,B,…", help="As for plan.")
-@click.option("--memory", metavar="BYTES", help="Of each device, as in 16GiB.")
+@click.option("--planners", default="dapple", show_default=True, metavar="NAME,NAME,…", help="Planners, as for plan.")
+@click.option("--bandwidth", metavar="B,B,…", help="Bandwidths, as for plan.")
+@click.option("--memory", metavar="BYTES", help="Memory of each device, as in 16GiB.")
 @_micro_batch_option
 @_profile_batch_option
 @_state_factor_option
 @_schedule_options
-@click.option("--compat", is_flag=True, help="The published planners' answers, with their faults.")
+@click.option("--compat", is_flag=True, help="Reproduce the published planners, including their defects.")
 @click.option(
-    "--processes", type=click.IntRange(min=1), metavar="N", help="How many plans are made at the same time. [default: one a processor]"
+    "--processes", type=click.IntRange(min=1), metavar="N", help="Plans to compute in parallel. [default: one per processor]"
 )  # fmt: skip
 @click.option(
-    "-o", "output", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="Where to."
+    "-o",
+    "output",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Output folder.",
 )
 @needs_plan
 def sweep(
     profile: Path, batches: str, many_devices: tuple[str, ...], planners: str, output: Path, **options: Unpack[SweepOptions]
 ) -> int:  # fmt: skip
-    """Compare planners over batches and devices, and with data parallelism: in sweep.csv and speedup.svg.
+    """Compare planners over batch sizes and devices.
 
-    All plans are judged by the simulator under the same schedule.
+    Writes sweep.csv and speedup.svg, which also show data parallelism. The simulator judges all plans under the same schedule.
     """
     from detrain.cli.waiting import counting
     from detrain.pipeline import sweep as sweeping
@@ -324,7 +349,7 @@ def sweep(
         raise UsageError(f"--planners: there is no planner {unknown[0]!r}: it is one of {', '.join(SWEPT)}")
     micro_batch = whole_number(options["micro_batch"], "--micro-batch") or options["profile_batch"]
     if micro_batch is None:
-        raise UsageError("a sweep counts samples: say with --profile-batch how many the profile was measured with")
+        raise UsageError("a sweep counts samples: give with --profile-batch the number of samples in the profile")
     sizes = whole_numbers(batches, "--batches")
     topologies = {
         devices: topology_of(DeviceOptions(devices, bandwidth=options["bandwidth"], memory=options["memory"]))
@@ -356,12 +381,12 @@ def sweep(
     "kind",
     default="",
     metavar="KIND",
-    help="One of profile, graph, plan, conf, dot; without it OUT's suffix says which.",
+    help="One of profile, graph, plan, conf, dot (default: by the suffix of OUT).",
 )
-@click.option("--profile", type=FILE, metavar="FILE", help="The layers, with their stages, that a conf is about.")
+@click.option("--profile", type=FILE, metavar="FILE", help="The profile, with stages, to which a conf belongs.")
 @needs_plan
 def convert(source: Path, target: Path, kind: str, profile: Path | None) -> int:
-    """Turn profiles, operator graphs, plans and confs of PipeDream into each other."""
+    """Convert between profiles, operator graphs, plans and PipeDream confs."""
     from detrain.pipeline import conversion
 
     if kind and kind not in conversion.KINDS:

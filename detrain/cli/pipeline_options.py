@@ -111,7 +111,7 @@ def topology_of(options: DeviceOptions) -> Topology:
     for what, names in _ONE_OF.items():
         given = [option for name, option in names.items() if getattr(options, name) is not None]
         if len(given) > 1:
-            raise UsageError(f"{' and '.join(given)} both say {what}: leave one out")
+            raise UsageError(f"{' and '.join(given)} both give {what}: leave one out")
     topology = read_file(options.topology, topologyfile.read) if options.topology else _from_text(options)
     if options.memory is not None:
         return topology.with_memory(topologyfile.memory_of(options.memory, "--memory"))
@@ -128,7 +128,7 @@ def _from_text(options: DeviceOptions) -> Topology:
         if machines is not None:
             return topologyfile.of_levels(whole_numbers(machines, "-n"), bandwidths)
         if devices is None:
-            raise UsageError("say which devices there are: --devices 8,16, --devices 2x8, --topology FILE, or -n 4")
+            raise UsageError("no devices given: use --devices 8,16, --devices 2x8, --topology FILE, or -n 4")
         links = topologyfile.preset("dapple")
         if "x" in devices:
             return topologyfile.of_shape(devices, bandwidths, links)
@@ -198,8 +198,8 @@ def request_of(path: Path, planner: str, options: PlanOptions) -> Request:
         raise UsageError(f"--micro-batch: {planner} plans for one size, not for {options['micro_batch']}")
     if options["schedule"] == "interleaved":
         raise UsageError(
-            "--schedule interleaved: a plan has one stage a device. Plan for 1f1b, and `detrain pipeline simulate PLAN --schedule "
-            "interleaved` cuts its stages smaller"
+            "--schedule interleaved: a plan has one stage per device. Plan for 1f1b; then `detrain pipeline simulate PLAN --schedule "
+            "interleaved` divides its stages"
         )
     return Request(
         profile_of(path), topology, _workload(options, micro_batches),
@@ -217,7 +217,7 @@ def _workload(options: PlanOptions, micro_batches: Sequence[int]) -> Workload | 
         return None
     measured = options["profile_batch"] or (micro_batches[0] if len(micro_batches) == 1 else None)
     if measured is None:
-        raise UsageError("--batch counts samples: say with --profile-batch how many the profile was measured with")
+        raise UsageError("--batch counts samples: give with --profile-batch the number of samples in the profile")
     state_factor = state_factor_of(options["state_factor"], is_compat=options["compat"])
     return Workload(measured, batch, max(micro_batches, default=min(measured, batch)), state_factor)
 
@@ -236,10 +236,10 @@ def inference_options(options: PlanOptions) -> inference.Options:
     from detrain.pipeline.planners.inference import Options
 
     if options["time_between_inputs"] is None:
-        raise UsageError("pipedream-inference: say --time-between-inputs, in seconds")
+        raise UsageError("pipedream-inference: give --time-between-inputs, in seconds")
     topology = topology_of(device_options(options))
     if len(topology.levels) != 1:
-        raise UsageError("pipedream-inference: machines are one level, as in -n 4 -b 1e9")
+        raise UsageError("pipedream-inference: machines must be one level, as in -n 4 -b 1e9")
     return Options(
         topology.num_devices, options["time_between_inputs"], topology.levels[-1].bandwidth, topology.devices[0].memory_bytes,
         options["straight"], options["use_memory_constraint"], options["use_fewer_machines"],

@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 _time_limit_option = click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, metavar="S",
-    help="Seconds after which the best so far is taken.",
+    help="Seconds after which the best plan so far is used.",
 )  # fmt: skip
 _budget_option = click.option(
-    "--budget", required=True, metavar="B", help="A share of the peak of keeping everything (0.4), or bytes (4GiB)."
+    "--budget",
+    required=True,
+    metavar="B",
+    help="Memory: a fraction of the peak without recomputation (0.4), or bytes (4GiB).",
 )
 
 
 @click.group()
 def remat() -> None:
-    """Plan a training step within a memory budget: what is kept, what is thrown away and made again."""
+    """Plan recomputation of activations within a memory budget."""
 
 
 @remat.command()
@@ -37,11 +40,11 @@ def remat() -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
     metavar="GRAPH.json",
-    help="Where to.",
+    help="Output file.",
 )
-@click.option("--whole", is_flag=True, help="From the log's first line, not from its last START.")
+@click.option("--whole", is_flag=True, help="Begin at the log's first line, not at its last START.")
 def convert(log: Path, output: Path, whole: bool) -> int:
-    """Turn a log of the DTR prototype into an operator graph."""
+    """Convert a log of the DTR prototype to an operator graph."""
     from detrain.remat import dtrlog, graphfile
 
     graph = read_file(log, lambda path: dtrlog.read(path, is_whole=whole))
@@ -56,15 +59,26 @@ def convert(log: Path, output: Path, whole: bool) -> int:
 @click.argument("graph", type=FILE)
 @_budget_option
 @click.option(
-    "--policy", "policy_name", default="dtr:eager", show_default=True, metavar="P", help="HEURISTIC:DEALLOCATION."
+    "--policy",
+    "policy_name",
+    default="dtr:eager",
+    show_default=True,
+    metavar="P",
+    help="HEURISTIC:DEALLOCATION, as in dtr:eager.",
 )
-@click.option("--compat", is_flag=True, help="As the published simulator does it, to the last digit.")
+@click.option("--compat", is_flag=True, help="Reproduce the published simulator to the last digit.")
 @click.option(
-    "--trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write what was done, a line each."
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write every action to FILE, one per line.",
 )
 @as_json_option
 def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Path | None, as_json: bool) -> int:
-    """Run an online policy over a graph, or over a log of the DTR prototype. Exit status 1 if it runs out of memory or thrashes."""
+    """Run an online policy on an operator graph or a DTR log.
+
+    Exit status: 1 if it runs out of memory or thrashes.
+    """
     from detrain.remat import text
     from detrain.remat.online import policy
 
@@ -80,11 +94,14 @@ def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Pa
 @click.argument("graph", type=FILE)
 @_budget_option
 @click.option("--planner", required=True, metavar="NAME", help=f"One of {', '.join(NAMES)}.")
-@click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Where to.")
+@click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Output file.")
 @_time_limit_option
 @as_json_option
 def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit: float, as_json: bool) -> int:
-    """Plan a graph's step, or a log's, within a budget. Exit status 1 if the planner finds no schedule that keeps to it."""
+    """Find a schedule for an operator graph or a DTR log within a budget.
+
+    Exit status: 1 if the planner finds none.
+    """
     from detrain.cli.waiting import planning
     from detrain.plans.errors import NoPlanError
     from detrain.remat import planfile, text
@@ -107,14 +124,22 @@ def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit
 
 @remat.command()
 @click.argument("graph", type=FILE)
-@click.option("--budgets", required=True, metavar="B,B,…", help="Shares of the peak, or bytes.")
-@click.option("--planners", required=True, metavar="NAME,NAME,…", help="As for plan.")
+@click.option("--budgets", required=True, metavar="B,B,…", help="Budgets: fractions of the peak, or bytes.")
+@click.option("--planners", required=True, metavar="NAME,NAME,…", help="Planners, as for plan.")
 @click.option(
-    "-o", "output", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="Where to."
+    "-o",
+    "output",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Output folder.",
 )
 @_time_limit_option
 def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: float) -> int:
-    """Planners over budgets: sweep.csv, and overhead.svg with what is impossible drawn in."""
+    """Run several planners at several budgets.
+
+    Writes sweep.csv, and overhead.svg, which also shows the budgets for which no plan exists.
+    """
     from detrain.cli.waiting import counting
     from detrain.remat import sweep as sweeping
     from detrain.remat import text
@@ -138,10 +163,13 @@ def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: fl
     "output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.svg",
-    help="Memory over time, as a picture; beside it the graph, where Graphviz is installed. FILE.dot: the graph for Graphviz.",
+    help="Draw memory over time; if Graphviz is installed, also the graph, in FILE.graph.svg. FILE.dot: write the graph for Graphviz.",
 )
 def show(plan: Path, output: Path | None) -> int:
-    """What a plan does, judged again; exit status 1 if it cannot be done."""
+    """Simulate a plan again and print the result.
+
+    Exit status: 1 if the plan cannot be executed.
+    """
     from detrain.remat import dot, picture, planfile, text
 
     planned = read_file(plan, planfile.read)

@@ -8,8 +8,9 @@ import os
 import random
 import sys
 import time
+import types
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from detrain import adapters, hooks, ranks
 from detrain.adapters import imports
@@ -143,13 +144,13 @@ class Attempt:
         if changed and not self.request.trust_changes:
             raise ResumeRefused(
                 f"the source has changed since {chain[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run "
-                "is kept), or go on from the checkpoint with --trust-changes"
+                "is kept), or resume from the checkpoint with --trust-changes"
             )
         if changed:
             warn(
                 "source-changed",
-                f"the source has changed since {chain[-1].name} ({', '.join(changed)}): where its set-up code makes another value now, "
-                "the checkpoint's wins",
+                f"the source has changed since {chain[-1].name} ({', '.join(changed)}): where its set-up code now makes another value, "
+                "the checkpoint's value is used",
             )
         return chain
 
@@ -157,12 +158,12 @@ class Attempt:
         """The decisions to go on with other arguments: of this request, else those on record."""
         return self.record.changes if self.request.changes is None else self.request.changes
 
-    def _read_olds(self) -> dict[str, Any]:
+    def _read_olds(self) -> dict[str, object]:
         """What the old arguments made, where the run goes on with others (`detrain.proof.probing`)."""
         if self.request.olds is None:
             return {}
         with open(self.request.olds, encoding="utf-8") as file:
-            olds: dict[str, Any] = json.load(file)
+            olds: dict[str, object] = json.load(file)
         return olds
 
     def _read_info(self, *, is_resuming: bool) -> instfile.InstInfo:
@@ -173,7 +174,7 @@ class Attempt:
         changed = instfile.changed_sources(info.sources)
         if changed and not is_resuming:
             say(
-                f"the source has changed ({', '.join(changed)}); the training loop is looked for again{self._lost(info)}"
+                f"the source has changed ({', '.join(changed)}); searching for the training loop again{self._lost(info)}"
             )
             return instfile.InstInfo()
         instfile.check_lines(path, info)
@@ -203,7 +204,7 @@ class Attempt:
 
     # --- the script --------------------------------------------------------------------------------------------------------
 
-    def _on_code(self, filename: str, code: Any) -> None:
+    def _on_code(self, filename: str, code: types.CodeType) -> None:
         self.stack.add_file(filename, self.instrumenter.loops[filename])
         self.session.context.info.sources[filename] = self.instrumenter.digests[filename]
         from detrain.state import user_code
@@ -212,7 +213,7 @@ class Attempt:
 
     def run(self) -> None:
         """Run the script to its end; what leaves it leaves this function."""
-        status: Any = 1
+        status: object = 1
         is_interrupted = False
         try:
             if self.request.module:
@@ -264,8 +265,8 @@ class Attempt:
         else:
             warn(
                 "no-preload",
-                f"{preload.why_not()}: what the script asks of the system (entropy, the order of folders, the clock) may differ in a later "
-                "attempt",
+                f"{preload.why_not()}: what the script reads from the system (entropy, the order of folders, the clock) may differ in a "
+                "later attempt",
             )
         self.answers.begin()
         self.frameworks.printing = Printing(
@@ -304,7 +305,7 @@ class Attempt:
             try:
                 self.run_files.write()
             except OSError as error:
-                warn("clock-not-noted", f"when the training loop was found cannot be noted: {error}")
+                warn("clock-not-noted", f"the time at which the training loop was found cannot be recorded: {error}")
         return self.record.found_after
 
     def _stop(self) -> None:
@@ -318,7 +319,7 @@ class Attempt:
 
         user_code.user_modules.add(name)
 
-    def _end(self, status: Any, *, is_interrupted: bool) -> None:
+    def _end(self, status: object, *, is_interrupted: bool) -> None:
         session = self.session
         if session.is_off:
             return  # a forked child that leaves through the script's end
@@ -332,8 +333,8 @@ class Attempt:
         if was_pending and status == 0:
             # It stays: what the script lacked this time, and ended for in good order, may be there the next time.
             say(
-                f"error: the script has ended without coming to the position of {self.resume.target.name if self.resume.target else '?'}; "
-                "what it did now is not a continuation of the run"
+                f"error: the script has ended without reaching the position of {self.resume.target.name if self.resume.target else '?'}; "
+                "this attempt did not continue the run"
             )
             sys.stdout.flush()
             os._exit(1)
@@ -354,4 +355,4 @@ class Attempt:
             if not preload.rename_at_exit(prepared, final):
                 prepared.replace(final)
         except OSError as error:
-            warn("checkpoint-failed", f"the end of the run cannot be noted in {self.directory.path}: {error}")
+            warn("checkpoint-failed", f"the end of the run cannot be recorded in {self.directory.path}: {error}")

@@ -110,7 +110,7 @@ class OpenRun:
         if changed and not self._request.trust_changes and has_something:
             raise ResumeRefused(
                 f"{self.directory.path} holds a run of another command: {'; '.join(changed)}. Start over with "
-                "--fresh (the old run is kept), go on all the same with --trust-changes, or choose another directory with --ckpt-dir"
+                "--fresh (the old run is kept), resume anyway with --trust-changes, or choose another directory with --ckpt-dir"
             )
 
     def _move_aside(self) -> None:
@@ -140,7 +140,9 @@ class OpenRun:
                 f"{ended}, and the source has changed since ({', '.join(changed)}). Train again with --fresh (the old run is kept), or "
                 "choose another directory with --ckpt-dir"
             )
-        raise AlreadyFinished(f"{ended}: nothing is left to do. Train again with --fresh, which keeps the old run")
+        raise AlreadyFinished(
+            f"{ended}: there is nothing left to do. Train again with --fresh, which keeps the old run"
+        )
 
 
 def _new_record(request: Request) -> RunRecord:

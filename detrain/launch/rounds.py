@@ -73,13 +73,13 @@ class Rounds:
             return 0
         self._say_loaders(verdict)
         if not verdict.loaders:
-            say(f"data loader not known: {verdict.why_none}. A second round with other data finds it: --vary")
+            say(f"data loader not found: {verdict.why_none}. A second round with other data finds it: --vary")
         return 0
 
     def _second(self, arguments: Sequence[str], diff_size: int | None) -> int:
         if not self._report_path(1).exists():
             raise UsageError(
-                f"{self._directory.path} holds no round one; trace the script without --diff-size (DIFF_SIZE) first, or with --vary"
+                f"{self._directory.path} has no result of round one; first trace the script without --diff-size (DIFF_SIZE), or with --vary"
             )
         status = self._run(2, arguments)
         if status != 0:

@@ -73,7 +73,8 @@ class Tracing:
 
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """The code of a user's file, with probes."""
-        tree: Any = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        tree = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        assert isinstance(tree, ast.Module)
         self.digests[filename] = instfile.digest(content)
         return self.probes.compile(tree, filename)
 
@@ -110,7 +111,7 @@ class Tracing:
         if self._pid == os.getpid():
             self.observer.on_update(sys._getframe(1))
 
-    def _on_gradient(self, _: Any) -> None:
+    def _on_gradient(self, _: object) -> None:
         if self._pid == os.getpid():
             self.observer.on_gradient(sys._getframe(1))
 
@@ -119,19 +120,19 @@ class Tracing:
             if hasattr(adapter, "watch_in_place"):
                 adapter.watch_in_place(self._on_update)
 
-    def _watch_flow(self) -> list[Any]:
+    def _watch_flow(self) -> list[object]:
         flows = [adapter.Flow() for adapter in self.frameworks.loaded.values() if hasattr(adapter, "Flow")]
         for flow in flows:
             flow.start()
         return flows
 
-    def _loader_of(self, value: Any) -> Any:
+    def _loader_of(self, value: object) -> object:
         for adapter in self.frameworks.loaded.values():
             if hasattr(adapter, "loader_of") and (found := adapter.loader_of(value)) is not None:
                 return found
         return None
 
-    def _is_trained(self, value: Any) -> bool:
+    def _is_trained(self, value: object) -> bool:
         loaded = self.frameworks.loaded.values()
         return any(adapter.is_trained(value) for adapter in loaded if hasattr(adapter, "is_trained"))
 

@@ -201,7 +201,7 @@ def check_lines(path: Path, info: InstInfo) -> None:
             if line not in there:
                 raise UsageError(
                     f"{path} names {name}:{line} as the {part} loop, but no loop begins on that line; loops of that file begin on "
-                    f"lines {', '.join(map(str, there)) or 'none'}. Mend the file, or remove it to have the loops looked for"
+                    f"lines {', '.join(map(str, there)) or 'none'}. Correct the file, or remove it so that detrain finds the loops"
                 )
 
 
@@ -254,7 +254,7 @@ _LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.UnaryOp)
 
 def _damaged(path: Path, line: int, what: str) -> UsageError:
     return UsageError(
-        f"{path}, line {line}: {what}. Mend it there; or remove the file, and the training loop is looked for again (a data loader "
+        f"{path}, line {line}: {what}. Correct it there; or remove the file, and detrain finds the training loop again (a data loader "
         "is found by `detrain trace`)"
     )
 
@@ -283,7 +283,7 @@ def _parse(path: Path) -> tuple[ast.expr, dict[str, Any]]:
     except (RecursionError, MemoryError):
         raise _damaged(path, 1, "what is in the file is nested too deeply to be read") from None
     if not isinstance(document, dict):
-        raise _damaged(path, tree.lineno, f"the file is to hold a dict in braces, and holds {_shown(tree)}")
+        raise _damaged(path, tree.lineno, f"the file must contain a dict in braces, but contains {_shown(tree)}")
     return tree, document
 
 

@@ -64,7 +64,7 @@ def read(path: Path, profile: Path | None = None) -> Read:
         return Read(read_profile(path), "graph")
     deployed = deployment.read(path)
     if profile is None:
-        raise GraphError(f"{path} says which stage has which ranks; say --profile, whose layers have stages")
+        raise GraphError(f"{path} only assigns ranks to stages; give --profile, whose layers have stages")
     try:
         return Read(_deployed(deployed, read_profile(profile)), "plan")
     except GraphError as error:
@@ -96,7 +96,7 @@ def _document_kind(path: Path) -> str:
 def _kind_of(target: Path, read: Read) -> str:
     by_suffix = {".txt": "profile", ".dot": "dot", ".json": read.json_kind}
     if target.suffix not in by_suffix:
-        raise GraphError(f"{target} could be anything: say --to, which is one of {', '.join(KINDS)}")
+        raise GraphError(f"{target} has no known suffix: give --to, which is one of {', '.join(KINDS)}")
     return by_suffix[target.suffix]
 
 

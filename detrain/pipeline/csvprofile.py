@@ -28,7 +28,7 @@ def parse(text: str, path: str = "the table") -> Profile:
     try:
         rows = [row for row in csv.reader(io.StringIO(text), strict=True) if any(row)]
     except csv.Error as error:
-        raise GraphError(f"{path} is no table: {error}") from None
+        raise GraphError(f"{path} is not a table: {error}") from None
     columns = _columns(rows[0] if rows else [], path)
     layers = [
         _layer(row, columns, number, f"{path}, row {number + 1} (layer {number})")
@@ -65,7 +65,7 @@ def _layer(row: list[str], columns: dict[str, tuple[int, float]], number: int, w
         _number(row, name, *columns[name], where) for name in list(columns)[1:]
     )
     if forward_ms > total_ms:
-        raise GraphError(f"{where}: the forward pass takes longer than the total time")
+        raise GraphError(f"{where}: the forward time is longer than the total time")
     at = columns["Layer Type"][0]
     kind = row[at].strip() if at < len(row) else ""
     return Layer(f"node{number}", kind or "layer", forward_ms, total_ms - forward_ms, (output_bytes,), parameter_bytes)

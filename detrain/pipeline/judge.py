@@ -54,8 +54,8 @@ class Judge:
         rounds = num_mini_batches(schedule, [len(devices) for devices in arranged.devices])
         if count * rounds * len(arranged.done) > MOST_FORWARDS:
             raise GraphError(
-                f"{count:,} micro-batches of {size} through {len(arranged.done)} stages are more than can be simulated; "
-                "a smaller batch shows the same"
+                f"{count:,} micro-batches of {size} through {len(arranged.done)} stages are too many to simulate; a "
+                "smaller batch shows the same"
             )
         return schedule
 

@@ -13,7 +13,7 @@ from detrain.pipeline.profile import Layer, Profile
 from detrain.pipeline.topology import Device, Level, Topology
 from detrain.plans.documents import DocumentKind, Fields, errors_naming, number
 
-DOCUMENT = DocumentKind("detrain pipeline plan", 1, "plan")
+DOCUMENT = DocumentKind("detrain pipeline plan", 1, "a plan")
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Profile:
                 raise GraphError(f"there is an edge {begin} to {end}, and {len(self.layers)} layers")
         if len(self.order) < len(self.layers):
             stuck = sorted(set(range(len(self.layers))) - set(self.order))
-            raise GraphError(f"a circle of edges goes through layer {self.layers[self._in_circle(stuck)].name}")
+            raise GraphError(f"the edges form a cycle through layer {self.layers[self._in_circle(stuck)].name}")
 
     def _in_circle(self, stuck: Sequence[int]) -> int:
         """One of those that wait for each other: going back from any of them ends in a circle."""

@@ -100,8 +100,8 @@ def published(profile: Profile, first_by: Callable[[int], str] = lambda _: "", l
     if walk.members[order[-1]] != (1 << len(profile.layers)) - 1:
         missing = next(numbers_of(~walk.members[order[-1]] & ((1 << len(profile.layers)) - 1)))
         raise GraphError(
-            f"{profile.name}: nothing leads from the first layer to {profile.layers[missing].name}, directly or through what "
-            "comes behind both; the published planners leave such layers out without a word"
+            f"{profile.name}: no path leads from the first layer to {profile.layers[missing].name}, directly or through a "
+            "common successor; the published planners silently leave such layers out"
         )
     return States(
         profile, tuple(walk.members[one] for one in order), np.array([walk.output_bytes(one) for one in order])

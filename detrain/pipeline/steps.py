@@ -156,7 +156,7 @@ class _Reading:
             number for number in self._forward if all(self._base[one] != one for one in graph.operators[number].outputs)
         }
         if not self._forward:
-            raise GraphError(f"{graph.name or 'the graph'} has no operators of the forward pass: there are no layers")
+            raise GraphError(f"{graph.name or 'the graph'} has no forward operators, so there are no layers")
         self._found: list[_Found] = []
         #: By operator, of either way: its layer.
         self._layer: dict[int, int] = {}

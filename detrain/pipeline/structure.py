@@ -216,7 +216,7 @@ class _Build:
         if sort_tasks(waiting, user_first, users, np.sort(there), order) < len(there):
             kind, stage = divmod(int(np.flatnonzero(waiting)[0]) // self.total, self.num_stages)
             raise GraphError(
-                f"{self.schedule.name} would wait for itself: the {Kind(kind).name.lower()} of micro-batch "
+                f"{self.schedule.name} would wait for itself (deadlock): the {Kind(kind).name.lower()} of micro-batch "
                 f"{np.flatnonzero(waiting)[0] % self.total} at stage {stage} never begins"
             )
         place = np.empty(num_tasks, np.int64)

@@ -81,8 +81,8 @@ def sweep(
                 on_row(done.result())
         except BrokenProcessPool:
             raise DetrainError(
-                f"a process of the sweep has been ended, perhaps for want of memory, with {len(wanted) - len(rows)} of {len(wanted)} plans "
-                "still to make; fewer at the same time take less (--processes)"
+                f"a process of the sweep was ended, perhaps because memory ran out, with {len(wanted) - len(rows)} of {len(wanted)} plans "
+                "still to compute; use fewer in parallel (--processes)"
             ) from None
     return [rows[number] for number in sorted(rows)]
 

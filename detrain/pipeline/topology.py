@@ -67,7 +67,7 @@ class Topology:
             if len(set(zip(inner.groups, outer.groups, strict=True))) != len(set(inner.groups)):
                 raise GraphError("a group of a level lies in more than one group of the level around it")
         if self.levels and len(set(self.levels[-1].groups)) > 1:
-            raise GraphError("the outermost level has more than one group: nothing joins them")
+            raise GraphError("the outermost level has more than one group: no link connects them")
         self._check_matrix("bandwidth", self.bandwidths, lowest=0.0, is_open=True)
         self._check_matrix("latency", self.latencies_s, lowest=0.0, is_open=False)
 

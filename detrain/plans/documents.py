@@ -25,7 +25,7 @@ class DocumentKind:
 
     kind: str
     format: int
-    #: What messages call it: "plan".
+    #: What messages call it: "a plan".
     called: str
 
     def header(self) -> dict[str, object]:
@@ -35,13 +35,13 @@ class DocumentKind:
     def check(self, document: object, place: str) -> dict[str, object]:
         """The document, if it is of this kind and version. Raises `GraphError` naming `place`, such as its file, if not."""
         if type(document) is not dict or document.get("kind") != self.kind:
-            raise GraphError(f"{place} is no {self.called}: it does not say that its kind is {self.kind!r}")
+            raise GraphError(f"{place} is not {self.called}: its kind must be {self.kind!r}")
         if document.get("format") != self.format:
             raise GraphError(f"{place} has format {document.get('format')!r}; this detrain reads format {self.format}")
         return document
 
     def read(self, path: Path) -> dict[str, object]:
-        """The document of a file. Raises `GraphError` for another kind or version and for what is no JSON, or `OSError`."""
+        """The document of a file. Raises `GraphError` for another kind or version and for what is not JSON, or `OSError`."""
         return self.check(parsed(path, "JSON", json.loads), str(path))
 
     def write(self, path: Path, fields: Mapping[str, object]) -> None:
@@ -70,7 +70,7 @@ class Fields:
     def __init__(self, document: object, place: str, known: Iterable[str] = ()) -> None:
         self.place = place
         if type(document) is not dict:
-            raise GraphError(f"{place} is {_shown(document)}, no table of names and values")
+            raise GraphError(f"{place} is {_shown(document)}, not a table of names and values")
         self._document: dict[object, object] = document
         names = tuple(known)
         for name in document:
@@ -183,18 +183,18 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise GraphError(f"{path} is no text: {error}") from None
+        raise GraphError(f"{path} is not text: {error}") from None
 
 
 def parsed(path: Path, called: str, parse: Callable[[str], object]) -> object:
     """The text of a file, parsed; messages call the language `called`, as in "JSON".
 
-    Raises `GraphError` where `parse` raises `ValueError`, and for what is no text; or `OSError`.
+    Raises `GraphError` where `parse` raises `ValueError`, and for what is not text; or `OSError`.
     """
     try:
         return parse(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise GraphError(f"{path} is no {called}: {error}") from None
+        raise GraphError(f"{path} is not {called}: {error}") from None
 
 
 def _shown(value: object) -> str:

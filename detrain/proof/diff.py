@@ -107,8 +107,8 @@ def _format_parting(found: dict[str, Any]) -> str:
         )
     since = f"the same after batch {found['last_same']}" if found["last_same"] >= 0 else "no record before is the same"
     return (
-        f"  the runs part by batch {found['batches']} (epoch {found['epoch']}, batch {found['batch']} of it): {found['leaf']} differs "
-        f"first; {since}, by the {found['num_compared']} records that both ledgers have up to there"
+        f"  the runs differ from batch {found['batches']} on (epoch {found['epoch']}, batch {found['batch']} of it): "
+        f"{found['leaf']} differs first; {since}, according to the {found['num_compared']} records that both ledgers have up to there"
     )
 
 

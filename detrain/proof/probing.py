@@ -51,14 +51,14 @@ def prepare(request: Request) -> None:
         keeps = {(one.old, one.new): one.keeps for one in changes}
         if all(keeps.get((one.meta.invocation, request.invocation), "everything") == "everything" for one in targets):
             return
-        say("new arguments: finding out what the script made of the old ones")
+        say("new arguments: finding the values that the script computed from the old ones")
         try:
             olds = _Probes(directory, replace(before, changes=changes), targets).olds_for(request.invocation)
         except DetrainError as error:
             why = f"what the script made of the old arguments cannot be told here: {error}"
             if not request.keep_trained:
                 raise ResumeRefused(f"{why}. {OTHER_WAYS}") from None
-            warn("arguments-ignored", f"{why}. The checkpoint's values are taken for everything that it holds")
+            warn("arguments-ignored", f"{why}. The checkpoint's values are used for everything in it")
             everything = [Change(one.old, one.new, "everything") for one in changes if one.new == request.invocation]
             request.changes = [*changes, *everything]
             return
@@ -117,6 +117,6 @@ class _Probes:
         found = order.carry_out()
         if "arrivals" not in found:
             why = found["said"].strip() or f"the script ended with status {found['status']}"
-            raise ResumeRefused(f"done again with them, it did not come to {target.name}: {why}")
+            raise ResumeRefused(f"repeated with them, it did not reach {target.name}: {why}")
         arrivals: dict[str, Any] = found["arrivals"]
         return arrivals

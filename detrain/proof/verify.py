@@ -39,7 +39,9 @@ def open_run(path: Path) -> Iterator[tuple[RunDirectory, RunRecord, list[Checkpo
     if record is None:
         raise UsageError(f"{path} is no run directory")
     if record.command is None:
-        raise ResumeRefused(f"{path} is a run of an earlier detrain, which did not note how to start it again")
+        raise ResumeRefused(
+            f"{path} is a run of an earlier version of detrain, which did not record how to start it again"
+        )
     with directory.shared():
         yield directory, record, *_usable(directory, record)
 
@@ -49,9 +51,7 @@ def _usable(directory: RunDirectory, record: RunRecord) -> tuple[list[Checkpoint
     sources = checkpoints[0].meta.sources if checkpoints else _sources(directory, record)
     changed = instfile.changed_sources(sources)
     if changed:
-        raise ResumeRefused(
-            f"the source has changed since the run: {', '.join(changed)}. What it did cannot be done again"
-        )
+        raise ResumeRefused(f"the source has changed since the run: {', '.join(changed)}. It cannot be repeated")
     return checkpoints, [str(error) for error in bad]
 
 
@@ -149,8 +149,8 @@ def _check_invocation(
     for one in checkpoints:
         if one.name in passed and one.meta.invocation != invocation:
             raise OtherArguments(
-                f"the arguments were {one.meta.invocation} up to {one.name}, and {invocation} from there on: that the run took over what "
-                "it should is not proved"
+                f"the arguments were {one.meta.invocation} up to {one.name}, and {invocation} from there on: it is not proved "
+                "that the run took the right values from them"
             )
 
 
@@ -237,7 +237,7 @@ def _notes(row: dict[str, Any]) -> list[str]:
     if "why" in row:
         lines.append(f"segment {row['number']} {row['result']}: {row['why']}")
     lines += [
-        f"segment {row['number']}: note: not counted: {note} (of the run / done again)" for note in row.get("notes", ())
+        f"segment {row['number']}: note: not counted: {note} (original / repeated)" for note in row.get("notes", ())
     ]
     for path in (row.get("files") or {}).get("different", ()):
         lines.append(f"note: not counted: the script's file {path} came out with other bytes")
@@ -254,6 +254,6 @@ def _summary(result: dict[str, Any]) -> str:
     files = sum(len((row.get("files") or {}).get("same", ())) for row in rows)
     end = "to its end" if result["is_finished"] else "as far as it came"
     return (
-        f"proved: the run was done again {end}, in {len(rows)} segments; {compared} records of the ledger, {checkpoints} checkpoints and "
+        f"proved: the run was repeated {end}, in {len(rows)} segments; {compared} records of the ledger, {checkpoints} checkpoints and "
         f"{files} files of the script, as far as the last segment writes them, have the same bits"
     )

@@ -78,7 +78,7 @@ class Order:
             found: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
             raise DetrainError(
-                f"the process that was to do it again ended with {done.returncode}: {done.stderr[-_TAIL:]}"
+                f"the process that repeats it ended with {done.returncode}: {done.stderr[-_TAIL:]}"
             ) from None
         if "error" in found:
             raise (DetrainError if found["has_sandbox"] else sandbox.NoSandbox)(found["error"])

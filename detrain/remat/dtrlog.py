@@ -41,9 +41,9 @@ def _decode(number: int, line: str) -> Instruction:
     try:
         instruction = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise GraphError(f"line {number} is no JSON: {error}") from None
+        raise GraphError(f"line {number} is not JSON: {error}") from None
     if type(instruction) is not dict or type(instruction.get("INSTRUCTION")) is not str:
-        raise GraphError(f"line {number} is no instruction: {line.strip()[:80]}")
+        raise GraphError(f"line {number} is not an instruction: {line.strip()[:80]}")
     return instruction
 
 
@@ -114,7 +114,7 @@ class _Reader:
 
     def _tensor(self, name: str) -> int:
         if name not in self._bound:
-            raise self._error(f"{name!r} is not defined before this line")
+            raise self._error(f"{name!r} has not been defined before")
         return self._bound[name]
 
     def _arguments(self) -> list[int]:
@@ -260,10 +260,10 @@ class _Writer:
             elif command.kind == Kind.GET:
                 yield self._copy(command.target)
             else:
-                raise GraphError(f"a log cannot say that {self._text(command.target)} is pinned: it is no constant")
+                raise GraphError(f"a log cannot express that {self._text(command.target)} is pinned: it is no constant")
             if program[place : place + len(done)] != tuple(done):
                 raise GraphError(
-                    f"a log cannot say what follows {operator.name} in the program, at command {place + 1}"
+                    f"a log cannot express what follows {operator.name} in the program, at command {place + 1}"
                 )
             place += len(done)
         if not self._is_backward and any("backward" in operator.name for operator in self._graph.operators):
@@ -281,7 +281,7 @@ class _Writer:
 
     def _compute(self, operator: Operator) -> Iterator[Instruction]:
         if operator.is_random:
-            raise GraphError(f"a log cannot say that {operator.name} draws random numbers")
+            raise GraphError(f"a log cannot express that {operator.name} draws random numbers")
         if operator.is_constant:
             yield from self._constant(operator)
             return
@@ -289,7 +289,7 @@ class _Writer:
             yield _BACKWARD
         self._is_backward |= operator.is_backward
         if self._is_backward != operator.is_backward:
-            raise GraphError(f"a log cannot say that {operator.name} belongs to the forward pass")
+            raise GraphError(f"a log cannot express that {operator.name} belongs to the forward pass")
         if operator.mutates:
             yield self._mutate(operator)
         else:
@@ -298,7 +298,7 @@ class _Writer:
     def _constant(self, operator: Operator) -> Iterator[Instruction]:
         if len(operator.outputs) != 1 or operator.cost_ns or operator.inputs:
             raise GraphError(
-                f"a log cannot say that the constant {operator.name} is one of several, takes time, or is made of something"
+                f"a log cannot express that the constant {operator.name} is one of several, takes time, or is made of something"
             )
         name = self._bind(operator.outputs[0])
         yield {"INSTRUCTION": "CONSTANT", "NAME": name}
@@ -329,7 +329,7 @@ class _Writer:
                 made
             ].size_bytes != self._graph.size_bytes(old):
                 raise GraphError(
-                    f"a log cannot say that {operator.name} makes {self._text(made)} of {self._text(old)}, which it changes"
+                    f"a log cannot express that {operator.name} makes {self._text(made)} of {self._text(old)}, which it changes"
                 )
             name = arguments[position]
             self._names[old].remove(name)
@@ -346,7 +346,9 @@ class _Writer:
     def _name(self, tensor: int) -> str:
         names = self._names.get(tensor)
         if not names:
-            raise GraphError(f"a log cannot say that {self._text(tensor)} is used after the program has given it back")
+            raise GraphError(
+                f"a log cannot express that {self._text(tensor)} is used after the program has released it"
+            )
         return names[-1]
 
     def _bind(self, tensor: int) -> str:

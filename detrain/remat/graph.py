@@ -161,7 +161,7 @@ class GraphBuilder:
             raise GraphError(f"there is no tensor {tensor} before command {len(self._program)}")
         if self._references[tensor] <= 0:
             raise GraphError(
-                f"command {len(self._program)} asks for {self._tensors[tensor].name}, which the program has given back for good"
+                f"command {len(self._program)} asks for {self._tensors[tensor].name}, which the program has released permanently"
             )
         self._references[tensor] += change
 

@@ -10,7 +10,7 @@ from detrain.errors import GraphError
 from detrain.plans.documents import DocumentKind, parsed
 from detrain.remat.graph import Graph, GraphBuilder, Operator
 
-DOCUMENT = DocumentKind("detrain operator graph", 1, "operator graph")
+DOCUMENT = DocumentKind("detrain operator graph", 1, "an operator graph")
 _FLAGS = ("is_constant", "is_backward", "is_random")
 
 

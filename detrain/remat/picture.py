@@ -20,7 +20,7 @@ def draw(path: Path, planned: Planned) -> None:
     graph, schedule = planned.graph, planned.schedule
     outcome = simulate(graph, schedule, schedule.budget_bytes)
     if outcome.failure:
-        raise GraphError(f"the plan cannot be done: step {outcome.failed_at}: {outcome.failure}")
+        raise GraphError(f"the plan cannot be executed: step {outcome.failed_at}: {outcome.failure}")
     times, usage, spans = [0.0], [0.0], []
     clock_ns, done = 0, set()
     for step, used_bytes in zip(schedule.steps, outcome.usage_bytes, strict=True):

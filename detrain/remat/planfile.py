@@ -12,7 +12,7 @@ from detrain.remat.graph import Graph
 from detrain.remat.planners.plan import Plan
 from detrain.remat.schedule import Action, Schedule, Step
 
-DOCUMENT = DocumentKind("detrain rematerialization plan", 1, "plan")
+DOCUMENT = DocumentKind("detrain rematerialization plan", 1, "a plan")
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def planned_text(planned: Planned) -> tuple[str, bool]:
     """The same of a file, judged again, and whether it can be done."""
     outcome = judge(planned.graph, planned.schedule, planned.schedule.budget_bytes)
     if outcome.failure:
-        return f"the plan cannot be done: step {outcome.failed_at}: {outcome.failure}", False
+        return f"the plan cannot be executed: step {outcome.failed_at}: {outcome.failure}", False
     lines = [_outcome_text(planned.schedule.planner, outcome)]
     often = sorted(
         range(len(outcome.counts)),

@@ -56,7 +56,7 @@ def write(folder: Path, target: Path) -> None:
 def check_own(target: Path) -> None:
     """Raises `UsageError` if there is a file of this name that is no earlier report."""
     if target.exists() and _TITLE.encode() not in target.read_bytes()[:_TITLE_WITHIN_BYTES]:
-        raise UsageError(f"{target} is there already and is no report of detrain's; name another file with -o")
+        raise UsageError(f"{target} exists and is not a report of detrain; name another file with -o")
 
 
 def compose(history: History, plotly_script: str) -> str:

@@ -82,7 +82,7 @@ def where(session: Session) -> str:
     """The batch that runs."""
     if session.resume.is_pending:
         assert session.resume.target is not None
-        return f"on the way to {session.resume.target.name}"
+        return f"while resuming from {session.resume.target.name}"
     if not session.has_trained:
         return "before its training began"
     return f"at epoch {session.context.position.epoch}, batch {session.context.position.batch}"
@@ -94,4 +94,4 @@ def what_next(session: Session) -> str:
     if checkpoint is None:
         return "there is no checkpoint yet, so the same command starts again from the beginning"
     meta = checkpoint.meta
-    return f"the same command goes on from {checkpoint.name} (epoch {meta.epoch}, batch {meta.batch})"
+    return f"the same command resumes from {checkpoint.name} (epoch {meta.epoch}, batch {meta.batch})"

@@ -23,8 +23,8 @@ from detrain.loops.running import Loop
 from detrain.messages import warn
 from detrain.session.losses import Losses, Reading
 from detrain.state import registry
+from detrain.state.captured import Captured
 from detrain.state.digests import PIECE_BYTES, Leaf, leaves
-from detrain.state.walk import Walk
 from detrain.store import ledger
 from detrain.store.leaves import readable
 from detrain.store.ledger import Batch
@@ -183,16 +183,16 @@ class Recorder:
         """True at a header where the killed attempt looked at its objects, whose names have to be compared with ours."""
         return self.has_expectations and (batches, position_of(loop)) in self.looks
 
-    def look(self, walk: Walk, batches: int, loop: Loop) -> None:
-        """A walk has just met these leaves, at this header: they can be covered from now on."""
+    def look(self, captured: Captured, batches: int, loop: Loop) -> None:
+        """These leaves have just been captured, at this header: they can be covered from now on."""
         if self.is_off or self._file is None:
             return
         self._seen_at = batches, position_of(loop)
-        self._candidates = [(leaf, leaf.sketch()) for leaf in leaves(walk)]
+        self._candidates = [(leaf, leaf.sketch()) for leaf in leaves(captured)]
         self._changing, self._taken_at, self._pick_at = [], batches, batches + 1
         self._by_path = {}
         for leaf, _ in self._candidates:
-            leaf.path = readable(walk.tree, leaf.path)
+            leaf.path = readable(captured.tree, leaf.path)
             while leaf.path in self._by_path:
                 leaf.path += "'"  # two keys of one dict, say
             self._by_path[leaf.path] = leaf
@@ -283,7 +283,7 @@ class Recorder:
         what = "written" if isinstance(error, OSError) else "read"
         warn(
             "ledger",
-            f"the ledger cannot be {what}: {error}. The run goes on; what it does from here on is not on record",
+            f"the ledger cannot be {what}: {error}. The run goes on; from here on it is not recorded",
         )
 
 

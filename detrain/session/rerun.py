@@ -25,10 +25,10 @@ class Rerun:
     def __init__(self, context: Context, goal: Goal) -> None:
         self._context, self._goal = context, goal
         self._recorder: Recorder | None = None
-        self._arrivals: dict[str, Any] = {}
+        self._arrivals: dict[str, object] = {}
         self._logs: list[Any] = []
         self._is_logging = False
-        self._difference: dict[str, Any] | None = None
+        self._difference: dict[str, object] | None = None
 
     @property
     def tells_arrivals(self) -> bool:
@@ -54,7 +54,7 @@ class Rerun:
         elif goal.position is None and not goal.is_whole and not (self._recorder and self._recorder.has_expectations):
             self._stop()
 
-    def arrived(self, name: str, side: dict[str, Any], *, is_last: bool) -> None:
+    def arrived(self, name: str, side: dict[str, object], *, is_last: bool) -> None:
         """The header of the checkpoint `name` is come to, of which nothing is restored yet; `side` is what set-up code has made of it."""
         self._arrivals[name] = side
         if is_last:
@@ -87,12 +87,12 @@ class Rerun:
         """The checkpoint has been taken again."""
         self._stop()
 
-    def write(self, **more: Any) -> None:
+    def write(self, **more: object) -> None:
         """Leave the report."""
         num_compared = self._recorder.num_compared if self._recorder is not None else 0
         report = {"num_compared": num_compared, "difference": self._difference, **more}
         (self._context.directory.path / REPORT).write_text(json.dumps(report), encoding="utf-8")
 
-    def _stop(self, **more: Any) -> NoReturn:
+    def _stop(self, **more: object) -> NoReturn:
         self.write(is_stopped=True, **more)
         leave(self._context.files, 0)

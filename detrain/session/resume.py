@@ -30,8 +30,8 @@ from detrain.store.directory import RunDirectory
 from detrain.store.meta import Meta
 
 if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
+    from detrain.state.census import Census
     from detrain.state.tree import Tree
-    from detrain.state.walk import Census
     from detrain.store.checkpoint import Checkpoint
 
 
@@ -147,12 +147,12 @@ class Resume:
     def _take_census(self, loop: Loop, frame: types.FrameType) -> None:
         import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
         from detrain.session import roots
+        from detrain.state.census import Census
         from detrain.state.restore import Origins
-        from detrain.state.walk import Census
 
         around = roots.look_around(frame, loop, self._context)
-        walk = roots.capture(around, self._context, None)
-        self._origins, self.census = Origins(walk), Census(walk)
+        captured = roots.capture(around, self._context, None)
+        self._origins, self.census = Origins(captured), Census(captured)
 
     def _arrive(self, loop: Loop, frame: types.FrameType, target: Checkpoint) -> None:
         from detrain.session import roots
@@ -227,7 +227,7 @@ class Resume:
         try:
             os.chdir(folder)
         except OSError as error:
-            raise RestoreError(f"the working folder of the training cannot be entered: {error}") from None
+            raise RestoreError(f"the working folder of the training cannot be made the current one: {error}") from None
 
     def _set_aside(self, target: Checkpoint) -> str:
         """Let later attempts pass over a checkpoint that held too little; says so."""
@@ -259,8 +259,8 @@ class Resume:
         num_steps = took_steps(iterator, loop.iteration)
         if num_steps is None:
             raise ResumeRefused(
-                f"{target.name} is of the training's end, and nobody knows how to go on from there: what the loop at "
-                f"{loop.site.filename}:{loop.site.line} iterates over is no plain count. Begin at an earlier checkpoint with --from"
+                f"{target.name} is from the end of the training and cannot be continued: the iterable of the loop at "
+                f"{loop.site.filename}:{loop.site.line} is not a plain count. Begin at an earlier checkpoint with --from"
             )
         if num_steps == loop.iteration and loop.feed is not None:
             loop.feed.replacement = iterator
@@ -276,16 +276,15 @@ class Resume:
         ]
         if changed:
             raise ResumeRefused(
-                f"the environment is not the checkpoint's: {'; '.join(changed)}. The bits may come out differently; go back to the old "
-                "environment, start over with --fresh, or go on with --trust-changes"
+                f"the environment differs from the checkpoint's: {'; '.join(changed)}. Results may differ; go back to the old environment, "
+                "start over with --fresh, or resume with --trust-changes"
             )
 
     def _check_leaves(self, doubtful: list[str]) -> None:
         if doubtful and not self.is_trusting:
             raise ResumeRefused(
-                f"this resume may not be exact, because these are not in the checkpoint: {'; '.join(doubtful)}. Go on with "
-                "--trust-changes if the "
-                "loop does not change them, or start over with --fresh"
+                f"this resume may not be exact, because these are not in the checkpoint: {'; '.join(doubtful)}. Resume "
+                "with --trust-changes if the loop does not change them, or start over with --fresh"
             )
 
     def _finish(self, checkpoint: Checkpoint) -> None:

@@ -23,9 +23,9 @@ from detrain.session.background import Background
 from detrain.session.context import Context
 from detrain.session.recorder import Recorder
 from detrain.state import user_code
+from detrain.state.census import Census
 from detrain.state.collector import collector_paused
 from detrain.state.tree import Tree
-from detrain.state.walk import Census
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.commit import commit
 from detrain.store.meta import LoopPosition, Meta
@@ -91,11 +91,11 @@ class Saver:
         context, began_s = self._context, time.monotonic()
         self.finish_write()
         around = roots.look_around(frame, loop, context)
-        walk = roots.capture(around, context, self.census)
+        captured = roots.capture(around, context, self.census)
         if self.census is None:
             # The first look at this run's objects; later captures tell by it which object went where.
-            self.census = Census(walk)
-        self._say_what_is_missing(roots.loud_leaves(walk.tree))
+            self.census = Census(captured)
+        self._say_what_is_missing(roots.loud_leaves(captured.tree))
         try:
             meta = self._meta(loop, around, entropy)
         except OSError as error:
@@ -105,21 +105,21 @@ class Saver:
         if path.name in meta.chain or any(path.name in found.needs for found in self._checkpoints):
             return  # a loop outside has been checkpointed at this very place, and others build on it
         with collector_paused():
-            copies = None if WAITS_FOR_DISK else self._staging.copy(walk.tree.arrays)
+            copies = None if WAITS_FOR_DISK else self._staging.copy(captured.tree.arrays)
         self._sequence += 1
         if context.frameworks.printing is not None:
             context.frameworks.printing.note_checkpoint(self._sequence)
         self._instead[path.name] = loop.checkpoints_here()
         loop.mark(path.name)
         taken = _Taken(
-            path, walk.tree if copies is None else replace(walk.tree, arrays=copies), meta,
+            path, captured.tree if copies is None else replace(captured.tree, arrays=copies), meta,
             {*meta.chain, path.name}, context.position.batches, context.policy.chosen_s, began_s,
             0.0 if copies is None else time.monotonic(),
         )  # fmt: skip
         self._background.begin(lambda: self._write(taken))
         if copies is None:
             self.finish_write()
-        self._recorder.look(walk, context.position.batches, loop)
+        self._recorder.look(captured, context.position.batches, loop)
 
     @property
     def last(self) -> Checkpoint | None:
@@ -230,11 +230,11 @@ class Saver:
         if len(new) > _MOST_WARNINGS:
             warn(
                 "not-captured",
-                f"{len(new) - _MOST_WARNINGS} objects more than these; `detrain inspect` of the checkpoint lists all",
+                f"{len(new) - _MOST_WARNINGS} more objects; `detrain inspect` of the checkpoint lists all",
             )
         for leaf in new[:_MOST_WARNINGS]:
             warn(
                 "not-captured",
-                f"{leaf}. If the loop changes it, a resume cannot be exact, and will be refused unless --trust-changes says that it "
-                "does not matter",
+                f"{leaf}. If the loop changes it, a resume cannot be exact and will be refused, unless --trust-changes is "
+                "given",
             )

@@ -6,14 +6,14 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING, Any
 
 from detrain.errors import RestoreError
 from detrain.loops import instfile
 from detrain.loops.nest import NestFinder, is_settled
-from detrain.loops.running import Loop
+from detrain.loops.running import Loop, address
 from detrain.loops.stack import LoopStack
 from detrain.messages import say, warn
 from detrain.session.context import Context
@@ -83,7 +83,7 @@ class Session:
 
     # --- what hooks tell ---------------------------------------------------------------------------------------------------
 
-    def enter_for(self, frame: types.FrameType, line: int, iterable: Any) -> Any:
+    def enter_for(self, frame: types.FrameType, line: int, iterable: Iterable[object]) -> Iterable[object]:
         """A `for` loop's header has been evaluated; returns what to iterate over."""
         loop = self._enter(frame, line)
         return iterable if loop is None else loop.wrap(iterable)
@@ -95,7 +95,9 @@ class Session:
     def tick_while(self, frame: types.FrameType, line: int) -> bool:
         """A `while` loop's condition is about to be evaluated; always True."""
         if not self.is_off and threading.get_ident() == self._thread:
-            loop = self.stack.find(frame, line)
+            loop = self.stack.top
+            if loop is None or loop.site.line != line or loop.frame_address != address(frame):
+                loop = self.stack.find(frame, line)
             if loop is not None:
                 loop.tick()
         return True
@@ -148,7 +150,10 @@ class Session:
     def _at_batch(self, loop: Loop, now_s: float) -> None:
         outer = loop.nest_parent
         if outer is None and self._policy.without_epochs():
-            warn("every-epoch", "the training has no loop around its batch loop, so --every epoch is taken as auto")
+            warn(
+                "every-epoch",
+                "the training has no loop around its batch loop, so `auto` is used instead of --every epoch",
+            )
         is_near = outer is None or outer.is_marked
         is_due = self._policy.is_due_at_batch(self._position.batches, now_s, is_near=is_near) and not self._is_put_off()
         must = (is_due or self._is_goal(loop)) and self._may_save(loop)
@@ -261,7 +266,7 @@ class Session:
             "from what the killed attempt had there, according to the ledger"
         )
         if self.resume.is_trusting:
-            warn("ledger", f"{what}; going on all the same")
+            warn("ledger", f"{what}; continuing anyway")
         else:
             fail(
                 self.context.files,
@@ -321,7 +326,7 @@ class Session:
 
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
-    def _on_gradient(self, adapter: Any, outputs: Any) -> None:
+    def _on_gradient(self, adapter: Any, outputs: object) -> None:
         if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
             self.recorder.add_losses(adapter.losses(outputs))
         if self._is_seeing() and (nest := self._finder.on_gradient(self.stack.running(sys._getframe(1)))) is not None:

@@ -83,7 +83,7 @@ class Trusting:
         )
         if self._kept:
             listed = _listed([*self._kept])
-            warn("arguments-ignored", f"the checkpoint's values stay where the loop has changed them: {listed}")
+            warn("arguments-ignored", f"the checkpoint's values are kept where the loop has changed them: {listed}")
 
 
 #: What a person can do who may not go on.

@@ -9,7 +9,7 @@ from typing import Any
 import xxhash
 
 from detrain.state import registry
-from detrain.state.walk import Walk
+from detrain.state.captured import Captured
 
 #: Bytes that are digested in one go.
 PIECE_BYTES = 1 << 20
@@ -68,12 +68,12 @@ class DeviceLeaf(Leaf):
         return self._handler.fetch(obj, start, end)
 
 
-def leaves(walk: Walk) -> list[Leaf]:
-    """The leaves of a walk that has just been made, in its order; two that begin at one address count once."""
-    found: list[Leaf] = []
+def leaves(captured: Captured) -> list[Leaf]:
+    """The leaves of what has just been captured, in the order of the walk; two that begin at one address count once."""
+    leaves: list[Leaf] = []
     seen: set[int] = set()
-    for number, obj in enumerate(walk.objects):
-        handler = registry.handler_of_kind(walk.tree.nodes[number]["k"])
+    for number, obj in enumerate(captured.objects):
+        handler = registry.handler_of_kind(captured.tree.nodes[number]["k"])
         if handler is None:
             continue
         kind, memory = Leaf, handler.memory(obj)
@@ -82,5 +82,5 @@ def leaves(walk: Walk) -> list[Leaf]:
         if memory is None or not memory[1] or memory[0] in seen:
             continue
         seen.add(memory[0])
-        found.append(kind(walk.paths[number].removeprefix("."), obj, *memory))
-    return found
+        leaves.append(kind(captured.path(number), obj, *memory))
+    return leaves

@@ -154,7 +154,7 @@ def _decode_header(path: Path, block: bytes, size: int) -> _Header:
         what = (
             "a checkpoint of format 1, or another HDF5 file" if block.startswith(_HDF5) else "another file, or cut off"
         )
-        raise CheckpointError(f"{path.name} is no checkpoint: it does not begin as one; it is {what}")
+        raise CheckpointError(f"{path.name} is not a checkpoint: its header is wrong; it is {what}")
     _, line, digest, rest = (block.split(b"\n", 3) + [b""] * 3)[:4]
     is_whole = xxhash.xxh3_128_hexdigest(line).encode() == digest and not rest.strip(b"\0")
     if not is_whole or len(block) < USER_BLOCK:
@@ -188,7 +188,7 @@ def _decode_meta(path: Path, document: Any) -> Meta:
     try:
         return Meta.decode(document)
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{path.name} does not say where in the run it stands: {error}") from None
+        raise CheckpointError(f"{path.name} does not contain its position in the run: {error}") from None
 
 
 def _check_kinds(path: Path, tree: Any) -> None:
@@ -226,7 +226,7 @@ def _check_gaps(path: Path, file: int, extents: Iterable[tuple[int, int]], heade
         raise CheckpointError(f"{path.name} does not hold a state tree: {error}") from None
     if state.hexdigest() != header.gaps:
         raise CheckpointError(
-            f"{path.name} is damaged beside its state: its HDF5 structure is not the one that was written"
+            f"{path.name} is damaged outside its state: its HDF5 structure is not the one that was written"
         )
 
 

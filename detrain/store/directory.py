@@ -93,7 +93,7 @@ class RunDirectory:
         if foreign:
             one = "a file" if len(foreign) == 1 else "files"
             raise ResumeRefused(
-                f"{self.path} is no run directory of detrain's, and holds {one} that detrain would write over: {', '.join(foreign)}. "
+                f"{self.path} is not a run directory of detrain, and contains {one} that detrain would overwrite: {', '.join(foreign)}. "
                 "Nothing was touched; choose another directory with --ckpt-dir"
             )
 

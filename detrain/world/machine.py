@@ -80,7 +80,7 @@ def hold(then: Machine, now: Machine) -> dict[str, str | None]:
         what = f"lacks {', '.join(missing)}" if missing else f"is {now.vendor}, not {then.vendor}"
         raise ResumeRefused(
             f"the run began on another processor; this one {what}, and libraries compute other bits on it. Go back to such a machine, "
-            "start over with --fresh, or go on with --trust-changes"
+            "start over with --fresh, or resume with --trust-changes"
         )
     held: dict[str, str | None] = {name: then.variables.get(name) for name in VARIABLES}
     if then.processors != now.processors or then.cores != now.cores:
@@ -90,7 +90,7 @@ def hold(then: Machine, now: Machine) -> dict[str, str | None]:
     changes = {name: value for name, value in held.items() if value != now.variables.get(name)}
     if changes:
         told = ", ".join(name if value is None else f"{name}={value}" for name, value in changes.items())
-        say(f"held to what the run began with: {told}")
+        say(f"restricted to what the run began with: {told}")
     return changes
 
 

@@ -132,11 +132,11 @@ def test_graphviz_gets_every_layer_and_edge_with_quotes_around_what_has_quotes(f
     [
         ("graph.txt", "conf", None, "a profile alone has no stages: it can become profile, dot, graph, not conf"),
         ("graph.txt", "plan", None, "not plan"),
-        ("conf.json", "plan", None, "say --profile, whose layers have stages"),
+        ("conf.json", "plan", None, "give --profile, whose layers have stages"),
         ("conf.json", "plan", "graph.txt", "conf.json and graph.txt: the profile's layers are of 1 modules"),
         ("conf.json", "plan", "plan.json", "plan.json is a plan, not a profile; `detrain pipeline convert plan.json graph.txt` takes"),
         ("conf.json", "plan", "conf.json", "conf.json is a conf of PipeDream, which has no layers"),
-        ("graph.txt", "", None, "out.xyz could be anything: say --to, which is one of profile, graph, plan, conf, dot"),
+        ("graph.txt", "", None, "out.xyz has no known suffix: give --to, which is one of profile, graph, plan, conf, dot"),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("files")

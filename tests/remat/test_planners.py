@@ -107,7 +107,7 @@ def test_where_there_is_room_or_nothing_to_do_no_planner_takes_more_time(graph, 
 
 
 def test_a_program_too_large_is_refused():
-    with pytest.raises(NoPlanError, match="the step has 130 operators, and a program of more than 120 is not solved"):
+    with pytest.raises(NoPlanError, match="the step has 130 operators, and a program with more than 120 is not solved"):
         ilp.plan(builders.linear(65), 100)
 
 

@@ -12,9 +12,11 @@ import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.proof.comparison import Comparison, Side
 from detrain.state import user_code
 from detrain.state.machinery import OWNS_THREAD
-from detrain.state.restore import Origins, Restore, Unrestored
+from detrain.state.restore import Origins, Restore
+from detrain.state.unrestored import Unrestored
 from detrain.state.walk import Walk
 from detrain.store.checkpoint import Checkpoint
+from detrain.store.meta import Meta
 
 
 class Thing:
@@ -32,8 +34,7 @@ def look(**roots):
     walk = Walk()
     for name, value in roots.items():
         walk.root(name, value)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def why_kept(walk):
@@ -132,9 +133,7 @@ def test_a_library_goes_on_knowing_the_process_that_it_is_in():
 def differences(one, other):
     sides = []
     for thing, process in (one, other):
-        meta = {
-            "sources": {}, "folder": "/nowhere", "position": [], "is_exhausted": False, "flags": {}, "entropy": [0, 0], "process": process,
-        }  # fmt: skip
+        meta = Meta(1, folder="/nowhere", entropy=[0, 0], process=process)
         sides.append(Side(Checkpoint(Path("/run/checkpoint_0_0.h5"), meta), look(client=thing).tree))
     found = Comparison(*sides)
     found.run()

@@ -128,7 +128,7 @@ def test_file_truncated_at_any_length_is_refused(tmp_path, tree, meta):
     good = path.read_bytes()
     for length in [*range(0, len(good), max(len(good) // 150, 1)), len(good) - 1]:
         path.write_bytes(good[:length])
-        with pytest.raises(CheckpointError, match=r"checkpoint_2_5.h5 (is no checkpoint|is not a whole checkpoint)"):
+        with pytest.raises(CheckpointError, match=r"checkpoint_2_5.h5 (is not a checkpoint|is not a whole checkpoint)"):
             checkpoint.load(path)
 
 
@@ -136,7 +136,7 @@ def test_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "checkpoint_1_0.h5"
     with h5py.File(path, "w") as file:
         file["weights"] = np.zeros(3)
-    with pytest.raises(CheckpointError, match=r"checkpoint_1_0.h5 is no checkpoint: it does not begin as one; it is a"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_1_0.h5 is not a checkpoint: its header is wrong; it is a"):
         checkpoint.load(path)
 
 

@@ -160,7 +160,7 @@ def test_all_differences_are_counted_and_the_first_are_shown(compare, tree):
 def test_damaged_side_is_refused(compare, tree, tmp_path):
     compare(tree({}), tree({}))
     (tmp_path / "b.h5").write_bytes(b"no")
-    with pytest.raises(CheckpointError, match=r"b.h5 is no checkpoint"):
+    with pytest.raises(CheckpointError, match=r"b.h5 is not a checkpoint"):
         diff.compare(tmp_path / "a.h5", tmp_path / "b.h5")
 
 

@@ -363,7 +363,7 @@ def test_folder_with_somebody_elses_file_under_a_name_of_ours_is_refused_untouch
     (tmp_path / "train.py").write_text("pass")
     with pytest.raises(
         ResumeRefused,
-        match=rf"holds a file that detrain would write over: {re.escape(name)}\. Nothing was touched; choose",
+        match=rf"contains a file that detrain would overwrite: {re.escape(name)}\. Nothing was touched; choose",
     ):
         RunDirectory(tmp_path).lock()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: '["mine"]', "train.py": "pass"}

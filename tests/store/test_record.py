@@ -53,7 +53,9 @@ def test_meta_is_read_as_it_was_written():
     assert Meta.decode(json.loads(json.dumps(META.encode()))) == META
 
 
-@pytest.mark.parametrize("document", [{}, {"sequence": "1", "chain": []}, {"sequence": 1}, {"sequence": 1, "chain": {}}])
+@pytest.mark.parametrize(
+    "document", [{}, {"sequence": "1", "chain": []}, {"sequence": 1}, {"sequence": 1, "chain": {}}]
+)
 def test_meta_without_its_place_in_the_run_is_refused(document):
     with pytest.raises(ValueError, match="sequence"):
         Meta.decode(document)
@@ -61,6 +63,8 @@ def test_meta_without_its_place_in_the_run_is_refused(document):
 
 def test_a_request_arrives_as_it_was_sent():
     goal = Goal([LoopPosition("/w/train.py", 3, 0, 2)], True, (None, (4, 77)), False, True)
-    request = Request("train.py", "", ["--lr", "2"], "train", "/w/run", seed=3, machine=RECORD.machine, changes=[CHANGE], goal=goal)
+    request = Request(
+        "train.py", "", ["--lr", "2"], "train", "/w/run", seed=3, machine=RECORD.machine, changes=[CHANGE], goal=goal
+    )
     assert Request.decode(request.encode()) == request
     assert request.invocation == CHANGE.new

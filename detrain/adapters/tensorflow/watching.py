@@ -13,7 +13,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import func_graph, ops
 
 from detrain.adapters.tensorflow.tensors import EagerTensor, Variable
-from detrain.state.registry import derived_from
+from detrain.state.classes import derived_from
 
 Reading = tuple[bytes, list[float]]
 

@@ -168,14 +168,14 @@ def _refuse(problem: Problem) -> None:
     num_devices, total_s = problem.cluster.num_devices, problem.total_s
     if num_devices == 1 or problem.last == 0:
         raise NoPlanError(
-            "the published planner gives no answer here: it looks for two stages, and there is "
+            "the published planner has no result here: it looks for two stages, and there is "
             + ("one device" if num_devices == 1 else "nowhere to cut")
         )
     slowest_s = min(total_s / depth / (num_devices // depth) for depth in range(2, num_devices + 1))
     if slowest_s < _SHORTEST_S:
         raise NoPlanError(
-            f"the published planner gives no answer here: it takes a stage of {slowest_s * 1000:.3g} ms for an error, for it is "
-            f"below {_SHORTEST_S * 1000:g} ms"
+            f"the published planner has no result here: it treats a stage of {slowest_s * 1000:.3g} ms as an error, because it "
+            f"is below {_SHORTEST_S * 1000:g} ms"
         )
 
 
@@ -199,7 +199,7 @@ def _straight(problem: Problem, depth: int) -> Candidate | None:
     found = solve(problem.states, problem.scale, layout, replication)
     if found is None and problem.is_compat:
         raise NoPlanError(
-            f"the published planner gives no answer here: it wants {depth} stages one behind the other, and the profile has "
+            f"the published planner has no result here: it needs {depth} successive stages, and the profile has "
             f"{len(problem.states.members)} states, not so many of them each within the next"
         )
     if found is None:

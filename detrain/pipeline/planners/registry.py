@@ -104,7 +104,7 @@ def rivals(request: Request) -> list[Plan]:
 
 def _workload(request: Request, name: str) -> Workload:
     if request.workload is None:
-        raise UsageError(f"{name} plans for a batch: say --batch, --micro-batch and --profile-batch")
+        raise UsageError(f"{name} plans for a batch: give --batch, --micro-batch and --profile-batch")
     return request.workload
 
 

@@ -93,7 +93,7 @@ def parse(text: str) -> Policy:
         raise GraphError(f"there is no deallocation {deallocation}: it is one of {', '.join(DEALLOCATIONS)}")
     if found.deallocation == "banish" and HEURISTICS[heuristic].cost not in _WITH_BANISHING:
         raise GraphError(
-            f"{text}: what is banished is in no neighbourhood that {heuristic} could keep; take dtr, dtr-local, lru, size or random"
+            f"{text}: banished tensors are in no neighbourhood that {heuristic} could keep; take dtr, dtr-local, lru, size or random"
         )
     return found
 

@@ -36,8 +36,8 @@ def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0, num_passes
     until_s = began_s + time_limit_s
     if len(graph.operators) > MOST_OPERATORS:
         raise NoPlanError(
-            f"the step has {len(graph.operators):,} operators, and a program of more than {MOST_OPERATORS} is not solved; "
-            "take rockmate or hiremate, which cut it up"
+            f"the step has {len(graph.operators):,} operators, and a program with more than {MOST_OPERATORS} is not solved; "
+            "use rockmate or hiremate, which divide it"
         )
     bounds: list[float] = []
     schedules = _schedules(graph, budget_bytes, until_s, num_passes or _passes(graph), bounds)

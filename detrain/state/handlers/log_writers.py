@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 from detrain.errors import CaptureError
+from detrain.state.handler import Capturing, keep
 from detrain.state.handlers.objects import OWNS_THREAD, KeptHandler
 from detrain.state.registry import register_name
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
 #: Between the two steps in which a taker says that it has an item and lets go of the lock, it looks idle: so one looks twice.
 _LOOKS = 2
@@ -25,7 +25,7 @@ class LogThreadHandler(KeptHandler):
 
     kind = "log thread"
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not obj._closed:
             obj.flush()
         keep(node, OWNS_THREAD, is_loud=False)
@@ -36,7 +36,7 @@ class LogQueueHandler(LogThreadHandler):
 
     kind = "log queue"
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not obj._closed:
             for _ in range(_LOOKS):
                 _wait_until_idle(obj._event_queue)

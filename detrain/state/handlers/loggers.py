@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
+from detrain.state.attributes import instance_dict
+from detrain.state.classes import type_name
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Restoring
 from detrain.state.handlers.objects import OwnPartHandler
-from detrain.state.registry import register, type_name
-from detrain.state.restore import MISSING, CannotBuild, Restore
+from detrain.state.registry import register
 from detrain.state.tree import Node
 from detrain.state.user_code import user_modules
-from detrain.state.walk import Walk, instance_dict
 
 _PLACE = frozenset({"parent", "manager", "root", "_cache", "name"})
 OwnPartHandler.theirs |= {logging.Handler: frozenset({"lock", "_closed"}), logging.Logger: _PLACE}
@@ -28,8 +30,13 @@ class LoggerHandler(OwnPartHandler):
     """A logger, which exists once for its name. The one that all hang on also tells of those that no variable names."""
 
     kind = "logger"
+    fields: ClassVar = {
+        **OwnPartHandler.fields,
+        **plain_fields("levels", "libraries", "disable", "name"),
+        "loggers": Holds.NAMED,
+    }
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         super().capture(obj, node, walk)
         manager: Any = logging.root.manager
         if obj is logging.root:
@@ -44,10 +51,10 @@ class LoggerHandler(OwnPartHandler):
         elif manager.loggerDict.get(obj.name) is obj:
             node["name"] = obj.name
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and node.get("name", live.name) == live.name
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and node.get("name", live.name) == live.name
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "name" not in node:
             raise CannotBuild("it is nobody's but the process's that made it")
         made = logging.getLogger(node["name"])
@@ -55,7 +62,7 @@ class LoggerHandler(OwnPartHandler):
             raise CannotBuild("loggers of this name are of another class now")
         return made
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         super().fill(obj, node, restore, is_new)
         manager: Any = logging.root.manager
         if "disable" in node:
@@ -67,7 +74,7 @@ class LoggerHandler(OwnPartHandler):
             self._fill_others(node, restore)
         manager._clear_cache()  # what a logger has been asked before, it remembers with the levels of then
 
-    def _fill_others(self, node: Node, restore: Restore) -> None:
+    def _fill_others(self, node: Node, restore: Restoring) -> None:
         """Loggers that no variable names: those that the loop has set up, and those whose set-up it has undone."""
         live = _known()
         saved = dict(node.get("loggers", ()))
@@ -111,13 +118,13 @@ class LogHandlerHandler(OwnPartHandler):
 
     kind = "log handler"
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls: Any = restore.find_type(node)
         made = cls.__new__(cls)
         logging.Handler.__init__(made)
         return made
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         super().fill(obj, node, restore, is_new)
         if is_new and obj.name:
             obj.set_name(obj.name)  # by which `logging` finds it
