@@ -127,7 +127,7 @@ def parsed(path: Path, called: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise GraphError(f"{path} is no {called}: {error}") from None
+        raise GraphError(f"{path} is not {called}: {error}") from None
 
 
 def _shown(value: Any) -> str:

@@ -361,7 +361,7 @@ SWEEP = ("sweep", "tiny.txt", "--batches", "8", "--devices", "2x2", "-o", "out")
         ((*PIPEDREAM, "--topology", "matrix.toml"), 1, "knows levels of machines, not a matrix of bandwidths"),
         ((*PIPEDREAM, "--topology", "uneven.toml"), 1, "detrain: pipedream: PipeDream's planner knows levels of equal groups only"),
         (("plan", "tiny.txt", *BATCHES, "--planner", "dapple", "--topology", "matrix.toml"), 1, "not for a matrix of bandwidths"),
-        ((*PIPEDREAM, "--topology", "tiny.txt"), 2, "tiny.txt is no TOML: "),
+        ((*PIPEDREAM, "--topology", "tiny.txt"), 2, "tiny.txt is not TOML: "),
         ((*PIPEDREAM, "--topology", "zero.toml"), 2, "zero.toml: level[1]: bandwidth is 0.0, not a number above zero"),
         (("plan", "tiny.txt", "--devices", "4", "--planner", "dapple"), 2, "dapple plans for a batch: give --batch, --micro-batch and"),
         (("plan", "tiny.txt", "--devices", "4", "--planner", "dapple", "--batch", "8"), 2, "give with --profile-batch the number"),

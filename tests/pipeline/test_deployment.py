@@ -252,11 +252,11 @@ def test_more_ranks_than_machines_are_refused(driver):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (DRIVER, "a: [", "is no YAML: "),
+        (DRIVER, "a: [", "is not YAML: "),
         (DRIVER, "- 1\n", "is [1], no table of names and values"),
         (DRIVER, "", "is None, no table"),
-        (DRIVER, "!!python/object/apply:os.getcwd []\n", "is no YAML: could not determine a constructor"),
-        (DRIVER, "2001-13-45", "is no YAML: month must be in 1..12"),
+        (DRIVER, "!!python/object/apply:os.getcwd []\n", "is not YAML: could not determine a constructor"),
+        (DRIVER, "2001-13-45", "is not YAML: month must be in 1..12"),
         ("'module'", "'modul'", "'modul' is none of machines, log_directory"),
         ("'module': 'models.vgg16.gpus=4'\n", "", "module is missing"),
         ("'/logs'", "3", "log_directory is 3, not a text"),
