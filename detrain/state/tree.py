@@ -155,25 +155,24 @@ class Tree:
         path = self.path(number)
         if "array" in node:
             yield path, self.arrays[node["array"]]
-        for name in _PAIRS:
-            for key, ref in node.get(name, ()):
-                if not is_node(ref):
-                    yield join_path((path, key_segment(key, name))), ref
-        for name in _LISTS:
-            for position, ref in enumerate(node.get(name, ())):
-                if not is_node(ref):
-                    yield f"{path}{list_segment(name)}[{position}]", ref
-        for name in _CONTENTS:
-            if name in node and not is_node(node[name]):
-                yield path, node[name]
+        for name, value in node.items():
+            held = FIELDS.get(name)
+            if held is None:
+                continue
+            if held in (Holds.ITEMS, Holds.NAMED):
+                for key, ref in value:
+                    if not is_node(ref):
+                        yield join_path((path, key_segment(key, name))), ref
+            elif held is Holds.LIST:
+                for position, ref in enumerate(value):
+                    if not is_node(ref):
+                        yield f"{path}{list_segment(name)}[{position}]", ref
+            elif name in _CONTENTS and not is_node(value):
+                yield path, value
 
 
-#: Fields whose values are leaves: pairs, lists, and what is all that an object holds.
-_PAIRS = tuple(name for name, held in FIELDS.items() if held in (Holds.ITEMS, Holds.NAMED))
-_LISTS = tuple(name for name, held in FIELDS.items() if held is Holds.LIST)
-_CONTENTS = ("v", "args", "state")
-
-
+#: Fields that hold all that an object is.
+_CONTENTS = frozenset({"v", "args", "state"})
 #: Attributes of a library's objects that only hold the named children of the object; left out of paths.
 transparent_attributes: set[str] = set()
 
