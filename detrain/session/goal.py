@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from detrain.session.resume import leads_to, leave
+from detrain.errors import NotSupported
+from detrain.session.resume import fail, leads_to, leave
 
 if TYPE_CHECKING:
+    from detrain.adapters.loaded import OperatorLog
     from detrain.loops.running import Loop
     from detrain.session.session import Session
     from detrain.store.ledger import Batch
@@ -33,8 +35,7 @@ class Rerun:
         #: Whether it is to be told what set-up code has made, at each checkpoint on the way to the one that the attempt begins from.
         self.tells_arrivals: bool = plan.get("tells_arrivals", False)
         self._arrivals: dict[str, Any] = {}
-        self._logs: list[Any] = []
-        self._is_logging = False
+        self._log: OperatorLog | None = None
         self._difference: dict[str, Any] | None = None
 
     def is_goal(self, loop: Loop) -> bool:
@@ -61,11 +62,13 @@ class Rerun:
         from detrain.session.recorder import position_of
 
         here = [session.batches, position_of(loop)]
-        if self._is_logging and (here == end or session.batches > end[0]):
-            self._stop(session, operators=[one for log in self._logs for one in log.stop()])
-        if not self._is_logging and here == (first or here):
-            self._is_logging = True
-            self._logs = session.frameworks.log_operators(session.is_user_file)
+        if self._log is not None and (here == end or session.batches > end[0]):
+            self._stop(session, operators=self._log.stop())
+        if self._log is None and here == (first or here):
+            try:
+                self._log = session.frameworks.log_operators(session.is_user_file)
+            except NotSupported as error:
+                fail(session, error)
 
     def differs(self, session: Session, record: Batch, leaf: str) -> None:
         """The state is not what the ledger says."""

@@ -176,7 +176,7 @@ class Resume:
             process=meta.get("process"), merge=merge,
         )  # fmt: skip
         self._go_to(beside.folder)
-        session.frameworks.make_ready()
+        session.frameworks.warm_up()
         session.frameworks.wait()  # the script may go on with it on other streams
         self._check_leaves(doubtful)
         session.frameworks.set_flags(beside.flags)  # restoring has registered hooks, which are counted

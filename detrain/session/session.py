@@ -14,6 +14,7 @@ from time import monotonic  # the plain one, which is quicker than what takes it
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from detrain.adapters.loaded import Frameworks
+from detrain.adapters.protocol import Adapter
 from detrain.errors import RestoreError
 from detrain.loops import instfile
 from detrain.loops.nest import NestFinder, is_settled
@@ -104,9 +105,9 @@ class Session:
         """True for the script and the user's modules."""
         return filename in self._loops_of
 
-    def watch(self, adapter: Any) -> None:
+    def watch(self, adapter: Adapter) -> None:
         """A framework has been loaded: see its weight updates."""
-        adapter.watch_updates(self._on_update, lambda outputs: self._on_gradient(adapter, outputs))
+        adapter.report_updates(self._on_update, lambda outputs: self._on_gradient(adapter, outputs))
         if self.resume.is_pending:
             self.frameworks.hold_loading(True)
 
@@ -412,7 +413,7 @@ class Session:
 
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
-    def _on_gradient(self, adapter: Any, outputs: Any) -> None:
+    def _on_gradient(self, adapter: Adapter, outputs: Any) -> None:
         if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
             self.recorder.add_losses(adapter.losses(outputs))
         if self._is_seeing() and (nest := self._finder.on_gradient(self._running(sys._getframe(1)))) is not None:
@@ -505,7 +506,7 @@ class Session:
 
     def why_nothing(self) -> str:
         """Why no checkpoint was taken."""
-        if not self.frameworks.loaded.keys() - {"numpy"}:
+        if not self.frameworks.can_train():
             return "the script loaded no framework that trains"
         if not self._finder.updates_seen and not self._finder.gradients_seen:
             return "no optimizer stepped and no gradient was computed"

@@ -83,6 +83,8 @@ class Handler:
 
 #: Give what libraries hold for the whole process and no variable of the script names, by name; each may hold state of its.
 process_roots: list[Callable[[], dict[str, Any]]] = []
+#: Beginnings of names under which a compiler of Python code keeps things in the globals of a module; made again where missing.
+compiler_globals: list[str] = []
 #: Types whose instances work on what belongs to others, and do not name it.
 named_last: set[type] = set()
 _is_named_last: dict[type, bool] = {}
