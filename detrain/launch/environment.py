@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from detrain.adapters import environment as frameworks
 from detrain.launch import entropy
 from detrain.launch.request import Request
 from detrain.store.directory import RunDirectory
@@ -22,8 +23,7 @@ REQUEST = "DETRAIN_REQUEST"
 #: Set unless the user has set them. Each line: what it fixes.
 _DEFAULTS = {
     "PYTHONHASHSEED": "0",  # order of sets and of dicts keyed by hash; read by the interpreter before any Python runs
-    "TORCHINDUCTOR_DETERMINISTIC": "1",  # torch.compile: no choice of kernels by timing
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS: without it deterministic mode refuses matrix products on CUDA
+    **frameworks.DEFAULTS,
 }
 _ADDR_NO_RANDOMIZE = 0x0040000  # <sys/personality.h>
 _READ_ONLY = 0xFFFFFFFF

@@ -115,13 +115,9 @@ def _globals(prefix: str, module: types.ModuleType) -> dict[str, object]:
     return {f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_pythons(name)}
 
 
-#: Names of what `torch.compile` puts into the globals of the code that it compiles; it is made again when it is missing.
-_COMPILERS_OWN = ("__compiled_fn_", "__resume_at_", "__builtins_dict__", "__import_")
-
-
 def _is_pythons(name: str) -> bool:
     """True for what Python itself gives a module, or a compiler of Python code keeps there."""
-    return name in PYTHONS_OWN or name.startswith(_COMPILERS_OWN)
+    return name in PYTHONS_OWN or name.startswith(tuple(registry.compiler_globals))
 
 
 def capture(around: Surroundings, context: Context, census: Census | None) -> Captured:

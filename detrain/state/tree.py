@@ -175,6 +175,10 @@ class Tree:
 _CONTENTS = frozenset({"v", "args", "state"})
 #: Attributes of a library's objects that only hold the named children of the object; left out of paths.
 transparent_attributes: set[str] = set()
+#: Kinds of nodes that stand for an iterator; adapters add theirs.
+iterator_kinds: set[str] = {
+    "range iterator", "sequence iterator", "draining iterator", "composed iterator", "generator",
+}  # fmt: skip
 
 
 def key_segment(key: Ref, field_name: str = "items") -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from detrain.state.fields import Holds, holds
-from detrain.state.tree import Array, Node, Ref, Tree, is_node, join_path, key_segment
+from detrain.state.tree import Array, Node, Ref, Tree, is_node, iterator_kinds, join_path, key_segment
 from detrain.store import leaves
 from detrain.store.grafts import Grafts, Made
 from detrain.store.sides import MISSING, Content, Side, code_of, comparable, same, shorten
@@ -26,10 +26,6 @@ from detrain.store.sides import MISSING, Content, Side, code_of, comparable, sam
 #: What detrain notes for itself, or that other fields tell; and what says which of its kind a node is.
 _ASIDE = frozenset({"k", "t", "p", "s", "from", "as", "graph", "array", "told", "loud", "kept"})
 _IDENTITY = ("k", "t", "name", "codec")
-_ITERATORS = frozenset({
-    "range iterator", "sequence iterator", "draining iterator", "composed iterator", "generator", "torch.DataLoader iterator",
-    "tensorflow.Iterator",
-})  # fmt: skip
 #: The end of an `islice` among its parts.
 _STOP, _ISLICE = 2, "itertools:islice"
 #: How fields hold refs that are merged one by one.
@@ -432,11 +428,13 @@ class _Merge:
                     continue
                 seen.add(ref[1])
                 node = self._saved.nodes[ref[1]]
-                if node["k"] in _ITERATORS:
+                if node["k"] in iterator_kinds:
                     pending += [*node.get("parts", ()), *node.get("stack", ()), node.get("over"), node.get("state")]
                 elif node["k"] in ("list", "tuple"):
                     pending += node.get("seq", ())
-            inside = [one for one in seen if self._saved.nodes[one]["k"] in _ITERATORS and one not in self._partners]
+            inside = [
+                one for one in seen if self._saved.nodes[one]["k"] in iterator_kinds and one not in self._partners
+            ]
             if inside and seen & self._touched:
                 kind = self._saved.nodes[inside[0]]["t"].rpartition(":")[2]
                 texts = ["its parts", f"a {kind} over one of them", "other parts"]
@@ -509,7 +507,7 @@ def _begun(tree: Tree) -> set[int]:
             continue
         seen.add(ref[1])
         node = tree.nodes[ref[1]]
-        if node["k"] in _ITERATORS:
+        if node["k"] in iterator_kinds:
             found.add(ref[1])
             pending += [*node.get("parts", ()), *node.get("stack", ()), node.get("state")]
             pending += [value for _, value in node.get("locals", ())]
