@@ -81,9 +81,7 @@ class Tracing:
     def run(self) -> None:
         """Run the script; comes to its end only if there was nothing to see, or no more of it."""
         random.seed(self.request.seed)
-        settings = Settings(
-            self.request.seed, not self.request.nondeterministic, preload.key_entropy, preload.outlast
-        )
+        settings = Settings(self.request.seed, not self.request.nondeterministic, preload.key_entropy, preload.outlast)
         sys.meta_path.insert(0, UserFinder(self, user_code.user_modules.add))
         imports.watch_imports(
             lambda name: imports.prepare(name, self.frameworks, settings, self), beneath.PROCESS_MODULES

@@ -64,7 +64,9 @@ def test_ends_as_a_process_does(server: ForkServer, tmp_path: Path, last: str, s
     assert done.stdout == ("behind\n" if status == 3 else "")
 
 
-def test_is_killed_as_a_process_is_and_its_number_is_its_own_until_that_is_known(server: ForkServer, tmp_path: Path) -> None:
+def test_is_killed_as_a_process_is_and_its_number_is_its_own_until_that_is_known(
+    server: ForkServer, tmp_path: Path
+) -> None:
     text = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\nprint('ready', flush=True)\ntime.sleep(600)\n"
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         forked = server.start(words(tmp_path, text), tmp_path, environment(), out, err)
@@ -91,7 +93,8 @@ def test_another_environment_needs_a_start_of_its_own(server: ForkServer, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "script", ["import math", "import torch\nimport tensorflow", "import keras\nmodel.fit(x)", "import torch, subprocess"]
+    "script",
+    ["import math", "import torch\nimport tensorflow", "import keras\nmodel.fit(x)", "import torch, subprocess"],
 )
 def test_scripts_that_are_started(script: str) -> None:
     assert server_for(script, environment(), environment()) is None

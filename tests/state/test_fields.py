@@ -94,7 +94,9 @@ def test_a_graft_copies_texts_and_renumbers_refs():
     chain, repeat = (target.nodes[grafter.graft(source.roots[name])[1]] for name in "xy")
     assert repeat["parts"] == ["@", 1]
     assert chain["k"] == "composed iterator"
-    assert all(ref[1] < len(target.nodes) for node in target.nodes for ref in fields.refs_in("state", node.get("state")) if ref)
+    assert all(
+        ref[1] < len(target.nodes) for node in target.nodes for ref in fields.refs_in("state", node.get("state")) if ref
+    )
 
 
 def test_names_of_a_loaders_attributes_are_no_refs():
@@ -137,7 +139,22 @@ OBJECTS = {
 def test_a_handler_writes_what_it_declares_and_what_the_walk_writes(obj):
     import detrain.adapters.numpy  # noqa: F401 - registers the handlers
 
-    of_the_walk = {"k", "t", "p", "s", "array", "attrs", "slots", "class", "dict_of", "kept", "loud", "from", "within", "at"}
+    of_the_walk = {
+        "k",
+        "t",
+        "p",
+        "s",
+        "array",
+        "attrs",
+        "slots",
+        "class",
+        "dict_of",
+        "kept",
+        "loud",
+        "from",
+        "within",
+        "at",
+    }
     for node in capture(x=obj).tree.nodes:
         handler = registry.handler_of_kind(node["k"])
         assert node.keys() - of_the_walk <= handler.fields.keys()

@@ -130,9 +130,7 @@ def test_order_of_a_dict_counts(compare):
 @pytest.mark.parametrize("text", ["t", "@"])
 def test_arguments_of_an_iterator_that_look_like_refs_are_compared_and_listed(compare, tmp_path, text):
     """`itertools.repeat("t", 5)` in a file: its list of arguments is no tuple, nor `["@", 5]` a node."""
-    one, other = (
-        Tree([node("composed iterator", "x", parts=[text, count])], [], {"x": ["@", 0]}) for count in (5, 4)
-    )
+    one, other = (Tree([node("composed iterator", "x", parts=[text, count])], [], {"x": ["@", 0]}) for count in (5, 4))
     assert compare(one, one)["same"]
     assert said(compare(one, other)) == [("x.<parts>[1]", "value")]
     found = listing.describe_checkpoint(tmp_path / "a.h5")
