@@ -31,7 +31,7 @@ _READ_ONLY = 0xFFFFFFFF
 
 def replace_process(request: Request) -> NoReturn:
     """Become the attempt, in this very process (same pid). Raises `ResumeRefused` if this machine cannot go on with the run."""
-    request.machine = machine.describe()
+    request.machine = machine.describe(frameworks.VARIABLES)
     record = _record_of_run(request)
     request.entropy = entropy.key_of(request, record)
     for name, value in _held(request, record).items():
@@ -85,7 +85,7 @@ def _held(request: Request, record: RunRecord | None) -> dict[str, str | None]:
     """What a run that goes on wants of the environment, where it is another now."""
     if record is None or record.machine is None or request.trust_changes:
         return {}
-    return machine.hold(record.machine, request.machine or machine.describe())
+    return machine.hold(record.machine, request.machine or machine.describe(frameworks.VARIABLES))
 
 
 def prepare(request: Request) -> tuple[list[str], dict[str, str]]:

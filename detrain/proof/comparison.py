@@ -88,9 +88,9 @@ class Comparison:
         self.a, self.b = a, b
         self.num_leaves = 0
         self.num_differences = 0
-        self.differences: list[dict[str, Any]] = []
+        self.differences: list[dict[str, object]] = []
         #: What differs and does not count: name, in A, in B.
-        self.notes: list[tuple[str, Any, Any]] = []
+        self.notes: list[tuple[str, object, object]] = []
         self._partner: dict[int, int] = {}
         self._paths: tuple[dict[int, str], dict[int, str]] = ({}, {})
         self._pending: deque[tuple[int, int, str]] = deque()
@@ -114,12 +114,12 @@ class Comparison:
         while self._pending:
             self._nodes(*self._pending.popleft())
 
-    def _differs(self, path: str, what: str, **details: Any) -> None:
+    def _differs(self, path: str, what: str, **details: object) -> None:
         self.num_differences += 1
         if len(self.differences) < _SHOWN:
             self.differences.append({"path": path or "the state tree", "what": what, **details})
 
-    def _note(self, name: str, a: Any, b: Any) -> None:
+    def _note(self, name: str, a: object, b: object) -> None:
         if a != b:
             self.notes.append((name, a, b))
 
