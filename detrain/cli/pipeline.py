@@ -62,7 +62,7 @@ class _Rows(click.Command):
 class _Number(click.FloatRange):
     """A number within bounds; `nan` would be within any, and `inf` is none."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number."""
         number = float(super().convert(value, param, ctx))
         return number if math.isfinite(number) else self.fail(f"{value} is no number.", param, ctx)

@@ -56,7 +56,7 @@ class Stage:
     replicas: int
     #: Of the topology: those of the first copy, then those of the second.
     devices: tuple[int, ...]
-    #: What of its activations is thrown away and made again on the way back: nothing (""), all but what enters it ("all"),
+    #: What of its activations is thrown away and made again in the backward pass: nothing (""), all but what enters it ("all"),
     #: or what a planner of `detrain.remat` says within a share of what the stage takes beyond its weights ("rotor@0.5").
     recompute: str = ""
 

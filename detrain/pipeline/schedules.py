@@ -3,7 +3,7 @@
 - `gpipe` (Huang et al. 2019): all micro-batches forward, then all back, the last first; then the update.
 - `1f1b` (DAPPLE: Fan et al. 2021): a stage goes back as soon as it can, and has few micro-batches in flight.
 - `interleaved` (Narayanan et al. 2021): the same over several chunks of layers on each device.
-- `zb-h1` (Qi et al. 2024): the way back makes the gradients of the inputs first, those of the weights where there is room.
+- `zb-h1` (Qi et al. 2024): the backward pass makes the gradients of the inputs first, those of the weights where there is room.
 - `1f1b-async` (PipeDream: Narayanan et al. 2019): no flush; an update follows each mini-batch, and versions of the weights are stashed.
 - `2bw` (PipeDream-2BW: Narayanan et al. 2021): no flush; an update follows M micro-batches, and two versions are enough.
 
@@ -209,22 +209,22 @@ def orders(schedule: Schedule, replicas: Sequence[int]) -> list[list[Work]]:
         return [
             _one_by_one(dealt, dealt, held[stage])
             for stage, dealt_to in enumerate(replicas)
-            for dealt in ([(one, stage) for one in range(first, total, dealt_to)] for first in range(dealt_to))
+            for dealt in ([(micro_batch, stage) for micro_batch in range(first, total, dealt_to)] for first in range(dealt_to))
         ]
-    found = []
+    by_worker = []
     for stage in range(count):
-        forwards = [(one, stage) for one in range(micro_batches)]
+        forwards = [(micro_batch, stage) for micro_batch in range(micro_batches)]
         backwards = forwards[::-1] if schedule.name == "gpipe" else forwards
         done = _one_by_one(forwards, backwards, held[stage])
-        found.append(list(_with_weights(done, stage)) if schedule.splits_backward else done)
-    return found
+        by_worker.append(list(_with_weights(done, stage)) if schedule.splits_backward else done)
+    return by_worker
 
 
 def _one_by_one(forwards: Sequence[tuple[int, int]], backwards: Sequence[tuple[int, int]], held: int) -> list[Work]:
     """So many forwards, then backwards and forwards in turn as long as there are any."""
-    done = [(Kind.FORWARD, *one) for one in forwards[:held]]
-    for number, one in enumerate(backwards):
-        done.append((Kind.BACKWARD, *one))
+    done = [(Kind.FORWARD, *work) for work in forwards[:held]]
+    for number, work in enumerate(backwards):
+        done.append((Kind.BACKWARD, *work))
         done += [(Kind.FORWARD, *following) for following in forwards[number + held : number + held + 1]]
     return done
 
@@ -235,10 +235,10 @@ def _interleaved(schedule: Schedule, device: int, devices: int, held: int) -> li
     def through(chunks: Iterable[int]) -> list[tuple[int, int]]:
         chunks = list(chunks)
         return [
-            (first + one, chunk * devices + device)
+            (first + offset, chunk * devices + device)
             for first in range(0, schedule.num_micro_batches, devices)
             for chunk in chunks
-            for one in range(devices)
+            for offset in range(devices)
         ]
 
     return _one_by_one(through(range(schedule.chunks)), through(reversed(range(schedule.chunks))), held)

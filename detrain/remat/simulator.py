@@ -58,7 +58,7 @@ def _own_bytes(graph: Graph, number: int) -> int:
     operator = graph.operators[number]
     if operator.is_constant:
         return 0
-    bases = {graph.tensors[one].base for one in (*operator.inputs, *operator.outputs)}
+    bases = {graph.tensors[tensor].base for tensor in (*operator.inputs, *operator.outputs)}
     constant = {base for base in bases if graph.operators[graph.tensors[base].operator].is_constant}
     return sum(graph.tensors[base].size_bytes for base in bases - constant)
 
@@ -84,24 +84,24 @@ class _Run:
         if not 0 <= number < len(self._counts):
             return f"there is no operator {number}"
         operator, tensors = self._graph.operators[number], self._graph.tensors
-        missing = next((one for one in operator.inputs if one not in self._defined), None)
+        missing = next((tensor for tensor in operator.inputs if tensor not in self._defined), None)
         if missing is not None:
             return f"{operator.name} needs {tensors[missing].name}, which is not in memory"
         if operator.is_constant and self._counts[number]:
             return f"{operator.name} cannot be made again"
-        there = [one for one in operator.outputs if one in self._defined]
+        there = [output for output in operator.outputs if output in self._defined]
         if len(there) == len(operator.outputs):
             return f"{operator.name} is done although all that it makes is in memory"
-        self.used_bytes += sum(tensors[one].size_bytes for one in operator.outputs)
+        self.used_bytes += sum(tensors[output].size_bytes for output in operator.outputs)
         self._peak_bytes = max(self._peak_bytes, self.used_bytes)
         if self._budget_bytes is not None and self.used_bytes > self._budget_bytes:
             return f"{operator.name} needs {self.used_bytes} bytes in all, and the budget is {self._budget_bytes}"
         self._clock_ns += operator.cost_ns
         self._counts[number] += 1
-        self.used_bytes -= sum(tensors[one].size_bytes for one in there)  # made a second time, for nothing
-        for one in operator.outputs:
-            self._defined.add(one)
-            self._since.setdefault(tensors[one].base, self._clock_ns)
+        self.used_bytes -= sum(tensors[tensor].size_bytes for tensor in there)  # made a second time, for nothing
+        for output in operator.outputs:
+            self._defined.add(output)
+            self._since.setdefault(tensors[output].base, self._clock_ns)
         return ""
 
     def free(self, base: int) -> str:
@@ -119,7 +119,7 @@ class _Run:
         undone = next((number for number, count in enumerate(self._counts) if not count), None)
         if undone is not None:
             return f"{self._graph.operators[undone].name} is never done"
-        gone = next((one for one in self._graph.outputs if one not in self._defined), None)
+        gone = next((output for output in self._graph.outputs if output not in self._defined), None)
         return "" if gone is None else f"{self._graph.tensors[gone].name} should be in memory at the end"
 
     def outcome(self, failure: str, place: int | None) -> Outcome:

@@ -85,7 +85,7 @@ def test_a_plan_is_the_same_behind_its_file(planned):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"kind": "else"}, "is no plan"), ({"format": 3}, "has format 3"), ({"steps": {}}, "steps is no list"),
+        ({"kind": "else"}, "is not a plan"), ({"format": 3}, "has format 3"), ({"steps": {}}, "steps is no list"),
         ({"steps": [["compute"]]}, "step 0 is ['compute'], not [compute, operator] or [free, tensor]"),
         ({"steps": [["free", 99]]}, "step 0 is ['free', 99], and there are"), ({"graph": None}, "is not an operator graph"),
     ],

@@ -93,13 +93,13 @@ def _detrain(request: Request) -> Plan:
 
 def rivals(request: Request) -> list[Plan]:
     """What the other planners say, where they say something."""
-    found = []
+    plans = []
     for other in (_pipedream, _dapple):
         try:
-            found.append(other(replace(request, is_compat=False, options=None)))
+            plans.append(other(replace(request, is_compat=False, options=None)))
         except NoPlanError:
             continue
-    return found
+    return plans
 
 
 def _workload(request: Request, name: str) -> Workload:

@@ -94,7 +94,7 @@ def score(
 
 
 @njit(cache=True)
-def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int:
+def choose(shape: Shape, state: State, heuristic: Heuristic, scratch: Ints) -> int:
     """What is evicted next, or -1 if nothing can be: of the smallest scores the last in the pool; the first that is 0 at once.
 
     Arrays have names of their own here: numba hands a tuple of many over to a function slowly.
@@ -131,12 +131,12 @@ def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int
                 value,
                 num_done,
                 storage,
-                found,
+                scratch,
             )
-        one = score(kind, has_size, has_staleness, above, sizes[storage], accessed[storage], clock)
-        if one <= best_score:
-            best, best_score = storage, one
-        if one == 0:
+        current = score(kind, has_size, has_staleness, above, sizes[storage], accessed[storage], clock)
+        if current <= best_score:
+            best, best_score = storage, current
+        if current == 0:
             break
         storage = after[storage]
     state.counters[LOOKS] += looks
