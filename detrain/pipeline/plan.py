@@ -1,4 +1,4 @@
-"""A plan: which layers make a stage, who runs it, and what the planner expects of it."""
+"""A plan: the layers of each stage, the devices that run it, and the speed that the planner expects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from detrain.errors import GraphError
 
 @dataclass(frozen=True)
 class Workload:
-    """What one step of the training is. Counts are in samples."""
+    """The batch sizes of a training step, in samples."""
 
     #: Mini-batch that the profile was measured with; times and activations are taken in proportion to it.
     profile_batch: int

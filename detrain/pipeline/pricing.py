@@ -1,4 +1,4 @@
-"""What a plan's stages take in time and memory: from a profile, a topology and a workload to the simulator's loads.
+"""Time and memory of the stages of a plan: from a profile, a topology and a workload to the simulator's loads.
 
 Nothing here estimates a step; it says what each stage does for one micro-batch, and the simulator does the rest.
 
@@ -56,7 +56,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What of a plan counts for its price."""
+    """The parts of a plan that determine its time and memory."""
 
     #: By stage the layers of it and of those before, as bits; the last has all.
     done: tuple[int, ...]

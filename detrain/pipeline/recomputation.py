@@ -27,7 +27,7 @@ class Kept:
 
 
 def recompute(profile: Profile, layers: int, how: str, profile_batch: int) -> Kept:
-    """What a stage of these layers keeps and does again; `how` as in `Stage.recompute`. Raises `GraphError` for another word."""
+    """What a stage of `layers` (bits) keeps and recomputes for a sample; `how` is as in `Stage.recompute`. Raises `GraphError`."""
     inside = [profile.layers[number] for number in numbers_of(layers)]
     activation_bytes = sum(layer.activation_bytes for layer in inside) / profile_batch
     if not how:

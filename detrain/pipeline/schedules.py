@@ -1,4 +1,4 @@
-"""Who does what after what: the static order of work of each schedule. Times are the simulator's affair.
+"""The static order of the work of each worker, by schedule, without times.
 
 - `gpipe` (Huang et al. 2019): all micro-batches forward, then all back, the last first; then the update.
 - `1f1b` (DAPPLE: Fan et al. 2021): a stage goes back as soon as it can, and has few micro-batches in flight.
@@ -109,7 +109,7 @@ class Schedule:
         return self.name == "zb-h1"
 
     def check(self, replicas: Sequence[int]) -> None:
-        """Raises `GraphError` if these stages, by their numbers of replicas, cannot be run so."""
+        """Raises `GraphError` if stages with these numbers of replicas cannot be run under this schedule."""
         if not replicas:
             raise GraphError("a pipeline has at least one stage")
         for stage, count in enumerate(replicas):
@@ -143,7 +143,7 @@ class Schedule:
 
 
 def in_flight(schedule: Schedule, replicas: Sequence[int]) -> tuple[int, ...]:
-    """By stage the most micro-batches that a worker has begun and not gone back through.
+    """By stage, the most micro-batches of which a worker has begun the forward and not ended the backward pass.
 
     Interleaved: by device, over all its chunks. For zb-h1 this does not count those that only their W is left of: with them
     there are up to min(S, M) at each stage, which is what 1f1b has at the first.
@@ -180,7 +180,7 @@ def drain(schedule: Schedule, replicas: Sequence[int]) -> int:
 
 
 def num_mini_batches(schedule: Schedule, replicas: Sequence[int]) -> int:
-    """That are simulated: 1 of a synchronous schedule."""
+    """The mini-batches to simulate; 1 for a synchronous schedule."""
     if not schedule.is_asynchronous:
         return 1
     if schedule.num_mini_batches:

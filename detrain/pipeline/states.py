@@ -194,7 +194,7 @@ def of_members(profile: Profile, members: Iterable[int]) -> States:
 
 
 def crossing_bytes(profile: Profile, bits: int) -> float:
-    """Of a mini-batch, what layers outside a set need of it."""
+    """Bytes of a mini-batch that layers outside a set read from those inside it."""
     return math.fsum(
         profile.layers[number].activation_bytes
         for number in numbers_of(bits)

@@ -1,4 +1,4 @@
-"""One planner over batches and devices, beside what data parallelism would do: a table as in DAPPLE's reproduction."""
+"""Plans of several planners over batches and devices, beside data parallelism: a table as in DAPPLE's reproduction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator graph in Graphviz' language: what is done again, and how often, stands out."""
+"""An operator graph in Graphviz' language; operators that a plan does several times are coloured, with their counts."""
 
 from __future__ import annotations
 

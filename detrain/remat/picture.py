@@ -1,4 +1,4 @@
-"""A plan as a picture: memory over time, and what is done again."""
+"""A plan as a picture: memory over time, and which operators are done again."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from detrain.remat.graph import Graph, GraphBuilder, Kind, Operator
 
 
 def without_views(graph: Graph) -> Graph:
-    """Whoever asks for a view asks for what it looks into.
+    """Reading a view becomes reading its base.
 
     An operator that makes views only is part of the maker of that, with its time.
     """
@@ -86,7 +86,7 @@ class _Copy:
         self._new: dict[int, int] = {}
 
     def refer(self, kind: Kind, tensor: int) -> None:
-        """Take, give back or pin."""
+        """Adds a command that takes, releases or pins a tensor of the other graph."""
         action = {Kind.GET: self._built.get, Kind.RELEASE: self._built.release, Kind.PIN: self._pin}[kind]
         action(self._new[tensor])
 

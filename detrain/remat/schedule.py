@@ -1,4 +1,4 @@
-"""A schedule: which operator is done when, how often, and when which storage is thrown away."""
+"""A schedule: the order in which operators are computed, some of them several times, and in which storages are freed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _as_the_program_does(graph: Graph) -> Iterator[Step]:
 
 
 def from_trace(kinds: Iterable[int], targets: Iterable[int], planner: str, budget_bytes: int | None) -> Schedule:
-    """What a runtime has done."""
+    """A schedule from the trace of a runtime."""
     steps = tuple(Step(Action(kind), int(target)) for kind, target in zip(kinds, targets, strict=True))
     return Schedule(steps, planner, budget_bytes)
 
@@ -71,7 +71,7 @@ def freeing_early(graph: Graph, operators: Sequence[int], planner: str, budget_b
 
 
 class _Freeing:
-    """Looks ahead for who asks for a tensor next."""
+    """Knows for each tensor the next operator that reads or makes it."""
 
     def __init__(self, graph: Graph, operators: Sequence[int]) -> None:
         self._graph, self._operators = graph, operators

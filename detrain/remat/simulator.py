@@ -1,4 +1,4 @@
-"""Does what a schedule says and tells what that takes. All planners and policies are judged by this, none by its own estimate."""
+"""Executes a schedule step by step: its time and memory, and whether it is valid. All planners and policies are judged by this alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detrain.remat.schedule import Action, Schedule, keep_all
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a schedule takes. `failure` says where and why it cannot be done, or is empty."""
+    """Time and memory of a schedule. `failure` says why it cannot be done, or is empty."""
 
     clock_ns: int
     #: `clock_ns` over the time of all operators, each done once.
@@ -50,7 +50,7 @@ def floor_bytes(graph: Graph) -> int:
 
 
 def peak_bytes(graph: Graph) -> int:
-    """Memory of the step as the program does it."""
+    """Peak memory of the step when everything is kept and each operator is done once, in bytes."""
     return simulate(graph, keep_all(graph)).peak_bytes
 
 
@@ -80,7 +80,7 @@ class _Run:
         self.usage: list[int] = []
 
     def compute(self, number: int) -> str:
-        """Do an operator; says why that cannot be, if so."""
+        """Does an operator; returns the reason if it cannot be done, else ""."""
         if not 0 <= number < len(self._counts):
             return f"there is no operator {number}"
         operator, tensors = self._graph.operators[number], self._graph.tensors
@@ -105,7 +105,7 @@ class _Run:
         return ""
 
     def free(self, base: int) -> str:
-        """Throw a storage away; says why that cannot be, if so."""
+        """Frees a storage, which is given by its base; returns the reason if it cannot be freed, else ""."""
         if base not in self._since:
             return f"storage {base} is to be freed, and is not in memory"
         tensor = self._graph.tensors[base]
@@ -115,7 +115,7 @@ class _Run:
         return ""
 
     def missing(self) -> str:
-        """What should have been done or be in memory at the end and is not, if anything."""
+        """The first operator that was never done, or output that is not in memory at the end; "" if there is none."""
         undone = next((number for number, count in enumerate(self._counts) if not count), None)
         if undone is not None:
             return f"{self._graph.operators[undone].name} is never done"

@@ -1,4 +1,4 @@
-"""What a simulation has found, for people and for programs."""
+"""Results of simulations and plans, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIMIT = 10.0
 
 @dataclass(frozen=True)
 class Simulation:
-    """A policy's run, and what the simulator says to what it has done."""
+    """The run of a policy, and how the simulator judges the schedule that it has produced."""
 
     graph: Graph
     policy: Policy
@@ -49,7 +49,7 @@ def document(simulation: Simulation) -> dict[str, object]:
 
 
 def text(simulation: Simulation) -> str:
-    """A few lines."""
+    """A simulation as a few lines of text."""
     result, names = simulation.result, {"ok": "fits", "oom": "runs out of memory", "thrash": "thrashes"}
     lines = [
         f"{simulation.policy} {names[result.status]} within {simulation.budget_bytes:,} bytes "
@@ -75,7 +75,7 @@ def trace_lines(simulation: Simulation) -> str:
 
 
 def plan_text(graph: Graph, plan: Plan) -> str:
-    """A line or two."""
+    """A plan as a line of text."""
     known = ""
     if plan.is_optimal:
         known = ", which is optimal"

@@ -58,7 +58,7 @@ class Found:
 
 
 def plan(profile: Profile, options: Options) -> Found:
-    """Raises `NoPlanError` if no split is quick enough."""
+    """The split with the least latency. Raises `NoPlanError` if none takes in an input every `options.time_between_inputs_s`."""
     began_s = time.perf_counter()
     states = published(profile)
     if states is None:

@@ -36,7 +36,7 @@ from detrain.remat.online.state import (
 
 
 class Links(NamedTuple):
-    """Who is made of what, as long as that is not banished: lists that become shorter, and for children longer before."""
+    """Parents and children of the tensors that have not been banished: lists that become shorter, and for children longer first."""
 
     parent_first: Ints  # of a tensor
     num_parents: Ints

@@ -101,7 +101,7 @@ def evict(shape: Shape, state: State, heuristic: Heuristic, storage: int, scratc
 
 @njit(cache=True)
 def give_up(shape: Shape, state: State, depth: int) -> None:
-    """One that waits for its inputs lets go of those that it has: they may be evicted, and are made again when its turn comes."""
+    """An operator that waits for inputs unlocks those in memory: they may be evicted, and are computed again when its turn comes."""
     operator = shape.maker[state.stack[depth]]
     first, last = state.waiting_first[depth], state.waiting_first[depth + 1]
     for place in range(shape.input_first[operator], shape.input_first[operator + 1]):

@@ -1,4 +1,4 @@
-"""Which storage goes first: a score for each, the smallest is evicted.
+"""The score of each storage; the one with the smallest score is evicted first.
 
 A score is cost over (size x staleness), with each factor or without. The cost is that of a storage alone, with its
 evicted neighbourhood, with the classes around it, or with what is evicted above it.
@@ -20,7 +20,7 @@ ONE, LOCAL, NEIGHBOURHOOD, CLASSES, ABOVE, RECENCY, RANDOM = range(7)
 
 
 class Heuristic(NamedTuple):
-    """A score."""
+    """How a score is computed."""
 
     cost: int
     has_size: bool
@@ -151,7 +151,7 @@ def begin_choosing() -> None:
 
 @njit(cache=True)
 def choose_any(after: Ints, first: int, end: int) -> int:
-    """Any of the pool, by numba's generator; -1 if there is none."""
+    """A random storage of the pool, by numba's generator; -1 if the pool is empty."""
     count, storage = 0, first
     while storage != end:
         count += 1

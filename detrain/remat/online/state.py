@@ -1,4 +1,4 @@
-"""What a runtime knows while a program runs: flat arrays, by the numbers of operators, tensors and storages."""
+"""The state of a runtime: flat arrays, indexed by the numbers of operators, tensors and storages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
 
 class State(NamedTuple):
-    """What changes."""
+    """What changes while the program runs."""
 
     counters: Ints
     is_material: Flags  # of a storage

@@ -12,7 +12,7 @@ from detrain.remat.planners.turn import turn
 
 @dataclass(frozen=True)
 class Block:
-    """Operators of the program, in its order. What a block hands on is all that later ones ask for going forward."""
+    """Operators of the program, in its order. `boundary` is all that the forward passes of later blocks use."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -21,7 +21,7 @@ class Block:
 
 
 class Chain:
-    """The blocks of a graph, and what of a block has to be done for what."""
+    """Cuts the step of a graph into at most `most_blocks` blocks."""
 
     def __init__(self, graph: Graph, most_blocks: int) -> None:
         self.graph = graph
@@ -74,7 +74,7 @@ class Chain:
         return live
 
     def _choose_cuts(self, most_blocks: int) -> list[int]:
-        """Places behind which little is handed on, about as far from one another in time."""
+        """Indices to cut behind: where the boundary is small, at about equal distances in time."""
         operators, tensors = self.graph.operators, self.graph.tensors
         sizes = [sum(tensors[tensor].size_bytes for tensor in live) for live in self._live]
         total_ns = sum(operators[operator].cost_ns for operator in self._forward)
@@ -112,7 +112,7 @@ class Chain:
 
 
 def needed_for(graph: Graph, operators: Sequence[int], wanted: Set[int], there: Set[int] = frozenset()) -> list[int]:
-    """Of these operators, in their order, those that have to be done for these tensors when others are `there`."""
+    """Of `operators`, in their order, those that must be done to have the tensors `wanted` when the tensors `there` are in memory."""
     needed: list[int] = []
     wanted = wanted - there
     for number in reversed(operators):

@@ -11,7 +11,7 @@ from detrain.remat.schedule import Schedule
 
 
 def sqrt(graph: Graph, budget_bytes: int | None = None) -> Schedule:
-    """Of n storages the ends of about √n stretches; it knows no budget."""
+    """Keeps every √n-th of n forward storages. The budget is only written into the schedule."""
     storages = kept.candidates(graph)
     step = max(1, math.isqrt(len(storages)))
     return kept.schedule(graph, set(storages[step - 1 :: step]), "chen-sqrt", budget_bytes)

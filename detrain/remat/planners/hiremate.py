@@ -50,7 +50,7 @@ def _schedules(graph: Graph, budget_bytes: int, until_s: float) -> Iterator[Sche
 
 
 class _Coarse:
-    """A step of stretches."""
+    """The step as a smaller graph, in which each operator is a stretch of the program."""
 
     def __init__(self, graph: Graph, most: int) -> None:
         self._graph = graph
@@ -102,7 +102,7 @@ class _Coarse:
         return built.build(sorted(names[base] for base in outputs if base in names))
 
     def _peak_bytes(self, stretch: Sequence[int], made: set[int], handed_on: set[int]) -> int:
-        """Of what a stretch makes, at most."""
+        """Peak memory of what a stretch makes, in bytes."""
         tensors, operators = self._graph.tensors, self._graph.operators
         last = {tensors[tensor].base: place for place, number in enumerate(stretch) for tensor in operators[number].inputs}
         used = peak = 0

@@ -1,4 +1,4 @@
-"""The best schedule there is, by mixed-integer programming on HiGHS (Huangfu, Hall, 2018), within a time limit."""
+"""The optimal schedule, by mixed-integer programming with HiGHS (Huangfu, Hall, 2018), or the best within a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule of a choice: some forward storages are kept for the gradients, all others are made again when they are asked for."""
+"""Schedules that keep some forward storages for the backward pass and compute all others again when they are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detrain.remat.schedule import Action, Schedule, Step
 
 
 def candidates(graph: Graph) -> list[int]:
-    """Storages, by their bases, that are made going forward and used going back: there is a choice for these only."""
+    """Bases of the storages that the forward pass makes and the backward pass uses: only these can be dropped."""
     order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
     middle = turn(graph, order)
     used_back = {graph.tensors[tensor].base for number in order[middle:] for tensor in graph.operators[number].inputs}
@@ -24,7 +24,7 @@ def candidates(graph: Graph) -> list[int]:
 
 
 def schedule(graph: Graph, kept: Set[int], planner: str, budget_bytes: int | None = None) -> Schedule:
-    """Keep these storages. A storage that was made again stays until nothing asks for it any more."""
+    """The schedule that keeps the storages with the bases `kept`. One that was computed again stays until its last use."""
     return Schedule(tuple(_Choice(graph, kept).steps()), planner, budget_bytes)
 
 
@@ -76,7 +76,7 @@ class _Choice:
         return last
 
     def _compute(self, operator: int, made: list[int]) -> Iterator[Step]:
-        """Do an operator, and first whatever its inputs need."""
+        """Does an operator, after those that its missing inputs need."""
         stack = [operator]
         while stack:
             inputs = self._graph.operators[stack[-1]].inputs
@@ -90,7 +90,7 @@ class _Choice:
             made.append(number)
 
     def _free(self, number: int, place: int) -> Iterator[Step]:
-        """Throw away what an operator has used or made, if nothing asks for it or it is not among the kept."""
+        """Frees those inputs and outputs of an operator that have no further use or are not to be kept."""
         operator = self._graph.operators[number]
         for base in dict.fromkeys(self._base[tensor] for tensor in (*operator.inputs, *operator.outputs)):
             if self._is_there(base) and self._is_over(base, place):

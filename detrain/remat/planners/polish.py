@@ -1,4 +1,4 @@
-"""Makes a schedule better that keeps to its budget: what is made again is kept instead where there is room all the time between."""
+"""Improves a schedule within its budget: what is computed again is kept instead, where there is memory for it in between."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def polish(graph: Graph, schedule: Schedule, budget_bytes: int) -> tuple[Schedul
 
 
 def without_useless(graph: Graph, order: Sequence[int]) -> list[int]:
-    """Nothing is done again that nobody asks for before it is made once more."""
+    """The order without repetitions whose outputs are not read before they are computed once more."""
     asked, left = set(graph.outputs), []
     first = {number: place for place, number in reversed(list(enumerate(order)))}
     for place in reversed(range(len(order))):

@@ -44,7 +44,7 @@ def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
 
 
 class _Solver:
-    """Finds options of blocks."""
+    """Finds the options of blocks, once for equal blocks."""
 
     def __init__(self, meter: Meter, limit_s: float, until_s: float) -> None:
         self._meter, self._limit_s, self._until_s = meter, limit_s, until_s
@@ -70,7 +70,7 @@ class _Solver:
             yield self._meter.option(number, _asked_before_made(self._meter.graph, backward) & made, backward)
 
     def _solve(self, step: _Alone) -> Iterator[tuple[int, ...]]:
-        """Ways back for several amounts that may wait."""
+        """Backward passes of a block for several amounts of memory that may be kept for them."""
         most = sum(tensor.size_bytes for tensor in step.graph.tensors)
         for amount in range(_AMOUNTS):
             if time.monotonic() > self._until_s:
@@ -86,7 +86,7 @@ class _Solver:
 
 
 def _asked_before_made(graph: Graph, operators: list[int]) -> set[int]:
-    """Tensors that operators ask for and have not made before."""
+    """Tensors that operators read without having made them."""
     asked: set[int] = set()
     for number in reversed(operators):
         asked.difference_update(graph.operators[number].outputs)

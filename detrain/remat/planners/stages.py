@@ -49,7 +49,7 @@ class Turn:
 
 
 def program_of(graph: Graph, budget_bytes: int, num_passes: int = 1, turn: Turn | None = None) -> Program:
-    """All stages. Memory is counted in shares of the budget."""
+    """The linear program of a step, with memory in shares of `budget_bytes`. A stage goes `num_passes` times over the earlier operators."""
     return _Builder(graph, budget_bytes, num_passes, turn).build()
 
 
@@ -68,7 +68,7 @@ _HALF = 0.5
 
 
 class _Builder:
-    """Collects variables and rows."""
+    """Collects the variables and constraints of the program."""
 
     def __init__(self, graph: Graph, budget_bytes: int, num_passes: int, turn: Turn | None) -> None:
         self._graph, self._budget, self._turn = graph, float(max(budget_bytes, 1)), turn
