@@ -42,6 +42,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?([kKMGT]?i?(B|bit)/s
 #: What a timeline is written as; without a suffix it is a picture.
 _TIMELINES = (".svg", ".png", ".pdf", ".json", "")
 
+
 class _Rows(click.Command):
     """Options of several numbers, as PipeDream's are written: `-n 4 4 -b 1e10 1.25e9`; `-n 4,4` is the same."""
 
@@ -135,7 +136,11 @@ def pipeline() -> None:
 @pipeline.command(cls=_Rows)
 @click.argument("profile", type=FILE)
 @click.option(
-    "--planner", required=True, type=click.Choice(catalogue.NAMES), metavar="NAME", help=f"One of {', '.join(catalogue.NAMES)}."
+    "--planner",
+    required=True,
+    type=click.Choice(catalogue.NAMES),
+    metavar="NAME",
+    help=f"One of {', '.join(catalogue.NAMES)}.",
 )
 @_device_options
 @_batch_option

@@ -73,7 +73,7 @@ def read(path: Path, profile: Path | None = None) -> Read:
 
 
 def write(path: Path, kind: str, read: Read) -> str:
-    """Writes it as `kind`, or as the suffix says if that is ""; returns the kind. Raises `GraphError` where that is impossible, or `OSError`."""
+    """Writes it as `kind`, or as the suffix says if that is ""; returns the kind. Raises `GraphError` if it cannot, or `OSError`."""
     kind = kind or _kind_of(path, read)
     if isinstance(read.content, Planned):
         _write_planned(path, kind, read.content)
