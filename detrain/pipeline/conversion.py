@@ -1,4 +1,4 @@
-"""From one of the files around pipelines to another: profiles, operator graphs, plans, PipeDream's conf."""
+"""Converts files: profiles, operator graphs, plans, PipeDream's conf."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read(path: Path, profile: Path | None = None) -> Read:
 
 
 def write(path: Path, kind: str, read: Read) -> str:
-    """As `kind`, or as what the suffix says (""); returns which. Raises `GraphError` for what cannot become what, or `OSError`."""
+    """Writes it as `kind`, or as the suffix says if that is ""; returns the kind. Raises `GraphError` if it cannot, or `OSError`."""
     kind = kind or _kind_of(path, read)
     if isinstance(read.content, Planned):
         _write_planned(path, kind, read.content)
@@ -101,7 +101,7 @@ def _kind_of(target: Path, read: Read) -> str:
 
 
 def _deployed(read: deployment.Deployment, profile: Profile) -> Planned:
-    """A plan of a conf: ranks as devices, all alike, as PipeDream's optimizer has them if it is told nothing."""
+    """A plan from a conf: ranks become devices, all alike, with the defaults of PipeDream's optimizer."""
     stages = deployment.stages_of(read, profile)
     plan = Plan("conf", stages, 1, 0.0, 0.0, 0.0)
     return Planned(plan, profile, of_levels([read.num_ranks]))

@@ -44,20 +44,20 @@ def parse(text: str, path: str = "the table") -> Profile:
 
 def _columns(header: list[str], path: str) -> dict[str, tuple[int, float]]:
     """By what it holds: the place of a column, and what its numbers are multiplied with."""
-    found: dict[str, tuple[int, float]] = {}
+    columns: dict[str, tuple[int, float]] = {}
     beginnings = ("Layer Type", "Total time", "Forward pass time", "Output Size", "Parameter Size (floats)")
     for beginning in beginnings:
         at = next((at for at, name in enumerate(header) if name.strip().startswith(beginning)), None)
         if at is None:
             raise GraphError(f"{path}, row 1: there is no column {beginning}")
-        found[beginning] = at, _BYTES_EACH
-    forward = header[found["Forward pass time"][0]]
+        columns[beginning] = at, _BYTES_EACH
+    forward = header[columns["Forward pass time"][0]]
     batches = re.search(r"\((\d+)\)\s*$", forward)
     if batches is None or not int(batches[1]):
         raise GraphError(f"{path}, row 1: {forward[:40]} does not say of how many mini-batches, as (100) does")
     for name in ("Total time", "Forward pass time"):
-        found[name] = found[name][0], 1000.0 / int(batches[1])
-    return found
+        columns[name] = columns[name][0], 1000.0 / int(batches[1])
+    return columns
 
 
 def _layer(row: list[str], columns: dict[str, tuple[int, float]], number: int, where: str) -> Layer:

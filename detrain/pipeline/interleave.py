@@ -47,7 +47,7 @@ def _cuts(states: States, replicas: list[int]) -> list[int] | None:
         best = through.min(axis=0)
     if not np.isfinite(best[-1]):
         return None
-    found = [count - 1]
+    cuts = [count - 1]
     for earlier in reversed(came):
-        found.append(int(earlier[found[-1]]))
-    return found[::-1]
+        cuts.append(int(earlier[cuts[-1]]))
+    return cuts[::-1]

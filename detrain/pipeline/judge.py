@@ -1,4 +1,4 @@
-"""Judges plans: by the simulator, and by nothing else."""
+"""Judges plans by the simulator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_FORWARDS = 1 << 20
 
 @dataclass(frozen=True, slots=True, order=True)
 class Score:
-    """Less is better: first what does not fit, then time."""
+    """The quality of a plan; less is better: first the missing memory, then the time."""
 
     #: Sum over the stages of what is missing, over what there is.
     missing_share: float
@@ -35,7 +35,7 @@ class Score:
 
 
 class Judge:
-    """Of plans for one profile, topology and schedule, with micro-batches of one size."""
+    """Judges plans for one profile, topology and schedule, with micro-batches of one size."""
 
     def __init__(self, profile: Profile, topology: Topology, workload: Workload, kind: Schedule = SYNCHRONOUS) -> None:
         self.pricing = Pricing(profile, topology, workload)
@@ -61,7 +61,7 @@ class Judge:
 
     @property
     def samples(self) -> int:
-        """Of what the simulator calls a step."""
+        """Samples in what the simulator calls a step."""
         return self.workload.micro_batch if self._kind.name == "1f1b-async" else self.workload.batch
 
     @property
@@ -71,7 +71,7 @@ class Judge:
         return self.pricing.profile.compute_s / self.workload.profile_batch / quickest
 
     def score(self, arranged: Arrangement) -> Score:
-        """The time of a sample, and what is missing of the memory. Raises `GraphError` for what cannot be simulated."""
+        """Seconds a sample, and the share of memory that is missing. Raises `GraphError` for stages that cannot be simulated."""
         if arranged not in self._scores:
             schedule = self.schedule(arranged)
             loads = self.pricing.loads(arranged, self._kind.name)
@@ -85,7 +85,7 @@ class Judge:
         return self._scores[arranged]
 
     def timeline(self, arranged: Arrangement) -> Timeline:
-        """All that happens."""
+        """The timeline of a step with these stages. Raises `GraphError`."""
         return simulator.simulate(self.schedule(arranged), self.pricing.loads(arranged, self._kind.name))
 
 
@@ -106,7 +106,7 @@ def _check_chunks(devices: Sequence[tuple[int, ...]], chunks: int) -> None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of one plan under one schedule."""
+    """One plan under one schedule."""
 
     timeline: Timeline
     #: Time of a sample on one device, over that of this plan.
@@ -124,7 +124,7 @@ class Judgement:
 def judge(
     plan: Plan, profile: Profile, topology: Topology, workload: Workload, kind: Schedule = SYNCHRONOUS
 ) -> Judgement:
-    """Simulates a plan. `profile` is what was planned, `Profile.to_plan()`; a plan's own workload is not looked at."""
+    """Simulates a plan for `workload`, not for its own. `profile` is what was planned: `Profile.to_plan()`. Raises `GraphError`."""
     judging = Judge(profile, topology, workload, kind)
     arranged = judging.pricing.arrangement(plan)
     timeline = judging.timeline(arranged)
@@ -137,7 +137,7 @@ def judge(
 
 
 def kind_of(name: str, *, warmup: str = "pa", vertical_sync: bool = False, chunks: int = 2) -> Schedule:
-    """A schedule by name, and those of the options that it has. Raises `GraphError` for one that it lacks."""
+    """The schedule `name` with its options, without micro-batches yet. Raises `GraphError` for an option that it lacks."""
     if name == "1f1b-async":
         return replace(PIPEDREAM, vertical_sync=vertical_sync)
     return Schedule(name, chunks=chunks if name == "interleaved" else 1, warmup=warmup, vertical_sync=vertical_sync)

@@ -1,4 +1,4 @@
-"""Compiled: an order in which tasks can be done, when they are done, and what their workers hold then."""
+"""Compiled loops: a topological order of tasks, their times, and the memory of their workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORWARD, _ALL_REDUCE = int(Kind.FORWARD), int(Kind.ALL_REDUCE)
 
 @njit(cache=True)
 def sort_tasks(waiting: Ints, user_first: Ints, users: Ints, tasks: Ints, order: Ints) -> int:
-    """A topological order, into `order`; returns how many can be done. `waiting` counts down to what is left to wait for."""
+    """Writes a topological order into `order` and returns its length. `waiting` counts the dependencies of each task and is used up."""
     count = 0
     for task in tasks:
         if waiting[task] == 0:
@@ -56,7 +56,7 @@ def fill_times(dep_first: Ints, deps: Ints, slots: Ints, table: Floats, starts: 
 
 @njit(cache=True)
 def last_end_s(dep_first: Ints, deps: Ints, slots: Ints, table: Floats) -> float:
-    """When everything is done."""
+    """Seconds until the last task ends."""
     starts, ends = np.empty(len(slots)), np.empty(len(slots))
     fill_times(dep_first, deps, slots, table, starts, ends)
     return float(ends.max())
@@ -64,7 +64,7 @@ def last_end_s(dep_first: Ints, deps: Ints, slots: Ints, table: Floats) -> float
 
 @njit(cache=True)
 def steady_s(dep_first: Ints, deps: Ints, slots: Ints, table: Floats, first: int, last: int, num_steps: int) -> float:
-    """Mean time between the ends of two tasks that lie so many steps apart."""
+    """Seconds a step, from the ends of the tasks `first` and `last`, which lie `num_steps` steps apart."""
     starts, ends = np.empty(len(slots)), np.empty(len(slots))
     fill_times(dep_first, deps, slots, table, starts, ends)
     return float((ends[last] - ends[first]) / num_steps)

@@ -26,7 +26,7 @@ class Planned:
 
 
 def write(path: Path, planned: Planned) -> None:
-    """What is read of it again is the same. Raises `OSError`."""
+    """Writes a plan with its profile and topology; `read` gives the same again. Raises `OSError`."""
     profile, topology = _encode_profile(planned.profile), _encode_topology(planned.topology)
     DOCUMENT.write(path, {**summary(planned.plan), "profile": profile, "topology": topology})
 
@@ -79,7 +79,7 @@ def _encode_topology(topology: Topology) -> dict[str, object]:
 
 
 def read(path: Path) -> Planned:
-    """Raises `GraphError` for what is no plan, naming file and place, or `OSError`."""
+    """Reads a plan. Raises `GraphError` naming file and place for anything else and for parts that do not match, or `OSError`."""
     fields = Fields(DOCUMENT.read(path), str(path))
     with errors_naming(path):
         profile, topology = _profile(fields.table("profile")), _topology(fields.table("topology"))

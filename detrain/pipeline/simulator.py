@@ -1,4 +1,4 @@
-"""Does what a schedule says and tells what that takes: times and memory. All plans are judged by this, none by its own estimate.
+"""Executes a schedule event by event: its times and memory. All plans are judged by this, none by its planner's own estimate.
 
 What is counted in memory at a worker: what is always there; one version of the weights more for each that micro-batches under way
 still need, or that an all-reduce under way is making; the activations of each micro-batch from the beginning of its forward to the
@@ -56,7 +56,7 @@ class StageLoad:
 
 
 def structure_of(schedule: Schedule, loads: Sequence[StageLoad]) -> Structure:
-    """The tasks of a step; loads that differ in times and sizes only have the same one. Raises `GraphError` if it cannot be."""
+    """The tasks of a step. Loads with the same replicas and fabrics share one. Raises `GraphError` if the schedule is impossible."""
     users = Counter(fabric for load in loads for fabric in set(load.fabrics))
     numbers = {fabric: number for number, fabric in enumerate(fabric for fabric, count in users.items() if count > 1)}
     fabrics = tuple(
@@ -68,7 +68,7 @@ def structure_of(schedule: Schedule, loads: Sequence[StageLoad]) -> Structure:
 
 
 def table(schedule: Schedule, loads: Sequence[StageLoad]) -> Floats:
-    """Seconds, kinds and the leads of all-reduces by stage: shape (7, S). Raises `GraphError` for what no time can be."""
+    """Seconds by kind of task and stage, and in the last row the leads of the all-reduces: shape (7, stages). Raises `GraphError`."""
     _check(schedule, loads)
     split = schedule.splits_backward
     return np.array(
@@ -83,14 +83,14 @@ def table(schedule: Schedule, loads: Sequence[StageLoad]) -> Floats:
 
 
 def sizes(loads: Sequence[StageLoad]) -> Floats:
-    """Bytes by stage: a version of the weights, what is always there, what a micro-batch keeps, what work takes. Shape (4, S)."""
+    """Bytes by stage; rows: a version of the weights, permanent state, a micro-batch's activations, working memory. Shape (4, stages)."""
     return np.array(
         [(load.weight_bytes, load.state_bytes, load.activation_bytes, load.working_bytes) for load in loads]
     ).T.copy()
 
 
 def step_s(structure: Structure, table: Floats) -> float:
-    """As `Timeline.step_s`, and nothing else: for planners that ask often. `table` is float64, in rows, and is not checked."""
+    """`Timeline.step_s` alone, for planners that need it often. `table` is as `table` gives it, and is not checked."""
     if structure.num_steps:
         return float(
             steady_s(
@@ -102,12 +102,12 @@ def step_s(structure: Structure, table: Floats) -> float:
 
 
 def peak_bytes(structure: Structure, sizes: Floats) -> Floats:
-    """As `Timeline.peak_bytes`, and nothing else: it does not depend on times."""
+    """`Timeline.peak_bytes` alone; it does not depend on times. `sizes` is as `sizes` gives it. Shape: (stages,)."""
     return _peaks(structure, _usage(structure, sizes)[0])
 
 
 def simulate(schedule: Schedule, loads: Sequence[StageLoad]) -> Timeline:
-    """One step of a synchronous schedule, some mini-batches of an asynchronous one. Raises `GraphError` if it cannot be."""
+    """Of a step of a synchronous schedule, or of some mini-batches of an asynchronous one; `loads` by stage. Raises `GraphError`."""
     whole, times = structure_of(schedule, loads), table(schedule, loads)
     starts, ends = np.empty(len(whole.slots)), np.empty(len(whole.slots))
     fill_times(whole.dep_first, whole.deps, whole.slots, times, starts, ends)
@@ -156,7 +156,7 @@ def _check(schedule: Schedule, loads: Sequence[StageLoad]) -> None:
 
 
 def _usage(whole: Structure, sizes: Floats) -> tuple[Floats, Ints]:
-    """Bytes beside `sequence`; by stage the most micro-batches kept."""
+    """Bytes in use for each task of `sequence`, and by stage the most micro-batches whose activations are kept."""
     usage, held = np.empty(len(whole.sequence)), np.zeros(len(whole.replicas), np.int32)
     releasing = Kind.WEIGHT if whole.schedule.splits_backward else Kind.BACKWARD
     fill_usage(
@@ -190,7 +190,7 @@ def _over(whole: Structure, peaks: Floats, loads: Sequence[StageLoad]) -> tuple[
 
 
 def _all_reduces(whole: Structure, times: Floats, starts: Floats, ends: Floats, length_s: float) -> tuple[float, float]:
-    """Exposed seconds, and the part of all seconds that is not."""
+    """Exposed seconds of the all-reduces, and the share of their time that is not exposed."""
     reduced = whole.kinds == Kind.ALL_REDUCE
     if whole.num_steps:
         without = times.copy()

@@ -1,4 +1,4 @@
-"""A step as tasks that wait for each other, without their times: built once, timed often.
+"""The tasks of a step and their dependencies, without times: built once, evaluated often.
 
 A task waits for what it works on and for the task before it at the same resource. Resources are the workers; the links, one
 for each boundary between stages and direction; and the all-reduces, one for each worker, or stage of an asynchronous schedule.

@@ -1,4 +1,4 @@
-"""What has been planned and simulated, for people and for programs."""
+"""Plans and simulations, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from detrain.pipeline.planfile import Planned
 
 
 def plan_text(planned: Planned) -> str:
-    """Stages in a table, and what the planner expects of them."""
+    """A plan as text: its stages in a table, and the speed that the planner expects."""
     plan = planned.plan
     layers = {layer.name: layer for layer in planned.profile.layers}
     lines = [_headline(plan, planned.topology.num_devices)]
@@ -62,7 +62,7 @@ def _ranges(numbers: tuple[int, ...]) -> str:
 
 
 def simulation_document(judged: Judgement, planned: Planned, workload: Workload) -> dict[str, object]:
-    """As JSON says it; times in seconds."""
+    """A simulation as a JSON document; times in seconds, memory in bytes."""
     timeline = judged.timeline
     stages = [
         {
@@ -80,7 +80,7 @@ def simulation_document(judged: Judgement, planned: Planned, workload: Workload)
 
 
 def simulation_text(judged: Judgement, planned: Planned) -> str:
-    """A table of the stages, and the step."""
+    """A simulation as text: the step, and its stages in a table."""
     timeline = judged.timeline
     what = "mini-batch" if timeline.schedule.is_asynchronous else "step"
     micro_batches = _counted(timeline.schedule.num_micro_batches, "micro-batch")

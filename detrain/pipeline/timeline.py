@@ -1,4 +1,4 @@
-"""What a simulated step was: who did what when, what it took, and the same for trace viewers."""
+"""The timeline of a simulated step: tasks, times and memory; also as a trace for viewers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _THREADS = {Kind.SEND: "send", Kind.SEND_BACK: "send back", Kind.ALL_REDUCE: "al
 
 
 class Task(NamedTuple):
-    """One thing done."""
+    """One task of a simulated step."""
 
     kind: Kind
     stage: int
@@ -106,7 +106,7 @@ class Timeline:
             yield Task(Kind(kind), *rest)
 
     def doers(self, task: Task) -> list[int]:
-        """Its worker; all those of the stage if it is an all-reduce."""
+        """The workers that do a task: one, or all of the stage for an all-reduce."""
         if task.kind != Kind.ALL_REDUCE:
             return [task.worker]
         return [worker for worker, stages in enumerate(self.worker_stages) if task.stage in stages]

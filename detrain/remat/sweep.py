@@ -1,4 +1,4 @@
-"""Planners over budgets: a table, and the front of time over memory with what is impossible drawn in."""
+"""Plans of several planners for several budgets: a table, and the Pareto front of time over memory with the impossible region shaded."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ def test_bytes_that_are_no_text_are_said(tmp_path):
     path = tmp_path / "graph.txt"
     path.write_bytes(random.Random(8).randbytes(2000))
     for read in (conversion.read_profile, planfile.read, deployment.read, topologyfile.read):
-        with pytest.raises(GraphError, match=r"graph\.txt is no (text|JSON|TOML): 'utf-8' codec"):
+        with pytest.raises(GraphError, match=r"graph\.txt is not (text|JSON|TOML): 'utf-8' codec"):
             read(path)
 
 

@@ -256,7 +256,7 @@ def test_a_way_through_is_shared_by_replicas():
         ((4.0, 4.0), (0.0,), 2, 6.0),  # (M + S - 1) (F + B), F = B = 1
         ((8.0, 8.0, 8.0), (0.0, 0.0), 4, 12.0),
         ((2.0, 2.0), (500.0,), 1, 4.0 + 2 * 5.0),  # there and back over the link inside
-        ((4.0, 1.0), (0.0,), 2, 3.5),  # as published, ways back of stage 0 overlap; it alone has 4 s to do
+        ((4.0, 1.0), (0.0,), 2, 3.5),  # as published, backward passes of stage 0 overlap; it alone has 4 s to do
     ],
 )
 def test_a_step_event_by_event(compute_s, sent_bytes, micro_batches, seconds):
@@ -282,7 +282,7 @@ def test_strong_and_weak_scaling():
 @pytest.mark.parametrize(
     ("seconds", "parameters", "left_s", "left_across_steps_s"),
     [
-        # On two devices of a machine, an all-reduce takes a second for 100 bytes; half of a layer's time is its way back.
+        # On two devices of a machine, an all-reduce takes a second for 100 bytes; half of a layer's time is its backward pass.
         ((20, 60), (1000, 4000), 10 + (40 - 10), 10),
         ((20, 60, 20), (1000, 2000, 4500), 10 + (20 - 10) + (45 - 30), 10),  # across: 20 and 60 s are hidden
         ((20, 60, 20), (1000, 500, 3200), 10, 10),  # what the second leaves over the third uses

@@ -125,7 +125,7 @@ def test_what_is_built_can_be_said_in_a_log(graph):
 
 @pytest.mark.parametrize(("annotated", "flags"), [(True, [False, False, True]), (False, [False, True, True])])
 def test_an_annotation_says_where_the_way_back_begins_and_names_do_only_without(annotated, flags):
-    # DTR's logs call the pooling of the way forward max_pool2d_backward.
+    # DTR's logs call the pooling of the forward pass max_pool2d_backward.
     way_forward = [*call("conv", ["w"], ("a", 2, -1)), *call("max_pool2d_backward", ["a"], ("b", 2, -1))]
     annotation = [line("ANNOTATE", ANNOTATION="BACKWARD")] if annotated else []
     graph = dtrlog.parse([*constant("w", 3), *way_forward, *annotation, *call("mm", ["b"], ("c", 2, -1))])

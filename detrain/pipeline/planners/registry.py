@@ -18,7 +18,7 @@ from detrain.plans.errors import NoPlanError
 
 @dataclass(frozen=True)
 class Request:
-    """What any planner may want to know."""
+    """The input of all planners."""
 
     profile: Profile
     topology: Topology
@@ -36,7 +36,7 @@ class Request:
 
 
 def plan(name: str, request: Request) -> Plan:
-    """Raises `NoPlanError`, `GraphError` for what cannot be, or `UsageError` if there is no such planner."""
+    """The plan of the planner `name`. Raises `NoPlanError`, `GraphError` for an impossible request, `UsageError` for an unknown name."""
     if name not in PLANNERS:
         raise UsageError(f"there is no planner {name}: it is one of {', '.join(PLANNERS)}")
     if not request.is_compat:
@@ -92,14 +92,14 @@ def _detrain(request: Request) -> Plan:
 
 
 def rivals(request: Request) -> list[Plan]:
-    """What the other planners say, where they say something."""
-    found = []
+    """The plans of PipeDream's and DAPPLE's planners, where they find one."""
+    plans = []
     for other in (_pipedream, _dapple):
         try:
-            found.append(other(replace(request, is_compat=False, options=None)))
+            plans.append(other(replace(request, is_compat=False, options=None)))
         except NoPlanError:
             continue
-    return found
+    return plans
 
 
 def _workload(request: Request, name: str) -> Workload:

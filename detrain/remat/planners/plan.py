@@ -33,10 +33,11 @@ class Plan:
 def best_of(
     graph: Graph, schedules: Iterable[Schedule], budget_bytes: int, *, until_s: float = float("inf"), began_s: float | None = None
 ) -> Plan:  # fmt: skip
-    """The quickest of those that keep to the budget; of equal ones the one that needs the least memory, then the first.
+    """The quickest schedule that keeps to the budget; of equal ones the one that needs the least memory, then the first.
 
-    Looks no further once `time.monotonic()` is past `until_s`, or at a `KeyboardInterrupt`, if there is one. Raises
-    `NoPlanError` if none does.
+    `schedules` may be a generator, which is asked for no more once `time.monotonic()` is past `until_s` or at Ctrl-C, if there is a
+    schedule by then. `began_s` is when the planning began, as `time.monotonic()` gives it. Raises `NoPlanError` if no schedule keeps
+    to the budget.
     """
     began_s = time.monotonic() if began_s is None else began_s
     best: tuple[Schedule, Outcome] | None = None
