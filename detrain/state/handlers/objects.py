@@ -52,7 +52,7 @@ class ObjectHandler(Handler):
             keep(node, OWNS_THREAD, is_loud=False)
         elif attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
             # What such an object of a library holds belongs to its thread as well; changing it under the thread is no restore.
-            has_process = any(is_running(one) for value in attrs.values() for one in _members(value))
+            has_process = any(is_running(member) for value in attrs.values() for member in _members(value))
             keep(node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, is_loud=has_process)
 
     def build(self, node: Node, restore: Restoring) -> Any:
