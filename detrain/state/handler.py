@@ -165,7 +165,7 @@ class Restoring(Protocol):
     def remark(self, text: str) -> None:
         """Report a difference that seldom matters; the resume goes on."""
 
-    def is_looked_into(self, node: Node) -> bool:
+    def has_views(self, node: Node) -> bool:
         """True if other saved objects were views of this one's memory, so that it must stay where it is."""
 
 

@@ -102,8 +102,8 @@ class Matching:
     def _is_taken(self, obj: Any, number: int) -> bool:
         """True if a live object is matched with another node than this one.
 
-        Where the node's object stood when the loops were entered is told by its address, which may have been another's then: what the
-        generator runs over goes before that, unless it is wanted elsewhere.
+        A node's `from` was found by its object's address, which may have been another object's when the loops were entered: what the
+        generator runs over goes before it, unless that is wanted elsewhere.
         """
         return any(taken is obj and other != number for other, taken in self.by_number.items())
 

@@ -91,6 +91,6 @@ def _find(cls: type) -> Handler:
         if type_name(base) in _by_name:
             return _by_name[type_name(base)]
         if not is_python_class(base):
-            # Memory of a layout that nobody here knows: only the type's own pickling can tell what is in it.
+            # The layout of its memory is unknown: only the type's own pickling can read it.
             return _by_kind["opaque"]
     return _by_kind["object"]

@@ -1,7 +1,7 @@
 """Restore: bring the live objects to the state of a tree, in place.
 
 Saved graph and live graph are walked together by path. An object that the set-up code has made is brought to the saved state
-where it is, so that every alias the set-up code made still holds; one without a live twin is built anew. What cannot be
+where it is, so that every alias the set-up code made still holds; one that no live object matches is built anew. What cannot be
 restored exactly raises `RestoreError` naming the leaf.
 """
 
@@ -28,7 +28,7 @@ from detrain.state.unrestored import Unrestored
 
 
 def _keep_identity(value: Any, live: Any) -> Any:
-    """The live value if it is the same: who pickles a state writes a second mention of one object otherwise than two objects."""
+    """The live value if it is equal: pickle writes a second reference to one object otherwise than two equal objects."""
     if live is not MISSING and type(live) is type(value) and (live is value or repr(live) == repr(value)):
         return live
     return sys.intern(value) if type(value) is str else value
@@ -209,7 +209,7 @@ class Restore:
         """Report a difference that seldom matters."""
         self.remarks.append(text)
 
-    def is_looked_into(self, node: Node) -> bool:
+    def has_views(self, node: Node) -> bool:
         """True if other saved objects were views of this one's memory."""
         return id(node) in self._outer
 

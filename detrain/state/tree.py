@@ -34,9 +34,9 @@ from detrain.state.fields import FIELDS, Holds, refs_in
 Ref = Any
 Node = dict[str, Any]
 
-#: Tuples in tuples that are written into one node.
+#: Depth of tuples in tuples that are written into one node.
 _DEEPEST_VALUE = 50
-#: Whole numbers from here on have more digits than JSON's readers take.
+#: Whole numbers from here on have more digits than JSON readers accept.
 _WIDEST = 1 << 4000
 _PLAIN = frozenset({type(None), bool, int, str})
 ATOMS = frozenset({*_PLAIN, float, bytes, complex})
@@ -88,7 +88,7 @@ def decode_value(ref: Ref) -> Any:
 
 
 def is_node(ref: Ref) -> bool:
-    """True if the ref names a node. Of what is no ref, a list of texts say, it tells nothing: `detrain.state.fields` says what is one."""
+    """True if a ref names a node. Ask only about refs (`detrain.state.fields` says what is one): a list of texts may look like a node's."""
     return type(ref) is list and bool(ref) and ref[0] == "@"
 
 

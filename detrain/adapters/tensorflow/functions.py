@@ -218,7 +218,7 @@ functions = Functions()
 
 
 class FunctionHandler(Handler):
-    """A `tf.function`: compiled code, which the set-up makes again; its name is its twin's, and those of its objects' methods.
+    """A `tf.function`: compiled code, which the set-up makes again. It, and the methods bound to its objects, take their saved names.
 
     What it had been traced to, it must be traced to again.
     """

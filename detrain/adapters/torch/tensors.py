@@ -38,7 +38,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def _unseen(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """What detrain does with a tensor is no operation of the script's: its class is not told."""
+    """Run a method without `__torch_function__`: what detrain does with a tensor is no operation of the script."""
 
     @wraps(plain)
     def method(*args: Any) -> Any:
@@ -49,10 +49,9 @@ def _unseen(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TensorHandler(Handler):
-    """A tensor: its storage, how it looks into it, its gradient, and whether it wants one.
+    """A tensor: its storage, shape, strides and offset in it, its gradient, and `requires_grad`.
 
-    A tensor that carries a graph is captured without it. In the restored one's place in the graph stands what raises when a gradient
-    comes to it.
+    A tensor that carries a graph is captured without it. The restored one has a `grad_fn` that raises when a gradient flows into it.
     """
 
     kind = "torch.Tensor"
@@ -99,11 +98,11 @@ class TensorHandler(Handler):
 
     def memory(self, obj: Any) -> tuple[int, int] | None:
         with torch._C.DisableTorchFunction():
-            return None if devices.is_on_device(obj) else _stretch(obj)
+            return None if devices.is_on_device(obj) else _memory(obj)
 
     def device_memory(self, obj: Any) -> tuple[int, int] | None:
         with torch._C.DisableTorchFunction():
-            return _stretch(obj) if devices.is_on_device(obj) else None
+            return _memory(obj) if devices.is_on_device(obj) else None
 
     def fetch(self, obj: Any, start: int, end: int) -> Any:
         return devices.fetch(obj, start, end)
@@ -171,7 +170,7 @@ class TensorHandler(Handler):
                 obj.grad = None
 
 
-def _stretch(tensor: torch.Tensor) -> tuple[int, int] | None:
+def _memory(tensor: torch.Tensor) -> tuple[int, int] | None:
     if tensor.device.type == "meta" or tensor.layout is not torch.strided or not tensor.is_contiguous():
         return None
     num_bytes = tensor.numel() * tensor.element_size()
@@ -284,7 +283,7 @@ class StorageHandler(Handler):
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         if not super().matches(live, node, restore) or str(live.device) != node["device"]:
             return False
-        can_resize = live.device.type in _RESIZED_ON and live.resizable() and not restore.is_looked_into(node)
+        can_resize = live.device.type in _RESIZED_ON and live.resizable() and not restore.has_views(node)
         return can_resize or bool(live.nbytes() == node["nbytes"])
 
     def memory_range(self, obj: Any) -> MemoryRange | None:

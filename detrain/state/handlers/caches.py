@@ -1,4 +1,4 @@
-"""Handler for `functools.lru_cache`: what a function of the script's own has been seen to return.
+"""Handler for `functools.lru_cache`: the remembered results of a function of the script's own.
 
 A cache is state: without it a function that draws random numbers, or counts, would be called once more after a resume.
 """
@@ -54,7 +54,7 @@ class CacheHandler(Handler):
 def _entries(cache: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], Any]]:
     """Positional arguments, named arguments and result of every call that is remembered.
 
-    The garbage collector is the only one who tells: it is shown the type, then key, result and link type of each entry of a bounded
+    Only `gc.get_referents` shows them: the type, then key, result and link type of each entry of a bounded
     cache in the order of their use, the dict (key to result if the cache is unbounded), the function, and the mark that stands between
     positional and named arguments in a key (Modules/_functoolsmodule.c, `lru_cache_tp_traverse`, the same from 3.11 to 3.13).
     """
@@ -84,7 +84,7 @@ def _arguments(key: Any, mark: object, *, is_typed: bool) -> tuple[tuple[Any, ..
 
 
 def _refill(cache: Any, function: types.FunctionType, entries: list[tuple[Any, ...]]) -> None:
-    """Let the cache see each result once more, without a line of the function being run."""
+    """Call the cache once for each entry, with the function's code replaced by one that returns the saved result."""
     cache.cache_clear()
     plain = function.__code__
     empty = _RETURNS_ITS_CONSTANT.__code__.replace(co_freevars=plain.co_freevars)

@@ -112,7 +112,7 @@ class DictHandler(Handler):
             pairs.append((key, restore.value(value_ref, live_value)))
         if is_hash_ready:
             _refill(obj, pairs)
-        else:  # a key's own hash may need its restored attributes
+        else:  # a key's `__hash__` may read attributes that are restored later
             restore.afterwards(lambda: _refill(obj, pairs))
 
 
@@ -136,7 +136,7 @@ class _Items:
 
 
 class SetHandler(Handler):
-    """Sets, in the table that they had; where that cannot be, filled in their order, which gives the same order again, or raises."""
+    """Sets, with the hash table that they had; where that cannot be written, filled in their order, and it is checked that they keep it."""
 
     kind = "set"
     fields: ClassVar = {**plain_fields("table"), "seq": Holds.LIST}
@@ -168,7 +168,7 @@ def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restoring) -
     if list(map(id, set.__iter__(obj))) == list(map(id, elements)):
         return
     nodes = restore.tree.nodes
-    if all(hashes_by_address(one) or is_address(ref, nodes) for one, ref in zip(elements, node["seq"], strict=True)):
+    if all(hashes_by_address(element) or is_address(ref, nodes) for element, ref in zip(elements, node["seq"], strict=True)):
         restore.remark(f"{restore.path_of(node)}: this set of objects has another order than before")
     else:
         raise RestoreError(
@@ -210,7 +210,7 @@ class FrozenSetHandler(Handler):
         elements = restore.values(node["seq"])
         are_ready = all(is_value(element) or hashes_by_address(element) for element in elements)
         if not are_ready:
-            restore.fill_pending()  # their own hashes may need their restored attributes
+            restore.fill_pending()  # an element's `__hash__` may read attributes that are restored later
         made = _make_frozen(restore.find_type(node), elements, node)
         if are_ready:
             return made

@@ -101,10 +101,10 @@ def _dialect(obj: Any) -> dict[str, Any]:
 
 def _write(writer: Any) -> Any:
     """What a writer calls: beside that it refers to its types, its dialect and, on some versions, the row that it is at."""
-    found = [one for one in gc.get_referents(writer) if callable(one) and not isinstance(one, type)]
-    if len(found) != 1:
+    callables = [part for part in gc.get_referents(writer) if callable(part) and not isinstance(part, type)]
+    if len(callables) != 1:
         raise CaptureError("what it writes to cannot be told")
-    return found[0]
+    return callables[0]
 
 
 def _is_method(write: Any) -> bool:
@@ -113,7 +113,7 @@ def _is_method(write: Any) -> bool:
 
 def _source(reader: Any) -> Any:
     """The iterator that a reader takes its lines from: beside that it refers to its type, its dialect and the row that it is at."""
-    (source,) = (one for one in gc.get_referents(reader) if type(one) not in (type(reader.dialect), list, type))
+    (source,) = (part for part in gc.get_referents(reader) if type(part) not in (type(reader.dialect), list, type))
     return source
 
 
@@ -131,7 +131,7 @@ def _exchange(obj: Any, old: Any, new: Any) -> None:
 @functools.cache
 def _place_of_line_num() -> int | None:
     """Where in a reader its number of lines lies, in bytes from its beginning: the only place that holds it in each of several readers."""
-    found = None
+    places = None
     for count in (771, 1542, 1543):
         probe = csv.reader(iter(["x"] * count))
         for _ in probe:
@@ -141,8 +141,8 @@ def _place_of_line_num() -> int | None:
             for place in range(object.__basicsize__, READER.__basicsize__, ctypes.sizeof(ctypes.c_ulong))
             if ctypes.c_ulong.from_address(id(probe) + place).value == count
         }
-        found = held if found is None else found & held
-    return found.pop() if found and len(found) == 1 else None
+        places = held if places is None else places & held
+    return places.pop() if places and len(places) == 1 else None
 
 
 register(CsvReaderHandler(), READER)

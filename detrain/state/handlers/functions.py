@@ -42,7 +42,7 @@ class FunctionHandler(Handler):
         code = obj.__code__
         node["name"] = f"{obj.__module__}:{obj.__qualname__}"
         node["code"] = frames.place_of(code)
-        node["module"] = obj.__globals__.get("__name__")  # not always the one that it says it is of: `functools.wraps`
+        node["module"] = obj.__globals__.get("__name__")  # `__module__` may be another function's: `functools.wraps`
         if obj.__closure__:
             node["cells"] = [
                 [name, walk.child(cell, f".<{name}>")]
@@ -75,11 +75,11 @@ class FunctionHandler(Handler):
         module, _, qualname = node["name"].partition(":")
         if "<locals>" not in qualname and "<lambda>" not in qualname:
             try:
-                found = resolve(node["name"])
+                function = resolve(node["name"])
             except LookupError:
-                found = None
-            if isinstance(found, types.FunctionType) and frames.place_of(found.__code__) == node["code"]:
-                return found  # also what a library's decorator has put in the place of the script's function
+                function = None
+            if isinstance(function, types.FunctionType) and frames.place_of(function.__code__) == node["code"]:
+                return function  # also what a library's decorator has put in the place of the script's function
         cells = tuple(restore.value(ref) for _, ref in node.get("cells", ()))
         home = node.get("module") or module
         code = _find_code(node["code"], home)
@@ -109,7 +109,7 @@ class FunctionHandler(Handler):
 
 
 def _copied(function: types.FunctionType) -> set[str]:
-    """Attributes that `functools.wraps` has taken over from an object whose attributes are its handler's own affair."""
+    """Attributes that `functools.wraps` has copied from an object whose attributes that object's handler captures."""
     wrapped = function.__dict__.get("__wrapped__")
     if isinstance(wrapped, types.FunctionType) or handler_for(type(wrapped)).has_attributes:
         return set()
@@ -139,9 +139,9 @@ def _find_code(wanted: list[Any], module: str) -> types.CodeType | None:
     return None
 
 
-def _codes(found: Any) -> list[types.CodeType]:
-    """What a name stands for: a function, those that decorators have wrapped, or those behind a property."""
-    functions = [found.fget, found.fset, found.fdel] if isinstance(found, property) else [found]
+def _codes(obj: Any) -> list[types.CodeType]:
+    """The code of a function, of those that its decorators have wrapped, and of those of a property."""
+    functions = [obj.fget, obj.fset, obj.fdel] if isinstance(obj, property) else [obj]
     codes = []
     for function in functions:
         while function is not None:

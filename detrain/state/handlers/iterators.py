@@ -50,7 +50,7 @@ _SEQUENCE_ITERATORS: tuple[type, ...] = (
 )
 _BACKWARDS = {type_name(type(reversed([]))), type_name(reversed)}
 _RANGE_ITERATORS = (type(iter(range(0))), type(iter(range(1 << 100))))
-#: These list what is left when they are asked to reduce, and cannot be moved forward but by `next`.
+#: `__reduce__` of these lists the elements that are left; only `next` moves them forward.
 _DRAINING_ITERATORS: tuple[type, ...] = (
     type(iter({})), type(iter({}.items())), type(iter({}.values())), type(reversed({})), type(reversed({}.items())),
     type(reversed({}.values())), type(iter(set())), type(iter(collections.OrderedDict())),
@@ -58,7 +58,7 @@ _DRAINING_ITERATORS: tuple[type, ...] = (
 
 
 def _tee_types() -> tuple[type, type]:
-    """Of what `tee` gives, and of what its two sides share."""
+    """The types of an iterator of `itertools.tee`, and of the buffer that its iterators share."""
     side: Any = itertools.tee(())[0]
     return type(side), type(reduce_iterator(side)[2][0])
 
@@ -72,9 +72,9 @@ _COMPOSED_ITERATORS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-#: When they are made they look at what they are made of: how a deque is then, which elements `tee` has kept.
+#: Their constructors read what they are made of at once (the length of a deque, the elements that `tee` keeps), so that must be filled.
 _LOOK_AT_ONCE = {
-    type_name(one) for one in (type(iter(collections.deque())), type(reversed(collections.deque())), _tee_types()[1])
+    type_name(cls) for cls in (type(iter(collections.deque())), type(reversed(collections.deque())), _tee_types()[1])
 }
 _OVER_ORDERED = type_name(type(iter(collections.OrderedDict())))
 #: `iter(function, sentinel)`, which no name leads to.
@@ -183,10 +183,10 @@ class DrainingIteratorHandler(Handler):
                 next(obj)
 
 
-#: How many elements one has given; of those that can be taken forward where they stand.
+#: How many elements an iterator has given, by type: of those that can be moved forward in place.
 _COUNTS: dict[type, Callable[[Any], int]] = {
-    enumerate: lambda one: reduce_iterator(one)[1][1],
-    itertools.islice: lambda one: reduce_iterator(one)[2],
+    enumerate: lambda iterator: reduce_iterator(iterator)[1][1],
+    itertools.islice: lambda iterator: reduce_iterator(iterator)[2],
 }
 
 
@@ -248,7 +248,7 @@ class ComposedIteratorHandler(Handler):
 
     @staticmethod
     def _is_at(live: Any, node: Node) -> bool:
-        """False if a `cycle` that has come around is elsewhere; the iterator that it tells of is made for the question."""
+        """False if a `cycle` that has come around is elsewhere; the iterator that its `__reduce__` gives is made for the question."""
         if "index" not in node:
             return True
         return type_name(type(live)) == node["t"] and reduce_iterator(live)[2:] == (node["index"],)
@@ -428,16 +428,16 @@ class GeneratorHandler(Handler):
 
 
 def shape_of(code: types.CodeType) -> str:
-    """Digest of the operations without what they are about: hooks have other names once the loops' parts are known."""
+    """Digest of the operations without their arguments: hooks have other names once the loops' parts are known."""
     return xxhash.xxh3_64_hexdigest(code.co_code[::2])
 
 
-#: Iterators that may be stepped while their loaders hand out nothing, for ever: they look at no element, and go nowhere else at the end.
+#: Iterators that may be stepped while their loaders hand out None: they look at no element, and run no code at their end.
 silent_types = {
-    type_name(one) for one in (*_SEQUENCE_ITERATORS, *_RANGE_ITERATORS, *_DRAINING_ITERATORS, enumerate, zip, itertools.islice,
+    type_name(cls) for cls in (*_SEQUENCE_ITERATORS, *_RANGE_ITERATORS, *_DRAINING_ITERATORS, enumerate, zip, itertools.islice,
                                itertools.count, itertools.repeat)
 }  # fmt: skip
-#: Told True and False around the steps of a generator that hands on its elements unseen: a loader need not load them.
+#: Called with True before and False after the steps of a generator that passes on its elements unseen: loaders need not load them.
 on_blind_steps: list[Callable[[bool], None]] = []
 
 
@@ -457,7 +457,7 @@ def stepping(is_blind: bool) -> Iterator[None]:
 
 
 def took_steps(iterator: Any, count: int) -> int | None:
-    """Take a loop's iterator so many steps from its beginning; how many it had. None if steps do more than count."""
+    """Take a loop's iterator `count` steps from its beginning; returns how many it had, or None if a step does more than count."""
     for done in range(count):
         try:
             next(iterator)
@@ -469,7 +469,7 @@ def took_steps(iterator: Any, count: int) -> int | None:
 
 
 def _is_counting(iterator: Any) -> bool:
-    """True if an iterator that has begun looks at none of its elements, nor do those that it takes from; and none is a loader's."""
+    """True if an iterator that has begun reads none of its elements, nor do those that it takes from, and none is a loader's."""
     if isinstance(iterator, types.GeneratorType):
         return passes_through(iterator.gi_code) and all(map(_is_counting, frames.stack_values(iterator)))
     if type(iterator) in (enumerate, zip, itertools.islice):
@@ -480,7 +480,7 @@ def _is_counting(iterator: Any) -> bool:
 
 
 def is_silent(node: Node, restore: Restoring) -> bool:
-    """True if a saved iterator may be stepped while loaders hand out nothing: neither it nor what it takes from looks at an element."""
+    """True if a saved iterator may be stepped while loaders hand out None: neither it nor what it takes from reads an element."""
     if node["k"] == GeneratorHandler.kind:
         return "stack" in node and hands_on(node, restore)
     inner = [ref for ref in node.get("parts", ()) if is_node(ref)] if node["k"] == "composed iterator" else []

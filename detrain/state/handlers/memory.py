@@ -73,7 +73,7 @@ class MemoryMapHandler(Handler):
 
 
 class ViewHandler(Handler):
-    """A memoryview: what it looks at, and how."""
+    """A memoryview: the object that it is a view of, format, shape and strides."""
 
     kind = "memoryview"
     fields: ClassVar = {**plain_fields("look"), "of": Holds.ONE}

@@ -52,7 +52,7 @@ class ObjectHandler(Handler):
             keep(node, OWNS_THREAD, is_loud=False)
         elif attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
             # What such an object of a library holds belongs to its thread as well; changing it under the thread is no restore.
-            has_process = any(is_running(one) for value in attrs.values() for one in _members(value))
+            has_process = any(is_running(member) for value in attrs.values() for member in _members(value))
             keep(node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, is_loud=has_process)
 
     def build(self, node: Node, restore: Restoring) -> Any:
@@ -71,7 +71,7 @@ def is_running(obj: Any) -> bool:
 def is_bound_elsewhere(obj: Any) -> bool:
     """True for an event loop of asyncio that another thread is running, and for asyncio's events, streams, … that wait in it.
 
-    What they hold, and what is told to them, is that thread's.
+    They belong to that thread.
     """
     if type(obj).__module__.partition(".")[0] not in ("asyncio", "_asyncio"):
         return _is_run_elsewhere(obj)
@@ -320,7 +320,7 @@ def register_value(cls: type, encode: Callable[[Any], Any], decode: Callable[...
 
 
 class KeptHandler(Handler):
-    """Objects that hold nothing of a run's numbers: locks, threads, loggers, compiled code. The set-up code makes them again."""
+    """Objects that hold no state of the training: compiled code, descriptors, connections. The set-up code makes them again."""
 
     kind = "kept"
     has_attributes = False
@@ -418,10 +418,9 @@ class BesideHandler(KeptHandler):
 
 
 class OpaqueHandler(Handler):
-    """An object of a type written in C that nobody here knows. Its own pickling tells its state, or nothing does.
+    """An object of a type written in C that no handler knows: its state is its pickle.
 
-    A live object whose pickle is the saved one is left alone, so that restoring runs no code of the file for what the loop
-    did not change.
+    A live object with the same pickle is left alone, so that restoring runs no code of the file for what the loop did not change.
     """
 
     kind = "opaque"

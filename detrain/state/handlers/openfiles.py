@@ -1,4 +1,4 @@
-"""Handlers for file objects: where they stand. What is in the files is the session's business (`detrain.outputs.following`)."""
+"""Handlers for file objects: their positions. The contents of the files are put back by the session (`detrain.outputs.following`)."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ def _line_end(file: io.TextIOWrapper) -> str | None:
     The texts that it refers to are, in this order, its encoding, its line end unless that is None, what it has decoded ahead if there is
     any of that, and how it meets errors.
     """
-    texts = [one for one in gc.get_referents(file) if type(one) is str][1:-1]
+    texts = [part for part in gc.get_referents(file) if type(part) is str][1:-1]
     if len(texts) == 1 and texts[0] in _LINE_ENDS:
         file.seek(file.tell())  # drops what was decoded ahead
-        texts = [one for one in gc.get_referents(file) if type(one) is str][1:-1]
+        texts = [part for part in gc.get_referents(file) if type(part) is str][1:-1]
     return texts[0] if texts and texts[0] in _LINE_ENDS else None
 
 
@@ -148,8 +148,8 @@ class MemoryFileHandler(Handler):
         content = obj.getvalue()
         if isinstance(content, str):
             node["v"] = content
-            told: Any = io.StringIO.__getstate__(obj)
-            newline = told[1]
+            state: Any = io.StringIO.__getstate__(obj)
+            newline = state[1]
             if newline != "\n":
                 node["newline"] = newline
         else:

@@ -23,7 +23,7 @@ _find_referent = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyWeakre
 
 
 def referent(obj: Any) -> Any:
-    """What a weak reference or a proxy refers to; None if that is gone. A proxy is not asked, which would run code of the script."""
+    """What a weak reference or a proxy refers to; None if that is gone. Any use of a proxy itself would run code of the script."""
     return ctypes.cast(_find_referent(ctypes.py_object(obj)), ctypes.py_object).value
 
 
@@ -48,7 +48,7 @@ class WeakReferenceHandler(Handler):
             keep(node, "a weak reference to an object that nothing else reaches", is_loud=False)
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
-        # What the live one refers to is no candidate for the saved target, which has a place of its own.
+        # The saved target has a place of its own, where it is matched; what the live one refers to is no candidate.
         if not super().matches(live, node, restore) or referent(live) is not restore.value(node["to"]):
             return False
         callback = _callback(live)

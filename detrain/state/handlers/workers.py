@@ -14,28 +14,28 @@ from detrain.state.tree import Node
 
 
 class SimpleQueueHandler(Handler):
-    """`queue.SimpleQueue`: what is in it, by taking it out and putting it back."""
+    """`queue.SimpleQueue`: its elements, taken out and put back."""
 
     kind = "simple queue"
     fields: ClassVar = {"seq": Holds.LIST}
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
-        node["seq"] = walk.children(_turned_over(obj))
+        node["seq"] = walk.children(_elements(obj))
 
     def build(self, node: Node, restore: Restoring) -> Any:
         return _queue.SimpleQueue()
 
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
-        live = _turned_over(obj)
+        live = _elements(obj)
         while not obj.empty():
             obj.get_nowait()
         for element in restore.values(node["seq"], live):
             obj.put(element)
 
 
-def _turned_over(queue: Any) -> list[Any]:
-    """The elements; nobody else is at the queue, or a thread of the script's would be named as running beside the loop."""
+def _elements(queue: Any) -> list[Any]:
+    """The elements of a queue. No other thread uses it meanwhile: one of the script's would be reported as running beside the loop."""
     elements = []
     try:
         for _ in range(queue.qsize()):
