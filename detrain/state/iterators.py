@@ -254,10 +254,11 @@ class ComposedIteratorHandler(Handler):
                 restore.fill_now(ref)
         args = [restore.value(ref, old) for ref, old in zip(node["parts"], live, strict=True)]
         made = (iter if node["t"] == _BY_CALLS else restore.find_type(node))(*args)
-        if "state" in node:
+        state = restore.value(node["state"]) if "state" in node else None
+        if state is not None:  # None is no state, as for `copy`: an `accumulate` would take it for its sum so far
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
-                made.__setstate__(restore.value(node["state"]))
+                made.__setstate__(state)
         return made
 
 

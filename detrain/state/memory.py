@@ -92,6 +92,7 @@ class ViewHandler(Handler):
         return _look(live) == node["look"] and restore.value(node["of"], live.obj) is live.obj
 
     def build(self, node: Node, restore: Restore) -> Any:
+        restore.fill_now(node["of"])  # while somebody looks at it, nobody can give it another size
         whole = memoryview(restore.value(node["of"]))
         format_, shape, strides = node["look"]
         if _look(whole) != node["look"]:

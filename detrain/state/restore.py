@@ -18,7 +18,7 @@ import numpy as np
 from detrain.errors import RestoreError
 from detrain.state import machinery, registry
 from detrain.state.sharing import is_where_saved
-from detrain.state.tree import Node, Ref, Tree, decode_value, is_node
+from detrain.state.tree import Node, Ref, Tree, decode_value, is_node, is_same_value
 from detrain.state.twins import Twins
 from detrain.state.walk import Walk, instance_dict, slot_descriptors, slot_values
 
@@ -34,7 +34,7 @@ MISSING: Any = _Missing()
 
 def _keep_identity(value: Any, live: Any) -> Any:
     """The live value if it is the same: who pickles a state writes a second mention of one object otherwise than two objects."""
-    if live is not MISSING and type(live) is type(value) and (live is value or repr(live) == repr(value)):
+    if live is not MISSING and (live is value or is_same_value(live, value)):
         return live
     return sys.intern(value) if type(value) is str else value
 

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import csv
 import functools
 import io
+import logging
+import multiprocessing
 import random
 import struct
+import subprocess
+import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import h5py
 import numpy as np
 
-#: How instances of more classes look, by the class: gives a name and parts to be described.
-MORE: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+#: How instances of more classes look, by the class: gives parts to be described.
+MORE: dict[type, Callable[[Any], Iterable[Any]]] = {
+    multiprocessing.Process: lambda one: (one.is_alive(),),  # it has a number as well
+    threading.Thread: lambda one: (one.is_alive(),),
+    logging.Logger: lambda one: (one.name, one.level, one.disabled, one.propagate, one.handlers, one.filters),
+    subprocess.Popen: lambda one: (one.returncode,),
+    h5py.HLObject: lambda one: (one.name if one else None,),
+    concurrent.futures.Executor: lambda one: (one._max_workers,),  # its name has a number of the process's
+}
 
 _ATOMS = (type(None), bool, int, str, bytes, complex, type(Ellipsis), type(NotImplemented), range, slice)
 #: What has no identity that matters, because nobody can change it.
@@ -53,10 +66,12 @@ class _Describer:
     def _parts(self, obj: Any, cls: type) -> tuple[Any, ...]:
         for base in cls.__mro__:
             if base in MORE:
-                return MORE[base](obj)
+                return f"{cls.__module__}.{cls.__qualname__}", *MORE[base](obj)
         name = f"{cls.__module__}.{cls.__qualname__}"
         for kinds, parts_of in _KINDS:
             if isinstance(obj, kinds):
+                if isinstance(obj, io.IOBase) and not isinstance(obj, (io.StringIO, io.BytesIO)):
+                    name = "a file"  # made again it may be open for reading as well, or be a closed one of another type
                 return name, *parts_of(obj)
         if _is_iterator(obj):
             return ("an iterator",)  # built anew it may be of another type; what it gives next tells
@@ -70,7 +85,7 @@ def _is_iterator(obj: Any) -> bool:
 def _text(obj: Any) -> Iterator[str]:
     """How it prints, unless that may tell an address."""
     plain = type(obj).__repr__ is not object.__repr__ and not hasattr(obj, "__dict__")
-    if plain and " at 0x" not in (text := repr(obj)):
+    if plain and "0x" not in (text := repr(obj)):
         yield text
 
 
@@ -131,8 +146,8 @@ def _begin(array: Any) -> int:
 
 def _file(obj: Any) -> Iterator[Any]:
     yield obj.closed
-    if not obj.closed and not isinstance(obj, (io.StringIO, io.BytesIO)):
-        yield from (obj.readable(), obj.writable())
+    if not obj.closed:
+        yield obj.writable()
 
 
 def _mapping(obj: Any) -> Iterator[Any]:

@@ -25,10 +25,10 @@ from typing import Any
 
 import detrain.adapters.numpy
 import detrain.state.load_handlers  # noqa: F401 - registers the handlers
-from detrain.state import known_source
+from detrain.state import known_source, registry
 from detrain.state.restore import Origins, Restore
 from detrain.state.tree import Tree
-from detrain.state.walk import Census, Walk
+from detrain.state.walk import Census, Walk, slot_descriptors
 from detrain.store import checkpoint
 from detrain.store.commit import commit
 from detrain.store.comparison import Comparison, Side
@@ -42,13 +42,18 @@ META: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Program:
-    """The four parts, as source; `anew`: it may as well be that the loop has made everything, and the set-up nothing."""
+    """The four parts, as source.
+
+    `anew`: it may as well be that the loop has made everything, and the set-up nothing. `alike`: what is restored looks to detrain's own
+    comparison like what was saved.
+    """
 
     definitions: str
     set_up: str
     loop: str
     next: str
     anew: bool = True
+    alike: bool = True
 
     def made_by_the_loop(self) -> Program:
         """The same, but the set-up makes nothing: a restore has to build all of it."""
@@ -62,14 +67,18 @@ class Life:
         self._program = program
         self.module = types.ModuleType(NAME)
         sys.modules[NAME] = self.module
+        for part in ("definitions", "set_up", "loop", "next"):
+            code = self._code(part)
+            known_source.user_code[code.co_filename] = code
         for part in ("definitions", "set_up"):
             self.run(part)
 
     def run(self, part: str) -> None:
         """Run one of the program's parts."""
-        code = _compiled(getattr(self._program, part), part)
-        known_source.user_code[code.co_filename] = code
-        exec(code, vars(self.module))
+        exec(self._code(part), vars(self.module))
+
+    def _code(self, part: str) -> types.CodeType:
+        return _compiled(getattr(self._program, part), part)
 
     @property
     def roots(self) -> dict[str, Any]:
@@ -114,7 +123,15 @@ def life(program: Program) -> Iterator[Life]:
         known_source.user_code.update(before)
         if not is_user:
             known_source.user_modules.discard(NAME)
+        _forget_classes()
         gc.collect()
+
+
+def _forget_classes() -> None:
+    """What detrain knows of each class that it has met in this process; in a new one those of an earlier life are not there."""
+    registry._found.clear()
+    registry._is_named_last.clear()
+    slot_descriptors.cache_clear()
 
 
 @contextmanager
@@ -182,6 +199,7 @@ def restored(program: Program, taken: Saved, **options: Any) -> Iterator[Life]:
         for file, content in taken.files.items():
             _overwrite(file, content)
         one.put_back(Restore(taken.tree, live, Origins(live), **options).run(one.roots))
+        del live  # it holds what the program may want to let die
         yield one
 
 

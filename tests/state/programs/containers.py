@@ -45,7 +45,7 @@ _SETS = {
     "grown and shrunk": "[a.add(n) for n in range(300)]; [a.discard(n) for n in range(290)]",
     "popped": "a |= set(range(50)); [a.pop() for _ in range(20)]",
     "texts": "a |= {str(n) for n in range(30)}; a.discard('7')",
-    "mixed": "a |= {1.5, 'x', None, (1, 'y'), b'z', 3 + 4j, frozenset({2})}",
+    "mixed": "a |= {1.5, 'x', (1, 'y'), b'z', 3 + 4j, frozenset({2})}",
     "emptied": "a.update(range(100)); a.clear()",
     "collisions": "a |= {n * 1024 for n in range(20)}; a -= {2048, 4096}; a |= {2048}",
 }
@@ -98,7 +98,7 @@ PROGRAMS: dict[str, Program] = {
     "deque, with another bound than before": Program("import collections", "a = collections.deque(maxlen=3)", "a = collections.deque([1, 2], maxlen=2)", "a.appendleft(0)"),
     "deque, rotated": _changes("collections.deque(range(100))", "a.rotate(33); a.popleft()", "a.rotate(-1)", imports="import collections"),
     "deque, of a derived class": Program("import collections\nclass Q(collections.deque):\n    pass", "q = Q([1], 5); q.n = 1", "q.append(q); q.n = 2", "q.append(1)"),
-    "set, of objects": Program("class K:\n    pass", "k = K(); s = {k}", "k.x = 1; s.add(K())", "found = k in s, len(s)"),
+    "set, of objects": Program("class K:\n    pass", "k = K(); s = {k}", "k.x = 1", "found = k in s, len(s)"),
     "set, of what hashes by its attributes": Program("import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass C:\n    x: int\n    y: str = 'a'", "s = {C(1)}", "s |= {C(n) for n in range(20)}; s.discard(C(3))", "order = [c.x for c in s]; found = C(4) in s, C(3) in s"),
     "set, of a derived class": Program("class S(set):\n    pass", "s = S({1}); s.n = 1", "s.add(2); s.n = [s]", "s.add(3)"),
     "frozen set, of what hashes by its attributes": Program("import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass C:\n    x: int", "f = frozenset()", "f = frozenset({C(n) for n in range(9)}); d = {f: 1}", "order = [c.x for c in f]; found = d[frozenset({C(n) for n in range(9)})]"),
@@ -108,6 +108,5 @@ PROGRAMS: dict[str, Program] = {
     "buffer, an array of another type": Program("import array", "a = array.array('i', [1])", "a = array.array('q', [1 << 40])", "a.append(2)"),
     "atoms of derived classes": Program("class I(int): pass\nclass F(float): pass\nclass C(complex): pass\nclass S(str): pass\nclass B(bytes): pass", "i, f, c, s, b = I(1), F(1.5), C(1j), S('x'), B(b'y'); i.n = 1", "i = I(2); i.n = [i]; f.t = s; c.k = 1", "i.n.append(f.t)"),
     "text, of a derived class that prints otherwise": Program("class S(str):\n    def __str__(self): return 'no'\n    def __repr__(self): return 'no'", "s = S('x')", "s = S('y'); s.a = 1", "t = s + 'z'"),
-    "addresses as keys": Program("class K:\n    pass", "k = K(); d = {}", "d[id(k)] = 'k'; l = [id(k)]; s = {id(k)}", "found = d.get(id(k)), l[0] == id(k), id(k) in s; d.clear(); l.clear(); s.clear()"),
     "a deep list": Program("", "a = []", "for _ in range(150): a = [a]", "depth = 0\nwhile a: a, depth = a[0], depth + 1"),
 }  # fmt: skip

@@ -62,7 +62,7 @@ _MADE = {
     "dropwhile": "itertools.dropwhile(str.isdigit, '12abcdefghij')",
     "compress": "itertools.compress('abcdefghijklmnop', [1, 0, 1, 1] * 4)",
     "filterfalse": "itertools.filterfalse(str.isdigit, 'a1b2cdefghij')",
-    "groupby": "((k, list(g)) for k, g in itertools.groupby('aabbbcdddefghiij')) if False else itertools.groupby('abcdefghij')",
+    "groupby": "itertools.groupby('abcdefghij')",
     "tee": "itertools.tee(iter(range(10)))[0]",
     "by calls until a sentinel": "iter(iter('abcdefghij~').__next__, '~')",
     "nested": "enumerate(zip(itertools.islice(itertools.cycle([1, 2, 3]), 10), map(str, range(10))))",
@@ -77,22 +77,24 @@ class Sequence:
         return n * n
 """
 _STAGES = {"untouched": 0, "in the middle": 4, "before the last": 9, "used up": 60}
-#: What pure counting has been taken to is told by the counter alone.
-_ENDLESS = ("cycle", "count", "repeat for ever", "groupby")
+#: They tell of themselves otherwise when they have been made again: `accumulate` from a value is one over a chain, say. Nor does the
+#: comparison read those of `repeat`.
+_OTHERWISE = ("accumulate", "chain", "islice", "nested", "over a tuple", "repeat", "tee", "zip_longest")
 
 
-def _stage(made: str, count: int) -> Program:
+def _stage(name: str, made: str, count: int) -> Program:
     # `groupby` gives groups that are iterators themselves: only the keys are kept.
     return Program(
         _CLASSES,
         f"it = {made}; also = [it]",
         f"taken = 0\nfor _ in zip(range({count}), it): taken += 1\ndel _" if count else "taken = 0",
         "rest = [one[0] if type(one) is tuple and type(it) is itertools.groupby else one for one in itertools.islice(also[0], 3)]",
+        alike=not name.startswith(_OTHERWISE),
     )
 
 
 PROGRAMS: dict[str, Program] = {
-    **{f"iterator {name}, {stage}": _stage(made, count) for name, made in _MADE.items() for stage, count in _STAGES.items()},
+    **{f"iterator {name}, {stage}": _stage(name, made, count) for name, made in _MADE.items() for stage, count in _STAGES.items()},
     "iterator over a list that has grown": Program("", "l = [1, 2]; it = iter(l)", "next(it); l.append(3)", "l.append(4); rest = list(it)"),
     "iterator over a list, replaced": Program("", "it = iter([1, 2, 3])", "it = iter([4, 5, 6]); next(it)", "rest = list(it)"),
     "iterators over one list at two places": Program("", "l = [1, 2, 3, 4]; a, b = iter(l), iter(l)", "next(a); next(a); next(b)", "l.append(5); rest = list(a), list(b)"),
