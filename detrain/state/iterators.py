@@ -305,7 +305,8 @@ class GeneratorHandler(Handler):
         if "at" not in node:
             return
         obj = restore.twins.by_number.get(number)
-        if obj is None:
+        is_found = obj is not None
+        if not is_found:
             obj = self._make(node, restore)
         if obj is None or obj.gi_frame is None or obj.gi_running:
             return
@@ -314,6 +315,8 @@ class GeneratorHandler(Handler):
                 # An abandoned one, if nobody asks it for more.
                 restore.given_up[number] = f"the generator {node['code'][2]} never comes to the saved place"
                 return
+            is_found = False
+        if not is_found:
             restore.twins.add(number, obj)  # now that its variables and iterators are there
         restore.twins.hold(number, obj)
 

@@ -96,7 +96,10 @@ class ViewHandler(Handler):
         whole = memoryview(restore.value(node["of"]))
         format_, shape, strides = node["look"]
         if _look(whole) != node["look"]:
-            whole = whole.cast("B").cast(format_, shape)
+            try:
+                whole = whole.cast("B").cast(format_, shape)
+            except TypeError as error:
+                raise CannotBuild(f"a view of a part of something: {error}") from None
         if _look(whole) != [format_, shape, strides]:
             raise CannotBuild("a view of a part of something")
         return whole

@@ -102,8 +102,7 @@ def _attributes(obj: Any) -> Iterator[Any]:
 
 def _function(obj: types.FunctionType) -> Iterator[Any]:
     yield obj.__qualname__
-    for cell in obj.__closure__ or ():
-        yield cell
+    yield from obj.__closure__ or ()
     if obj.__module__ == "program":
         yield from (obj.__defaults__, obj.__kwdefaults__, obj.__dict__)
 
@@ -131,12 +130,13 @@ def _array(obj: Any) -> Iterator[Any]:
     if obj.size > 1:
         yield obj.strides
     yield obj.tolist() if obj.dtype.hasobject else obj.tobytes()
-    owner = obj
-    while isinstance(owner.base, np.ndarray):
-        owner = owner.base
+    owner = inner = obj
+    while hasattr(inner, "base") and inner.base is not None:  # `as_strided` puts an object of its own between two arrays
+        inner = inner.base
+        owner = inner if isinstance(inner, np.ndarray) else owner
     if owner is not obj:
         yield owner
-        yield np.byte_bounds(obj)[0] - np.byte_bounds(owner)[0] if hasattr(np, "byte_bounds") else _begin(obj) - _begin(owner)
+        yield _begin(obj) - _begin(owner)
     yield from _attributes(obj)
 
 
@@ -152,10 +152,28 @@ def _file(obj: Any) -> Iterator[Any]:
 
 def _mapping(obj: Any) -> Iterator[Any]:
     kind: Any = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
-    for key, value in kind.items(obj):
-        yield key, value
+    yield from kind.items(obj)
     if isinstance(obj, collections.defaultdict):
         yield obj.default_factory
+    yield from _attributes(obj)
+
+
+def _builtin(obj: Any) -> Iterator[Any]:
+    yield obj.__name__
+    if not isinstance(obj.__self__, (types.ModuleType, type(None))):
+        yield obj.__self__
+
+
+def _sequence(obj: Any) -> Iterator[Any]:
+    """Its elements, whatever a derived class lets be seen."""
+    plain: Any = next(kind for kind in (list, tuple, collections.deque) if isinstance(obj, kind))
+    yield from plain.__iter__(obj)
+    yield getattr(obj, "maxlen", None)
+    yield from _attributes(obj)
+
+
+def _random(obj: random.Random) -> Iterator[Any]:
+    yield random.Random.getstate(obj) if not isinstance(obj, random.SystemRandom) else "the system's"
     yield from _attributes(obj)
 
 
@@ -166,16 +184,16 @@ _KINDS: list[tuple[Any, Callable[[Any], Any]]] = [
     (types.FunctionType, _function),
     (types.CellType, _cell),
     (types.MethodType, lambda one: (one.__func__, one.__self__)),
-    ((types.BuiltinFunctionType, types.MethodWrapperType), lambda one: (one.__name__, *([] if isinstance(one.__self__, (types.ModuleType, type(None))) else [one.__self__]))),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), _builtin),
     (functools.partial, lambda one: (one.func, one.args, one.keywords, *_attributes(one))),
     ((weakref.ReferenceType,), lambda one: (one(),)),
     ((weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), lambda one: (len(one),)),
     (types.MappingProxyType, lambda one: (dict(one),)),
     (dict, _mapping),
-    ((list, tuple, collections.deque), lambda one: (*(type(one).__mro__[-2].__iter__(one) if not isinstance(one, collections.deque) else collections.deque.__iter__(one)), getattr(one, "maxlen", 0), *_attributes(one))),
+    ((list, tuple, collections.deque), _sequence),
     ((set, frozenset), lambda one: (*one, *_attributes(one))),
     (np.ndarray, _array),
-    (random.Random, lambda one: (random.Random.getstate(one) if not isinstance(one, random.SystemRandom) else "system", *_attributes(one))),
+    (random.Random, _random),
     (io.IOBase, _file),
     (BaseException, lambda one: (one.args, *_attributes(one))),
     (csv.Dialect, lambda one: (repr(vars(type(one))),)),

@@ -1,4 +1,4 @@
-"""Captured in the middle, written, read and restored, a program goes on as if nothing had been: each in a few milliseconds, in one process."""
+"""Captured in the middle, written, read and restored, a program goes on as if nothing had been; in one process, milliseconds each."""
 
 import os
 
@@ -6,11 +6,11 @@ import pytest
 
 from detrain.errors import RestoreError, ResumeRefused
 from detrain.state import registry
-
 from tests.state import roundtrip
 from tests.state.programs import callables, containers, generators, iterators, numpy_arrays, objects, references
 
-PROGRAMS = {**containers.PROGRAMS, **iterators.PROGRAMS, **generators.PROGRAMS, **callables.PROGRAMS, **objects.PROGRAMS, **references.PROGRAMS, **numpy_arrays.PROGRAMS}
+THEMES = (containers, iterators, generators, callables, objects, references, numpy_arrays)
+PROGRAMS = {name: program for theme in THEMES for name, program in theme.PROGRAMS.items()}
 ANEW = {name: program.made_by_the_loop() for name, program in PROGRAMS.items() if program.anew}
 #: What a restore does not bring back, and why.
 KNOWN = {"dict, with nan as a key": "a float in a checkpoint has no identity, and NaN is found by nothing else"}
@@ -22,6 +22,9 @@ def each(programs):
         pytest.param(program, id=name, marks=[pytest.mark.xfail(reason=KNOWN[name], strict=True)] if name in KNOWN else [])
         for name, program in programs.items()
     ]
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # programs may leave files open
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,14 +68,13 @@ def test_what_the_loop_has_made_is_made_again(program, folder):
 
 #: What the loop has made and cannot be made again, and what is said when the program uses it.
 UNMADE = {
-    "a generator": ("def f(): yield from range(5)", "g = f(); next(g)", "next(g)", "suspended generator"),
+    "a generator": ("def f(l): yield from l", "g = f(list('ab')); next(g)", "next(g)", "suspended generator"),
     "a memory map": ("import mmap", "m = mmap.mmap(-1, 8)", "m[0]", "made by the script"),
     "a hash": ("import hashlib", "h = hashlib.md5(b'x')", "h.digest()", "can only be compared"),
     "a thread": ("import threading", "t = threading.Thread(target=print)", "t.name", "the process that made it"),
     "a command": ("import subprocess", "c = subprocess.Popen(['true']); c.wait()", "c.pid", "started in the loop"),
-    "a module of its own": ("import types", "m = types.ModuleType('nowhere')", "m.x", "cannot be imported"),
+    "a module of its own": ("import types", "m = types.ModuleType('nowhere'); m.x = 1", "m.x", "cannot be imported"),
     "a logger that no name leads to": ("import logging", "log = logging.Logger('own')", "log.info('x')", "nobody's"),
-    "a match that hangs on what is before it": ("import re", "m = re.compile('(?<=a)b').search('ab')", "m.group()", "hangs on"),
     "a view of a part": ("", "b = bytearray(b'abcd'); v = memoryview(b)[1:3]", "v[0]", "a view of a part"),
 }  # fmt: skip
 
@@ -90,8 +92,11 @@ def test_what_cannot_be_made_again_fails_when_it_is_used_and_says_why(name, fold
 REFUSED = {
     "a hash that the loop has moved on": ("import hashlib", "h = hashlib.md5(b'x')", "h.update(b'y'); h2 = 1", "cannot be set"),
     "a class that the loop has made": ("", "", "class K: pass\nk = K()", "cannot be found"),
-    "a set whose order nobody can make again": ("", "s = set()", "s |= {None, *range(60)}; [s.discard(n) for n in range(60) if n % 7]; s |= {8 * n for n in range(9)}; s.discard(0); s.add(64); s.add(0)", "order of iteration"),
-    "groups inside a generator": ("import itertools\ndef f(x):\n    for k, g in itertools.groupby(x): yield k", "g = f('aabbcc')", "next(g); next(g)", "cannot be set to the saved position"),
+    "a set whose order nobody can make again": ("", "s = set()", "s |= {None, 0, 8}; s.discard(0); s.add(16); s.add(0)", "order of iteration"),
+    "groups inside a generator": (
+        "import itertools\ndef f(x):\n    for k, g in itertools.groupby(x): yield k", "g = f('aabbcc')", "next(g); next(g)",
+        "cannot be set to the saved position",
+    ),
     "a file that is gone": ("import os", "f = None", "f = open('x', 'w'); f.write('a'); f.flush(); os.remove('x')", "is gone"),
 }  # fmt: skip
 
@@ -118,6 +123,7 @@ ELSEWHERE = {
     "coroutine": "is only named: below",
     "unrestored": "below",
     "address": "below",
+    "numpy.generic": "no type leads to it: scalars of numpy's own classes are pickled",
 }
 
 
@@ -141,7 +147,7 @@ def test_suspended_coroutine_is_named(folder):
 
 
 def test_what_an_earlier_resume_could_not_make_again_stays_unmade(folder):
-    program = roundtrip.Program("def f(): yield 1; yield 2", "", "g = f(); next(g)", "next(g)")
+    program = roundtrip.Program("def f(l): yield from l", "", "g = f([1, 2]); next(g)", "next(g)")
     taken = roundtrip.saved(program, folder.parent / "checkpoint_0_0.h5", folder)
     with roundtrip.restored(program, taken) as one:
         kinds = {node["k"]: node for node in one.look().tree.nodes}

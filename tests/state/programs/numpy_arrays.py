@@ -35,11 +35,12 @@ PROGRAMS: dict[str, Program] = {
         "read-only": _np("r = np.arange(3); r.flags.writeable = False; a = np.arange(3); v = a[:]; v.flags.writeable = False", "a[0] = 9; a.flags.writeable = False", "last = r.flags.writeable, a.flags.writeable, v[0]"),
         "derived class": _np("a = np.arange(4.0).view(A); a.note = [1]", "a += 1; a.note.append(2)", "a.note.append(a.sum())"),
         "masked array": _np("a = np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0])", "a[0] = 9; a[2] = np.ma.masked", "a += 1; last = a.count()"),
-        "matrix": _np("a = np.asmatrix(np.eye(2))", "a[0, 1] = 5", "a = a * a"),
         "structured": _np("a = np.zeros(3, dtype=[('x', 'f8'), ('y', 'i4', (2,))]); x = a['x']", "a['y'][1] = 7; x[0] = 1.5", "x += 1; last = a[0]['x']"),
+        "structured, with fields over others": _np("a = np.zeros(2, dtype={'names': ['x', 'y'], 'formats': ['i4', 'i2'], 'offsets': [0, 2], 'itemsize': 8})", "a['x'] = 1 << 17", "a['y'] += 1; last = a.dtype.fields['y'][1], a.itemsize"),
+        "structured, with structures": _np("d = np.dtype([('p', [('x', 'i1'), ('y', 'f8', (2,))]), ('n', 'S2')], align=True); a = np.zeros(2, d)", "a['p']['y'][1] = 2", "last = a.dtype == d, a.dtype.isalignedstruct"),
         "structured, with padding": _np("a = np.zeros(2, dtype=np.dtype([('x', 'i1'), ('y', 'f8')], align=True))", "a['x'] = 3", "a['y'] = 2.5"),
         "record array": _np("a = np.rec.array([(1, 2.5), (3, 4.5)], dtype=[('n', 'i4'), ('v', 'f8')])", "a.n[0] = 7", "a.v += 1"),
-        "rows": _np("a = np.zeros(3, dtype='i4,f8'); r = a[1]", "r['f0'] = 5; s = a[2].copy(); s['f1'] = 2.5", "r['f1'] = 1.5; s['f0'] = 4"),
+        "rows": _np("a = np.zeros(3, dtype='i4,f8'); r = a[1]", "r['f0'] = 5; s = a[2].copy(); s['f1'] = 2.5", "r['f1'] = 1.5; s['f0'] = 4", alike=False),  # their base is a view of the array
         "of objects": _np("l = [1]; a = np.array([l, None, 'x'], dtype=object)", "a[1] = l; l.append(2); a[2] = a", "a[0].append(3)"),
         "of objects, in two dimensions": _np("a = np.empty((2, 2), dtype=object, order='F')", "a[0, 1] = [1]; a[1, 0] = a[0, 1]", "a[1, 0].append(2)"),
         "scalars": _np("a, b, c, d = np.float32(1.5), np.int64(3), np.str_('x'), np.datetime64('2024-01-01')", "a *= 3; b += 1; c = np.str_('y'); d += 1; e = np.float64('nan'), np.bool_(True), np.complex64(1j)", "a += b"),
@@ -51,7 +52,7 @@ PROGRAMS: dict[str, Program] = {
         "generator, replaced": _np("g = np.random.default_rng(1)", "g = np.random.default_rng(2); g.random()", "last = g.random()"),
         "two generators over one stream": _np("b = np.random.PCG64(4); g, h = np.random.Generator(b), np.random.Generator(b)", "g.random(); h.random()", "last = g.random(), h.random()"),
         "memory map of a file": _np("np.arange(6, dtype='i4').tofile('m.bin'); m = np.memmap('m.bin', dtype='i4', mode='r+')", "m[2] = 50; m.flush()", "m[3] = 60; last = m.tolist()", anew=False),
-        "read-only memory map": _np("np.arange(6, dtype='i4').tofile('m.bin'); m = np.memmap('m.bin', dtype='i4', mode='r', offset=4)", "v = m[1:3]", "last = m.tolist(), v.tolist()"),
+        "read-only memory map": _np("np.arange(6, dtype='i4').tofile('m.bin'); m = np.memmap('m.bin', dtype='i4', mode='r', offset=4); v = m[1:3]", "n = 1", "last = m.tolist(), v.tolist()", anew=False),
         "iterators": _np("a = np.arange(6).reshape(2, 3); i = iter(a)", "next(i); a[1] = 7", "last = [row.tolist() for row in i]"),
         "broadcasting of a frozen scalar": _np("x = np.float64(0.1)", "x = x + np.float32(0.2)", "x = x * 3"),
     }.items()

@@ -32,6 +32,7 @@ PROGRAMS: dict[str, Program] = {
     "namespace": Program("import types, argparse", "n = types.SimpleNamespace(a=1); a = argparse.Namespace(x=[1])", "n.b = a; a.x.append(n); del n.a", "a.x.append(2)"),
     "thread local": Program("import threading", "t = threading.local(); t.a = 1", "t.b = [t.a]; del t.a", "t.b.append(2)"),
     "exception": Program("class E(Exception):\n    def __init__(self, code, *more):\n        super().__init__(code, *more)\n        self.code = code", "last_error = None", "try:\n    raise E(3, [1])\nexcept E as error:\n    last_error = error\n    last_error.extra = [error.code]", "last_error.args[1].append(last_error.code)"),
+    "exception, that is no `Exception`": Program("class Stop(BaseException):\n    pass", "e = None", "e = Stop(1, [2]); e.note = e.args[1]", "e.note.append(3)"),
     "exception, of the standard library": Program("import json", "e = None", "try:\n    json.loads('{')\nexcept ValueError as error:\n    e = ValueError(str(error), 5)", "last = str(e)"),
     "exceptions in a group": Program("", "e = ValueError('a')", "e = ExceptionGroup('both', [e, TypeError('b')])", "last = e.args[0]"),
     "module, named": Program("import math, os", "m = math", "m = os; d = {'m': math}", "last = m.sep, d['m'].pi"),
