@@ -12,6 +12,7 @@ import numpy as np
 from detrain.adapters.protocol import Adapter, OperatorCall, Settings
 from detrain.errors import CaptureError
 from detrain.state.classes import derived_from
+from detrain.state.dtypes import dtype_text, text_dtype
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import Capturing, Handler, MemoryRange, Restoring, keep
 from detrain.state.handlers.objects import register_value
@@ -145,28 +146,20 @@ def _place_of_map(array: Any) -> list[Any] | None:
 
 def owner_of(array: Any) -> Any:
     """The ndarray whose memory this one looks into; the array itself if it owns its memory or another kind of object does."""
-    base = array.base
+    base: Any = array.base
+    while type(base) is _WINDOW:
+        base = owner_of(base.base) if isinstance(base.base, np.ndarray) else base.base
     return base if isinstance(base, np.ndarray) and type(base) is not np.memmap else array
+
+
+#: What stands between an array and one that `as_strided` has made of it.
+_WINDOW = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
 
 
 def _offset(view: Any, base: Any) -> int:
     """Bytes from the beginning of an array to where something in it begins."""
     begins: int = np.asarray(view).__array_interface__["data"][0]
     return begins - int(base.__array_interface__["data"][0])
-
-
-def dtype_text(dtype: Any) -> Any:
-    """A dtype as text, or as a list for structured ones."""
-    return dtype.str if dtype.names is None else repr(dtype.descr)
-
-
-def text_dtype(text: Any) -> Any:
-    """The inverse of `dtype_text`."""
-    if text.startswith("["):
-        import ast
-
-        return np.dtype(ast.literal_eval(text))
-    return np.dtype(text)
 
 
 def storable(data: Any) -> Any:

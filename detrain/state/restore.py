@@ -23,13 +23,13 @@ from detrain.state.classes import names_of_several, resolve_type, type_name
 from detrain.state.handler import MISSING, CannotBuild, Handler
 from detrain.state.matching import Matching
 from detrain.state.sharing import is_where_saved
-from detrain.state.tree import Node, Ref, Tree, decode_value, is_node
+from detrain.state.tree import Node, Ref, Tree, decode_value, is_node, is_same_value
 from detrain.state.unrestored import Unrestored
 
 
 def _keep_identity(value: Any, live: Any) -> Any:
     """The live value if it is equal: pickle writes a second reference to one object otherwise than two equal objects."""
-    if live is not MISSING and type(live) is type(value) and (live is value or repr(live) == repr(value)):
+    if live is not MISSING and (live is value or is_same_value(live, value)):
         return live
     return sys.intern(value) if type(value) is str else value
 

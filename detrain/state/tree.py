@@ -69,6 +69,17 @@ def encode_value(value: Any) -> Ref:
     return ["t", [encode_value(item) for item in value]] if type(value) is tuple else encode_atom(value)
 
 
+def is_same_value(one: Any, other: Any) -> bool:
+    """True if two values (atoms, or tuples of values) are of the same types and have the same bits; NaN is NaN, and -0.0 is not 0.0."""
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind is tuple:
+        return len(one) == len(other) and all(map(is_same_value, one, other))
+    # Of a whole number of more than 4,300 digits Python refuses the text.
+    return bool(one == other) if kind in _PLAIN else repr(one) == repr(other)
+
+
 def decode_value(ref: Ref) -> Any:
     """The value of a ref that is not a node's."""
     if type(ref) is not list:

@@ -16,7 +16,7 @@ from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import MISSING, Capturing, Handler, Restoring
 from detrain.state.handlers import hashtables
 from detrain.state.registry import register
-from detrain.state.tree import ATOMS, Node, decode_value, is_node, is_value
+from detrain.state.tree import ATOMS, Node, decode_value, is_node, is_same_value, is_value
 
 #: Lists of this many whole numbers or floats are stored as one array.
 _BULK = 1024
@@ -76,7 +76,7 @@ class TupleHandler(Handler):
 
 def _same_value(new: Any, old: Any) -> bool:
     """Equal in type and bits; only for atoms, anything with an identity must be the same object."""
-    return type(new) is type(old) and type(new) in (int, str, bytes, bool, float) and repr(new) == repr(old)
+    return type(new) in (int, str, bytes, bool, float) and is_same_value(new, old)
 
 
 class DictHandler(Handler):
@@ -180,7 +180,7 @@ def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restoring) -
 def _stands_for(holder: Any, old: Any, new: Any) -> bool:
     """True if a set's element is the saved one and lies where its hash says: the set keeps the one that it had when it was added."""
     if is_value(new):
-        return type(old) is type(new) and (old is new or repr(old) == repr(new))
+        return old is new or is_same_value(old, new)
     return old is new and (hashes_by_address(new) or set.__contains__(holder, new))
 
 
@@ -251,7 +251,10 @@ class DequeHandler(Handler):
         return made
 
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
-        elements = restore.values(node["seq"], list(collections.deque.__iter__(obj)))
+        live = list(collections.deque.__iter__(obj))
+        elements = restore.values(node["seq"], live)
+        if len(elements) == len(live) and all(new is old for new, old in zip(elements, live, strict=True)):
+            return  # filled again, it would end the iterators that run over it
         collections.deque.clear(obj)
         collections.deque.extend(obj, elements)
 
@@ -267,15 +270,20 @@ class BufferHandler(Handler):
             node["typecode"] = obj.typecode
         walk.array(node, np.frombuffer(bytes(obj), dtype=np.uint8))
 
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and getattr(live, "typecode", None) == node.get("typecode")
+
     def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         return cls.__new__(cls, node["typecode"]) if "typecode" in node else cls.__new__(cls)
 
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         content = restore.data(node).tobytes()
-        if isinstance(obj, array.array):
+        if isinstance(obj, array.array) and len(content) != len(obj) * obj.itemsize:
             del obj[:]
             obj.frombytes(content)
+        elif isinstance(obj, array.array):
+            memoryview(obj).cast("B")[:] = content  # in its size, while others look at it
         else:
             obj[:] = content
 

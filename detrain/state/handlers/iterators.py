@@ -259,10 +259,11 @@ class ComposedIteratorHandler(Handler):
                 restore.fill_now(ref)
         args = [restore.value(ref, old) for ref, old in zip(node["parts"], live, strict=True)]
         made = (iter if node["t"] == _BY_CALLS else restore.find_type(node))(*args)
-        if "state" in node:
+        state = restore.value(node["state"]) if "state" in node else None
+        if state is not None:  # None is no state, as for `copy`: an `accumulate` would take it for its sum so far
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
-                made.__setstate__(restore.value(node["state"]))
+                made.__setstate__(state)
         return made
 
 
@@ -315,7 +316,8 @@ class GeneratorHandler(Handler):
         if "at" not in node:
             return
         obj = restore.matched(number)
-        if obj is None:
+        is_found = obj is not None
+        if not is_found:
             obj = self._make(node, restore)
         if obj is None or obj.gi_frame is None or obj.gi_running:
             return
@@ -324,6 +326,8 @@ class GeneratorHandler(Handler):
                 # An abandoned one, if nobody asks it for more.
                 restore.give_up(number, f"the generator {node['code'][2]} never reaches the saved position")
                 return
+            is_found = False
+        if not is_found:
             restore.match_again(number, obj)  # now that its variables and iterators are there
         restore.match_stack(number, obj)
 

@@ -93,10 +93,14 @@ class ViewHandler(Handler):
         return _layout(live) == node["look"] and restore.value(node["of"], live.obj) is live.obj
 
     def build(self, node: Node, restore: Restoring) -> Any:
+        restore.fill_now(node["of"])  # while somebody looks at it, nobody can give it another size
         whole = memoryview(restore.value(node["of"]))
         format_, shape, strides = node["look"]
         if _layout(whole) != node["look"]:
-            whole = whole.cast("B").cast(format_, shape)
+            try:
+                whole = whole.cast("B").cast(format_, shape)
+            except TypeError as error:
+                raise CannotBuild(f"a view of a part of something: {error}") from None
         if _layout(whole) != [format_, shape, strides]:
             raise CannotBuild("a view of a part of something")
         return whole

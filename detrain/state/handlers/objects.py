@@ -28,7 +28,7 @@ import numpy as np
 from detrain.errors import CaptureError, RestoreError, ResumeRefused
 from detrain.state import machinery
 from detrain.state.attributes import instance_dict
-from detrain.state.classes import is_local, type_name
+from detrain.state.classes import is_local, resolve_type, type_name
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, keep
 from detrain.state.registry import register, register_name
@@ -242,7 +242,10 @@ class ModuleHandler(Handler):
         import importlib
 
         # The loop imported it; the set-up code has not. Only what can be imported by name comes back.
-        return sys.modules.get(node["name"]) or importlib.import_module(node["name"])
+        try:
+            return sys.modules.get(node["name"]) or importlib.import_module(node["name"])
+        except ImportError as error:
+            raise CannotBuild(f"a module that cannot be imported: {error}") from None
 
 
 class EnumHandler(Handler):
@@ -505,6 +508,13 @@ class UnrestoredHandler(Handler):
         keep(node, "an earlier resume could not make it again", is_loud=False)
 
 
+def _method_of(cls: str, name: str) -> Any:
+    try:
+        return vars(resolve_type(cls))[name]
+    except LookupError as error:
+        raise CannotBuild(f"{cls}.{name} is not there: {error}") from None
+
+
 def _found(match: re.Match[Any]) -> tuple[Any, ...]:
     return (match.re.pattern, match.re.flags, match.string, match.start(), match.endpos, match.regs)
 
@@ -533,8 +543,7 @@ register(EnumHandler(), enum.Enum)
 register(
     KeptHandler(),
     types.CodeType, types.FrameType, types.TracebackType,
-    types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
-    types.ClassMethodDescriptorType, functools.cached_property, types.GenericAlias, types.UnionType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, functools.cached_property, types.GenericAlias, types.UnionType,
     type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
     type(sys.int_info),
 )  # fmt: skip
@@ -550,6 +559,8 @@ register(OwnPartHandler(), threading.Thread)
 register(ConditionHandler(), threading.Condition)
 register(DescriptorHandler(), property, classmethod, staticmethod)
 register(LockHandler(), _thread.LockType, _thread.RLock)
+for _cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType):  # `str.upper`
+    register_value(_cls, lambda v: (type_name(v.__objclass__), v.__name__), _method_of)
 register_value(type(Ellipsis), lambda _: ())
 register_value(type(NotImplemented), lambda _: ())
 register_value(slice, lambda v: (v.start, v.stop, v.step))

@@ -88,6 +88,8 @@ class FileHandler(Handler):
             encoding, errors, line_end = node["text"]
             mode = mode.replace("b", "") if opened is open else "rt"
             return opened(name, mode, encoding=encoding, errors=errors, newline=line_end)
+        if opened is open and issubclass(restore.find_type(node), io.FileIO):
+            return open(name, mode, buffering=0)
         return opened(name, mode)
 
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
@@ -154,6 +156,12 @@ class MemoryFileHandler(Handler):
                 node["newline"] = newline
         else:
             walk.array(node, np.frombuffer(content, dtype=np.uint8))
+
+    def build(self, node: Node, restore: Restoring) -> Any:
+        made = super().build(node, restore)
+        plain: Any = io.StringIO if isinstance(made, io.StringIO) else io.BytesIO
+        plain.__init__(made)  # or it could not be closed
+        return made
 
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "closed" in node:
