@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import gc
+import json
 import logging
 import os
 import random
@@ -26,9 +27,10 @@ from detrain.rewrite.importer import Instrumenter
 from detrain.session import recorder
 from detrain.session.frameworks import Frameworks
 from detrain.session.policy import Policy, parse
+from detrain.session.rerun import REPORT, Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Session, Settings
-from detrain.session.trusting import Trusting, Way
+from detrain.session.trusting import Change, Trusting, Way
 from detrain.state import known_source
 from detrain.store import checkpoint
 from detrain.store.comparison import Comparison, Side
@@ -115,6 +117,13 @@ class Run:
     every: str = "3batches"
     arguments: list[str] = field(default_factory=list)
     attempts: int = 0
+    #: What a trace has found beyond the loops.
+    extra: dict[str, Any] = field(default_factory=dict)
+    #: Decisions to go on with other arguments, and by checkpoint what the old ones made.
+    changes: list[Change] = field(default_factory=list)
+    olds: dict[str, Any] = field(default_factory=dict)
+    #: Of an attempt that does a part of a run again.
+    plan: dict[str, Any] | None = None
 
     @property
     def directory(self) -> RunDirectory:
@@ -134,13 +143,17 @@ class Run:
         targets, _ = plan(directory, start)
         directory.lock()
         record = {"attempts": self.attempts, "arguments": self.arguments, "seed": 0}
-        resume = Resume(targets, is_trusting=is_trusting, trusting=Trusting(Way.of(record), [], {}))
+        resume = Resume(targets, is_trusting=is_trusting, trusting=Trusting(Way.of(record), self.changes, self.olds))
         info_path = directory.path / "inst.info"
         info = instfile.read(info_path, self.folder) if info_path.exists() else instfile.InstInfo()
+        info.extra.update(self.extra)
         frameworks = Frameworks(loaded={"framework": framework})
         session = Session(
-            Settings(script, "train", keep=100, record=record), directory, Policy(parse(self.every), time.monotonic()), info, frameworks, resume,
+            Settings(script, "train", keep=100, record=record), directory, Policy(parse(self.every), time.monotonic()),
+            info, frameworks, resume,
         )
+        if self.plan is not None:
+            session.rerun = Rerun(directory.path, self.plan)
         try:
             return self._run(script, session, framework)
         finally:
@@ -159,13 +172,20 @@ class Run:
             try:
                 exec(code, vars(module))
                 session.end()
-            except (Killed, Left, Exception) as error:
+            except (Killed, Left, Exception) as error:  # noqa: BLE001 - the script's own, of which a test asks
                 by = error
                 if not isinstance(error, Left):
                     session.settle()
         hidden = (*known_source.PYTHONS_OWN, "framework")
         variables = {name: value for name, value in vars(module).items() if name not in hidden and not callable(value)}
         return Ended(variables, by, session, framework.steps, framework.rng.random())
+
+    def probe(self) -> None:
+        """Find out what the present arguments make of the set-up, at each checkpoint on the way to the latest."""
+        self.plan = {"until": None, "operators": None, "is_whole": False, "tells_arrivals": True}
+        assert isinstance(self.attempt().by, Left)
+        self.plan = None
+        self.olds = json.loads((self.directory.path / REPORT).read_text())["arrivals"]
 
     def checkpoints(self) -> list[Path]:
         """The committed ones."""
