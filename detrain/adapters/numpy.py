@@ -153,7 +153,7 @@ def owner_of(array: Any) -> Any:
 
 
 #: What stands between an array and one that `as_strided` has made of it.
-_WINDOW = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
+_WINDOW: Any = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
 
 
 def _offset(view: Any, base: Any) -> int:

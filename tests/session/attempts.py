@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import gc
+import json
 import logging
 import os
 import random
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from detrain import hooks
 from detrain.adapters.loaded import Frameworks
@@ -32,15 +34,17 @@ from detrain.proof.comparison import Comparison, Side
 from detrain.rewrite.importer import Instrumenter
 from detrain.session import recorder
 from detrain.session.context import Context, Settings
+from detrain.session.goal import Goal
 from detrain.session.policy import Policy, parse
-from detrain.session.replay import Replay
+from detrain.session.replay import Replay, digest_of
+from detrain.session.rerun import REPORT, Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Session
 from detrain.session.trusting import Trusting
 from detrain.state import user_code
 from detrain.store import checkpoint
 from detrain.store.directory import RunDirectory
-from detrain.store.record import Invocation
+from detrain.store.record import Change, Invocation
 from tests.state.describing import describe
 
 _HOOKS = ("record_loop", "record_epoch", "record_batch", "enter_loop")
@@ -81,7 +85,7 @@ class Framework(Adapter, types.ModuleType):
 
     # --- as an adapter -----------------------------------------------------------------------------------------------------
 
-    SHORTAGES = ZeroDivisionError
+    shortages = (ZeroDivisionError,)
 
     def report_updates(self, on_update: Any, on_gradient: Any) -> None:
         self._on_update, self._on_gradient = on_update, on_gradient
@@ -125,6 +129,13 @@ class Run:
     every: str = "3batches"
     arguments: list[str] = field(default_factory=list)
     attempts: int = 0
+    #: What a trace has found beyond the loops.
+    extra: dict[str, Any] = field(default_factory=dict)
+    #: Decisions to go on with other arguments, and by checkpoint what the old ones made.
+    changes: list[Change] = field(default_factory=list)
+    olds: dict[str, Any] = field(default_factory=dict)
+    #: Of an attempt that does a part of a run again.
+    goal: Goal | None = None
 
     @property
     def directory(self) -> RunDirectory:
@@ -150,14 +161,18 @@ class Run:
         directory.lock()
         info_path = directory.path / "inst.info"
         info = instfile.read(info_path, self.folder) if info_path.exists() else instfile.InstInfo()
+        info.extra.update(self.extra)
         frameworks = Frameworks(loaded={"framework": framework})
         stack, invocation = LoopStack(info.parts()), Invocation(tuple(self.arguments))
         context = Context(
             Settings(script, "train", 100, invocation, self.attempts), directory, Policy(parse(self.every), time.monotonic()), info,
-            frameworks, OutputFiles(directory.path), Replay(info.extra, list), Position(), stack.is_user_file,
+            frameworks, OutputFiles(directory.path), Replay(info.extra, lambda: digest_of(frameworks.generators())), Position(),
+            stack.is_user_file,
         )  # fmt: skip
-        resume = Resume(context, targets, is_trusting=is_trusting, trusting=Trusting(invocation, [], {}))
-        session = Session(context, stack, resume)
+        rerun = Rerun(context, self.goal) if self.goal is not None else None
+        trusting = Trusting(invocation, self.changes, self.olds)
+        resume = Resume(context, targets, is_trusting=is_trusting, trusting=trusting, rerun=rerun)
+        session = Session(context, stack, resume, rerun)
         try:
             return self._run(script, session, framework)
         finally:
@@ -177,13 +192,20 @@ class Run:
             try:
                 exec(code, vars(module))
                 session.end()
-            except (Killed, Left, Exception) as error:  # noqa: BLE001 - whatever the script ends with is its outcome
+            except (Killed, Left, Exception) as error:  # noqa: BLE001 - the script's own, of which a test asks
                 by = error
                 if not isinstance(error, Left):
                     session.finish_write()
         hidden = (*user_code.PYTHONS_OWN, "framework")
         variables = {name: value for name, value in vars(module).items() if name not in hidden and not callable(value)}
         return Ended(variables, by, session, framework.steps, framework.rng.random())
+
+    def probe(self) -> None:
+        """Find out what the present arguments make of the set-up, at each checkpoint on the way to the latest."""
+        self.goal = Goal(tells_arrivals=True)
+        assert isinstance(self.attempt().by, Left)
+        self.goal = None
+        self.olds = json.loads((self.directory.path / REPORT).read_text())["arrivals"]
 
     def checkpoints(self) -> list[Path]:
         """The committed ones."""
@@ -200,7 +222,8 @@ def _process(session: Session, framework: Framework, module: types.ModuleType) -
         stack.enter_context(_set(vars(hooks), "session", session))
         stack.enter_context(_set(sys.modules, "__main__", module))
         stack.enter_context(_set(sys.modules, "framework", framework))
-        stack.enter_context(_set(vars(logging), "root", root))
+        stack.enter_context(mock.patch.object(logging, "root", root))
+        stack.enter_context(mock.patch.multiple(logging.Logger, root=root, manager=logging.Manager(root)))
         for stream in ("stdout", "stderr"):
             stack.enter_context(_set(vars(sys), stream, getattr(sys, f"__{stream}__")))
         stack.enter_context(_set(vars(os), "_exit", _leave))

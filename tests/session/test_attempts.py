@@ -5,6 +5,9 @@ import pytest
 from detrain import hooks
 from detrain.errors import ResumeRefused
 from detrain.session import saving
+from detrain.session.goal import Goal
+from detrain.store import checkpoint
+from detrain.store.record import Change, Invocation
 from tests.session.attempts import Framework, Killed, Left, Run, differences, outcome
 from tests.state.roundtrip import as_a_new_process
 
@@ -209,7 +212,16 @@ def test_what_cannot_be_captured_is_said_once_and_refused_at_the_resume(new_run,
 
 
 def test_loop_that_is_reached_another_way_is_refused(new_run, capfd):
-    script = "import framework\ndef train(n):\n    w = [0.0, 1.0]\n    for epoch in range(n):\n        for batch in range(3):\n            framework.backward(w[0]); framework.step(w, batch)\n    return w\n"
+    script = """
+import framework
+def train(n):
+    w = [0.0, 1.0]
+    for epoch in range(n):
+        for batch in range(3):
+            framework.backward(w[0])
+            framework.step(w, batch)
+    return w
+"""
     run = new_run(script + "history = train(3)\n", "1batch")
     run.attempt(5)
     run.source = script + "def other(n): return train(n)\nhistory = other(3)\n"
@@ -235,13 +247,8 @@ def test_full_disk_is_said_and_the_training_goes_on(new_run, capfd, monkeypatch)
 
 
 def test_script_that_raises_has_its_checkpoints(new_run):
-    run = new_run(
-        SCRIPTS["two loops"].replace(
-            "    history.append",
-            "    if len(history) == 11 and framework.kill_at == 0: raise ValueError\n        history.append",
-        ),
-        "1batch",
-    )
+    fails = "    if len(history) == 11 and framework.kill_at == 0: raise ValueError\n        history.append"
+    run = new_run(SCRIPTS["two loops"].replace("    history.append", fails), "1batch")
     expected = outcome(run.attempt())
     other = new_run(run.source, "1batch", "other")
     assert isinstance(other.attempt(0).by, ValueError)
@@ -292,3 +299,92 @@ del log, rng, batches, steps
         run = new_run(script, name=f"killed {kill_at}")
         run.attempt(kill_at)
         assert outcome(run.attempt()) == expected, kill_at
+
+
+#: A loader that a script calls by itself, and that cannot be written down: its calls are counted, and replayed.
+REPLAYED = """
+import framework
+class Loader:
+    def __init__(self): self.pass_through, self.position = (n * n for n in range(99)), 0
+    def take(self, count):
+        self.position += count
+        return [next(self.pass_through) for _ in range(count)]
+loader, weights, history = Loader(), [0.0, 1.0], []
+for epoch in range(3):
+    for number in range(4):
+        batch = loader.take(2)
+        framework.backward(weights[0])
+        framework.step(weights, sum(batch))
+        history.append(weights[0])
+"""
+
+
+def test_calls_of_a_loader_are_replayed(new_run, monkeypatch):
+    traced = {
+        "loop_type": {"type": "ON_CUSTOM"},
+        "dataloader": {"next": ["__main__", "Loader.take"], "persistent": False},
+    }
+    expected = outcome(new_run(REPLAYED, "1batch", "whole").attempt())
+    for kill_at in (1, 5, 10):
+        run = new_run(REPLAYED, "1batch", f"killed {kill_at}")
+        run.extra = traced
+        assert isinstance(run.attempt(kill_at).by, Killed)
+        assert outcome(run.attempt()) == expected
+
+
+ARGUMENTS = """
+import framework
+rate, epochs = 0.5, 3
+weights, history = [0.0, 1.0], []
+for epoch in range(epochs):
+    for batch in range(4):
+        framework.backward(weights[0])
+        framework.step(weights, batch * rate)
+        history.append(weights[0])
+"""
+
+
+def other_arguments(run, **options):
+    """A later attempt of a script that has other arguments, with what the old ones made found out."""
+    new = Invocation(("--rate", "2"), 0)
+    run.source = run.source.replace("rate, epochs = 0.5, 3", options.pop("now"))
+    run.arguments = list(new.arguments)
+    run.changes = [Change(Invocation((), 0), new, options.pop("keeps", ""))]
+    return run.attempt(is_trusting=True)
+
+
+def test_with_other_arguments_what_the_loop_has_not_changed_follows_them(new_run, capfd):
+    run = new_run(ARGUMENTS, "1batch")
+    run.attempt(6)
+    run.probe()
+    ended = other_arguments(run, now="rate, epochs = 2.0, 4")
+    assert ended.by is None
+    assert "values follow" in capfd.readouterr().err
+    assert (ended.variables["rate"], ended.variables["epochs"], len(ended.variables["history"])) == (2.0, 4, 16)
+
+
+def test_with_other_arguments_what_the_loop_has_changed_too_is_refused(new_run, capfd):
+    run = new_run(ARGUMENTS.replace("history.append(weights[0])", "history.append(weights[0]); rate *= 0.9"), "1batch")
+    run.attempt(6)
+    run.probe()
+    ended = other_arguments(run, now="rate, epochs = 2.0, 3")
+    assert isinstance(ended.by, Left)
+    assert "the loop has changed what they would make otherwise" in capfd.readouterr().err
+    ended = other_arguments(run, now="rate, epochs = 2.0, 3", keeps="conflicts")
+    assert ended.by is None
+    assert "[arguments-ignored]" in capfd.readouterr().err
+
+
+def test_part_of_a_run_is_done_again_up_to_a_checkpoint(new_run):
+    run = new_run(SCRIPTS["two loops"], "1batch")
+    run.attempt()
+    again = new_run(SCRIPTS["two loops"], "never", "again")
+    (again.folder / "run").mkdir()
+    last = next(path for path in run.checkpoints() if path.name == "checkpoint_1_3.h5")
+    meta = checkpoint.read_header(last).meta
+    position = [loop._replace(filename=str(again.folder / "train.py")) for loop in meta.position]
+    again.goal = Goal(position)
+    ended = again.attempt()
+    assert isinstance(ended.by, Left)
+    assert ended.steps == 8
+    assert [path.name for path in again.checkpoints()] == ["checkpoint_1_3.h5"]
