@@ -31,7 +31,7 @@ def to_graph(profile: Profile) -> Graph:
 
 
 class _Step:
-    """A step that is being made."""
+    """Builds the step of a profile."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -102,7 +102,7 @@ class _Step:
         return made[:num_kept]
 
     def _name(self, wanted: str) -> str:
-        """A name that no layer and nothing else has."""
+        """A name like `wanted` that no layer or tensor has yet."""
         while wanted in self._names:
             wanted += "'"
         self._names.add(wanted)
@@ -127,7 +127,7 @@ def from_graph(graph: Graph) -> Profile:
 
 @dataclass
 class _PartialLayer:
-    """A layer that is being put together."""
+    """A layer while its operators are still collected."""
 
     #: The operator that stands for it.
     operator: int

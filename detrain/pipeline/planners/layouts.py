@@ -1,4 +1,4 @@
-"""Where the copies of a pipeline stand among the devices, and what each block of a copy's positions costs.
+"""The positions of the copies of a pipeline among the devices, and the costs of each block of positions.
 
 A copy of the pipeline has positions, and each of its stages a block of consecutive ones. Either the copies stand side by
 side, so that what goes from stage to stage stays near, or the positions do, so that replicas of a stage are near. Where
@@ -55,7 +55,7 @@ class Layout:
 
 
 def layouts(topology: Topology) -> list[Layout]:
-    """Ways to have copies, which may leave devices over, in each order of the devices; the copies side by side first.
+    """All layouts of a topology, in each order of its devices; some leave devices unused. Layouts with copies side by side come first.
 
     Of many devices, for each length of a copy there are the most copies.
     """
@@ -74,7 +74,7 @@ def layouts(topology: Topology) -> list[Layout]:
 
 
 def _orders(topology: Topology) -> Iterator[tuple[int, ...]]:
-    """As numbered first; of few devices, all orders of those that are not alike."""
+    """Orders of the devices: as numbered first; of few devices, all orders that differ."""
     alike, devices = topology.alike, range(topology.num_devices)
     yield tuple(devices)
     if len(set(alike)) == 1:
@@ -96,7 +96,7 @@ def _orders(topology: Topology) -> Iterator[tuple[int, ...]]:
 
 
 def _chain(topology: Topology, first: int) -> tuple[int, ...]:
-    """From this device always on to the one that is reached the quickest."""
+    """A chain from this device, always on to the one with the fastest link."""
     chain, left = [first], set(range(topology.num_devices)) - {first}
     while left:
         from_here = topology.bandwidths[chain[-1]]
