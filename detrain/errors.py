@@ -34,6 +34,15 @@ def installing(extra: str) -> str:
     return f"pip install 'detrain-run[{extra}]'"
 
 
+class NotSupported(UsageError):  # noqa: N818 - a limit, not a mistake
+    """A framework cannot do what a command asks of it."""
+
+    def __init__(self, framework: str, what: str) -> None:
+        """`what` it cannot do, as in "log the operators that it runs"."""
+        super().__init__(f"{framework} cannot {what}; detrain has no support for it")
+        self.framework, self.what = framework, what
+
+
 class CaptureError(DetrainError):
     """A piece of state that cannot be written down."""
 

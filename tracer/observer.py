@@ -6,7 +6,7 @@ import time
 import types
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from detrain.loops.nest import NestFinder, is_settled
 from detrain.tracer import loaders
@@ -34,6 +34,19 @@ class Report:
     loops_seen: list[tuple[str, int, int]] = field(default_factory=list)  # file, line, iterations; the busiest first
 
 
+class Flow(Protocol):
+    """Follows what is loaded into gradients, in one framework."""
+
+    labelled: set[Hashable]
+    arrived: set[Hashable]
+
+    def label(self, value: Any, key: Hashable) -> None:
+        """Mark a loaded value with a key."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
 @dataclass
 class World:
     """What the observer asks of those who know files, frameworks and state."""
@@ -46,12 +59,12 @@ class World:
     modules: Callable[[], dict[str, types.ModuleType]]  # the user's, by name
     name_of: Callable[[str], str]  # of a module: the script's is not `__main__`
     has_optimizer: Callable[[], bool]
-    watch_in_place: Callable[[], None]  # begin to report updates made by hand
-    watch_flow: Callable[
-        [], list[Any]
-    ]  # begin to follow what is loaded; each has label(value, key), labelled and arrived
+    report_in_place_updates: Callable[[], None]  # those made by hand, from now on
+    start_data_flows: Callable[[], Sequence[Flow]]  # begin to follow what is loaded
     is_trained: Callable[[Any], bool]  # a model or an optimizer
-    loader_of: Callable[[Any], Any]  # a framework's loader (its class), if an object is one or iterates over one
+    loader_of: Callable[
+        [Any], type | None
+    ]  # a framework's loader (its class), if an object is one or iterates over one
     is_capturable: Callable[[Any], bool]
     on_done: Callable[[Report], None]  # does not return
 
@@ -66,7 +79,7 @@ class Observer:
         self._finder = NestFinder(self._must_see_update)
         self._began_s = time.monotonic()
         self._calls: Calls | None = None
-        self._flows: list[Any] = []
+        self._flows: Sequence[Flow] = []
         self._nests: list[Sequence[Site]] = []
         self._is_watching_in_place = False
         self._is_describing = False
@@ -88,7 +101,7 @@ class Observer:
             self._found(nest, frame)
         if self._finder.gradients_seen > 1 and not self._is_watching_in_place:
             self._is_watching_in_place = True
-            self._world.watch_in_place()
+            self._world.report_in_place_updates()
 
     def on_update(self, frame: types.FrameType) -> None:
         """Weights have been updated."""
@@ -128,7 +141,7 @@ class Observer:
     def _watch_calls(self) -> None:
         """Watch what the batch loop calls, from now on; of several nests, the first one's."""
         self._stop_watching()
-        self._flows = self._world.watch_flow()
+        self._flows = self._world.start_data_flows()
         self._calls = Calls(self._nests[0][-1], self._is_near, self._label, self._enough)
         self._calls.start()
 

@@ -1,4 +1,4 @@
-"""Notice when the script loads a framework, and prepare it before the script's next statement."""
+"""Notices when the script loads a framework, and prepares it before the script's next statement."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
-from detrain import adapters
 from detrain.adapters.loaded import Frameworks
+from detrain.adapters.protocol import Adapter, Settings
 from detrain.adapters.writers import WRITERS, announce
+
+#: Framework to the module whose `ADAPTER` is its adapter.
+ADAPTERS = {
+    "numpy": "detrain.adapters.numpy",
+    "torch": "detrain.adapters.torch",
+    "tensorflow": "detrain.adapters.tensorflow",
+    "keras": "detrain.adapters.keras",
+}
 
 
 class FrameworkFinder:
-    """Finds modules that adapters know, as Python does, and tells when one has been loaded."""
+    """Finds modules that adapters know, as Python does, and reports when one has been loaded."""
 
     def __init__(self, on_loaded: dict[str, Callable[[types.ModuleType], None]]) -> None:
         self._on_loaded = on_loaded
@@ -35,7 +43,7 @@ class FrameworkFinder:
 
 
 class _Reporting(importlib.abc.Loader):
-    """A loader that steps aside once it has loaded."""
+    """A loader that puts the plain one back in its place once it has loaded."""
 
     def __init__(self, plain: importlib.abc.Loader, on_loaded: Callable[[types.ModuleType], None]) -> None:
         self._plain, self._on_loaded = plain, on_loaded
@@ -53,16 +61,16 @@ class _Reporting(importlib.abc.Loader):
 class Watcher(Protocol):
     """Wants to see weight updates: a session, or a round of the tracer."""
 
-    def watch(self, adapter: Any) -> None:
-        """A framework has been loaded."""
+    def watch(self, adapter: Adapter) -> None:
+        """A framework has been loaded and prepared."""
 
 
-def prepare(name: str, frameworks: Frameworks, settings: adapters.Settings, watcher: Watcher) -> None:
-    """Load the adapter of a framework that has been loaded, make the framework deterministic, and watch it."""
+def prepare(name: str, frameworks: Frameworks, settings: Settings, watcher: Watcher) -> None:
+    """Load the adapter of a framework that has been loaded, make the framework deterministic, and let `watcher` watch it."""
     if name in frameworks.loaded:
         return
     with frameworks.aside():
-        adapter = importlib.import_module(adapters.NAMES[name])
+        adapter: Adapter = importlib.import_module(ADAPTERS[name]).ADAPTER
         frameworks.loaded[name] = adapter
         adapter.prepare(settings)
     watcher.watch(adapter)
@@ -71,14 +79,15 @@ def prepare(name: str, frameworks: Frameworks, settings: adapters.Settings, watc
 def watch_imports(
     on_loaded: Callable[[str], None], others: Mapping[str, Callable[[types.ModuleType], None]] = MappingProxyType({})
 ) -> None:
-    """Report every framework as it is loaded, and at once those that detrain has loaded itself.
+    """Report every framework as it is loaded, and at once those that detrain has loaded itself; patch libraries that write files.
 
-    Have writers of files announced. `others`: further modules, each with the function that it is handed to once it is loaded.
+    `on_loaded` is called with the framework's name. `others`: further modules, each with the function that is called with it once it
+    is loaded.
     """
     known: dict[str, Callable[[types.ModuleType], None]] = dict.fromkeys(WRITERS, announce)
     known.update(others)
-    known.update(dict.fromkeys(adapters.NAMES, lambda module: on_loaded(module.__name__)))
+    known.update(dict.fromkeys(ADAPTERS, lambda module: on_loaded(module.__name__)))
     sys.meta_path.insert(0, FrameworkFinder(known))
-    for name, tell in known.items():
+    for name, on_module in known.items():
         if name in sys.modules:
-            tell(sys.modules[name])
+            on_module(sys.modules[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import keras
@@ -10,15 +11,14 @@ from keras.src.backend.common import global_state
 from keras.src.ops import function
 from keras.src.utils import tracking
 
-from detrain.adapters import Settings
+from detrain.adapters.protocol import Adapter, OperatorCall, Settings
+from detrain.errors import NotSupported
 from detrain.state.attributes import instance_dict
 from detrain.state.fields import Holds
 from detrain.state.handler import MISSING, Capturing, Handler, Restoring
 from detrain.state.registry import register
 from detrain.state.tree import Node
 from detrain.state.user_code import is_user_module
-
-__all__ = ["facts", "flags", "generators", "prepare", "set_flags", "watch_updates"]
 
 
 class _DerivingHandler(Handler):
@@ -145,44 +145,51 @@ register(ModelHandler(), function.Function, keras.Model)
 register(GlobalsHandler(), Globals)
 
 
-#: Backends whose weight updates an adapter sees.
+#: Backends whose weight updates an adapter of their own reports.
 _WATCHED = frozenset({"tensorflow", "torch"})
 
 
-def prepare(_: Settings) -> None:
-    """Keras draws its seeds from Python's generator, which has been seeded. Says at once if nobody sees its backend train."""
-    if keras.config.backend() not in _WATCHED:
-        sys.stderr.write(
-            f"detrain: warning: Keras runs on {keras.config.backend()}, whose training detrain does not see: unless the script trains in "
-            "torch or TensorFlow as well, nothing is checkpointed [backend-not-watched]\n"
-        )
+class KerasAdapter(Adapter):
+    """keras. Its backend trains, and has an adapter of its own that reports updates, losses and operators."""
+
+    name = "keras"
+
+    def prepare(self, settings: Settings) -> None:
+        """Warn if no adapter sees the backend train. Nothing is seeded: Keras draws its seeds from Python's generator, which is."""
+        if keras.config.backend() not in _WATCHED:
+            sys.stderr.write(
+                f"detrain: warning: Keras runs on {keras.config.backend()}, whose training detrain does not see: unless the script trains "
+                "in torch or TensorFlow as well, nothing is checkpointed [backend-not-watched]\n"
+            )
+
+    def generators(self) -> dict[str, Any]:
+        """What gives seeds to layers that were given none."""
+        return {"keras": _globals}
+
+    def flags(self) -> dict[str, Any]:
+        """The type of floating-point numbers, epsilon and the order of an image's axes."""
+        return {
+            "floatx": keras.config.floatx(),
+            "epsilon": keras.config.epsilon(),
+            "format": keras.config.image_data_format(),
+        }
+
+    def set_flags(self, flags: dict[str, Any]) -> None:
+        keras.config.set_floatx(flags["floatx"])
+        keras.config.set_epsilon(flags["epsilon"])
+        keras.config.set_image_data_format(flags["format"])
+
+    def facts(self) -> dict[str, Any]:
+        """The installed version, and the backend."""
+        return {"keras": keras.__version__, "keras_backend": keras.config.backend()}
+
+    def log_operators(
+        self, is_user_file: Callable[[str], bool], on_call: Callable[[OperatorCall], None]
+    ) -> Callable[[], None]:
+        """The backend's adapter logs them. Raises `NotSupported` if it has none."""
+        if keras.config.backend() not in _WATCHED:
+            raise NotSupported(f"Keras on {keras.config.backend()}", "log the operators that it runs")
+        return lambda: None
 
 
-def generators() -> dict[str, Any]:
-    """What gives seeds to layers that were given none."""
-    return {"keras": _globals}
-
-
-def flags() -> dict[str, Any]:
-    """Switches that decide what comes out."""
-    return {
-        "floatx": keras.config.floatx(),
-        "epsilon": keras.config.epsilon(),
-        "format": keras.config.image_data_format(),
-    }
-
-
-def set_flags(flags: dict[str, Any]) -> None:
-    """The inverse of `flags`."""
-    keras.config.set_floatx(flags["floatx"])
-    keras.config.set_epsilon(flags["epsilon"])
-    keras.config.set_image_data_format(flags["format"])
-
-
-def facts() -> dict[str, Any]:
-    """What the bits depend on beside the script."""
-    return {"keras": keras.__version__, "keras_backend": keras.config.backend()}
-
-
-def watch_updates(on_update: Any, on_gradient: Any) -> None:
-    """The backend's adapter sees them."""
+ADAPTER = KerasAdapter()

@@ -5,28 +5,53 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from detrain.adapters.protocol import Adapter, DataFlow, OperatorCall
+from detrain.errors import NotSupported
 from detrain.world.signal_deferral import handlers_deferred
+
+
+class OperatorLog:
+    """Collects the operators of all frameworks, in the order in which they run, until it is stopped."""
+
+    def __init__(self) -> None:
+        self.calls: list[OperatorCall] = []
+        self._stops: list[Callable[[], None]] = []
+
+    def start(self, adapters: Iterable[Adapter], is_user_file: Callable[[str], bool]) -> None:
+        """Begin. Raises `NotSupported` if one of the frameworks cannot log its operators."""
+        try:
+            for adapter in adapters:
+                self._stops.append(adapter.log_operators(is_user_file, self.calls.append))
+        except NotSupported:
+            self.stop()
+            raise
+
+    def stop(self) -> list[OperatorCall]:
+        """End it. Returns one entry per call."""
+        while self._stops:
+            self._stops.pop()()
+        return self.calls
 
 
 @dataclass
 class Frameworks:
     """The adapters of the frameworks that the script has loaded, and the stream of entropy; filled by the launcher."""
 
-    loaded: dict[str, Any] = field(default_factory=dict)
+    loaded: dict[str, Adapter] = field(default_factory=dict)
     entropy: Any = None  # has entropy_state(), entropy_of_threads() and what sets them
     clocks: Any = None  # detrain.world.clocks.Clocks
     printing: Any = None  # detrain.world.printing.Printing
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[tuple[int, int] | None]:
-        """While detrain works for itself: what that takes from the stream of entropy is put back. Gives the stream's position.
+        """A context for detrain's own work. Yields the position of the stream of entropy, and puts the stream back there at its end.
 
-        Libraries that are loaded for the first time draw from it, and are loaded in one attempt and not in the next. Nor are what they read
-        from the clocks the script's readings. Its signal handlers are called behind it.
+        A library that is loaded for the first time draws from the stream, and one attempt may load it where another does not. Clock
+        readings in here do not count as the script's, and the script's signal handlers are called after it.
         """
         with handlers_deferred():
             state: tuple[int, int] | None = self.entropy.entropy_state() if self.entropy is not None else None
@@ -38,7 +63,7 @@ class Frameworks:
                     self.entropy.set_entropy_state(state)
 
     def clocks_aside(self) -> contextlib.AbstractContextManager[None]:
-        """While what is read from the clocks is not read by the script."""
+        """A context in which clock readings do not count as the script's."""
         aside: contextlib.AbstractContextManager[None]
         aside = self.clocks.aside() if self.clocks is not None else contextlib.nullcontext()
         return aside
@@ -47,49 +72,74 @@ class Frameworks:
         """Every process-wide generator of random numbers, by name."""
         import random
 
-        found: dict[str, Any] = {"python": random._inst}
+        generators: dict[str, Any] = {"python": random._inst}
         for adapter in self.loaded.values():
-            found.update(adapter.generators())
-        return found
+            generators.update(adapter.generators())
+        return generators
 
     def facts(self) -> dict[str, Any]:
-        """What the bits depend on beside the script."""
-        found: dict[str, Any] = {"python": sys.version.split()[0], "machine": os.uname().machine}
+        """What the bits depend on and a checkpoint cannot bring back, by name."""
+        facts: dict[str, Any] = {"python": sys.version.split()[0], "machine": os.uname().machine}
         for adapter in self.loaded.values():
-            found.update(adapter.facts())
-        return found
+            facts.update(adapter.facts())
+        return facts
 
     def flags(self) -> dict[str, Any]:
         """Process-wide switches, by framework."""
         return {name: adapter.flags() for name, adapter in self.loaded.items()}
 
     def set_flags(self, flags: dict[str, Any]) -> None:
-        """The inverse of `flags`."""
+        """Set what `flags` gave; switches of a framework that is not loaded are left out."""
         for name, values in flags.items():
             if name in self.loaded:
                 self.loaded[name].set_flags(values)
 
-    def has_optimizer(self) -> bool:
-        """True if there is something that will report the updates it makes."""
-        return any(adapter.has_optimizer() for adapter in self.loaded.values() if hasattr(adapter, "has_optimizer"))
+    def can_train(self) -> bool:
+        """True if the script has loaded a framework that trains models."""
+        return any(adapter.can_train for adapter in self.loaded.values())
 
-    def log_operators(self, is_user_file: Callable[[str], bool]) -> list[Any]:
-        """Note every operator from now on; each of what is returned has `stop`, which returns what was noted."""
-        adapters = [adapter for adapter in self.loaded.values() if hasattr(adapter, "log_operators")]
-        return [adapter.log_operators(is_user_file) for adapter in adapters]
+    def has_optimizer(self) -> bool:
+        """True if the script has made an optimizer whose steps are reported."""
+        return any(adapter.has_optimizer() for adapter in self.loaded.values())
+
+    def is_trained(self, value: Any) -> bool:
+        """True for a model, an optimizer or a scheduler of any framework."""
+        return any(adapter.is_trained(value) for adapter in self.loaded.values())
+
+    def loader_of(self, value: Any) -> type | None:
+        """The class of a framework's data loader if `value` is one, or iterates over one."""
+        loaders = (adapter.loader_of(value) for adapter in self.loaded.values())
+        return next((loader for loader in loaders if loader is not None), None)
+
+    def report_in_place_updates(self, on_update: Callable[[], None]) -> None:
+        """Report also weight updates that the script makes by hand."""
+        for adapter in self.loaded.values():
+            adapter.report_in_place_updates(on_update)
+
+    def start_data_flows(self) -> list[DataFlow]:
+        """Begin to follow loaded tensors into gradients, in every framework that can."""
+        flows = [flow for adapter in self.loaded.values() if (flow := adapter.data_flow()) is not None]
+        for flow in flows:
+            flow.start()
+        return flows
+
+    def log_operators(self, is_user_file: Callable[[str], bool]) -> OperatorLog:
+        """Log every operator from now on. Raises `NotSupported` if a framework cannot."""
+        log = OperatorLog()
+        log.start(self.loaded.values(), is_user_file)
+        return log
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
-        """While detrain looks at the script's objects: no mode, and no subclass of a tensor, is told of the operations."""
+        """A context in which no mode of the script's, and no subclass of a tensor, sees the operations."""
         with contextlib.ExitStack() as stack:
             for adapter in self.loaded.values():
-                if hasattr(adapter, "unseen"):
-                    stack.enter_context(adapter.unseen())
+                stack.enter_context(adapter.unseen())
             yield
 
     def is_shortage(self, error: BaseException | None) -> bool:
-        """True if an error, or what caused it, says that memory is short, or that a file or a device cannot be used just now."""
-        kinds = [adapter.SHORTAGES for adapter in self.loaded.values() if hasattr(adapter, "SHORTAGES")]
+        """True if an error, or a cause of it, says that memory is short, or that a file or a device cannot be used just now."""
+        kinds = [kind for adapter in self.loaded.values() for kind in adapter.shortages]
         while error is not None:
             if isinstance(error, (MemoryError, OSError, *kinds)) or "allocate memory" in str(error):
                 return True
@@ -97,19 +147,16 @@ class Frameworks:
         return False
 
     def wait(self) -> None:
-        """Until devices have done all that they were told to: what lies on them can be read, and the script can go on using it."""
+        """Return once every device has done all that it was given: what lies on it can be read, and the script can go on using it."""
         for adapter in self.loaded.values():
-            if hasattr(adapter, "wait"):
-                adapter.wait()
+            adapter.wait()
 
-    def make_ready(self) -> None:
-        """Before a script goes on in the middle: what it had made by its first steps, and no checkpoint holds."""
+    def warm_up(self) -> None:
+        """Before a script goes on in the middle: initialise what its first steps had initialised and no checkpoint holds."""
         for adapter in self.loaded.values():
-            if hasattr(adapter, "make_ready"):
-                adapter.make_ready()
+            adapter.warm_up()
 
     def hold_loading(self, is_on: bool) -> None:
-        """Tell loaders that what they would load now will not be used."""
+        """Hold back data loaders: what they would load now is not used."""
         for adapter in self.loaded.values():
-            if hasattr(adapter, "hold_loading"):
-                adapter.hold_loading(is_on)
+            adapter.hold_loading(is_on)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
-from detrain.adapters import Settings
+from detrain.adapters.protocol import Adapter, OperatorCall, Settings
 from detrain.errors import CaptureError
 from detrain.state.classes import derived_from
 from detrain.state.fields import Holds, plain_fields
@@ -326,35 +327,41 @@ for _cls in derived_from(np.dtype):
     register_value(_cls, lambda v: (dtype_text(v),), text_dtype)
 
 
-def prepare(settings: Settings) -> None:
-    """Seed numpy's global generator."""
-    np.random.seed(settings.seed % 2**32)
-
-
-def generators() -> dict[str, Any]:
-    """Numpy's global generator."""
-    return {"numpy": np.random.mtrand._rand}
-
-
 _PLAIN_FLAGS = (int, float, str, bool, type(None))
 
 
-def flags() -> dict[str, Any]:
-    """How numpy treats floating-point errors, and how it prints."""
-    printing = {name: value for name, value in np.get_printoptions().items() if isinstance(value, _PLAIN_FLAGS)}
-    return {"errors": dict(np.geterr()), "print": printing}
+class NumpyAdapter(Adapter):
+    """numpy."""
+
+    name = "numpy"
+    can_train = False
+
+    def prepare(self, settings: Settings) -> None:
+        """Seed the global generator."""
+        np.random.seed(settings.seed % 2**32)
+
+    def generators(self) -> dict[str, Any]:
+        """The global generator."""
+        return {"numpy": np.random.mtrand._rand}
+
+    def flags(self) -> dict[str, Any]:
+        """How numpy treats floating-point errors, and how it prints."""
+        printing = {name: value for name, value in np.get_printoptions().items() if isinstance(value, _PLAIN_FLAGS)}
+        return {"errors": dict(np.geterr()), "print": printing}
+
+    def set_flags(self, flags: dict[str, Any]) -> None:
+        np.seterr(**flags["errors"])
+        np.set_printoptions(**flags["print"])
+
+    def facts(self) -> dict[str, Any]:
+        """The installed version."""
+        return {"numpy": np.__version__}
+
+    def log_operators(
+        self, is_user_file: Callable[[str], bool], on_call: Callable[[OperatorCall], None]
+    ) -> Callable[[], None]:
+        """Logs nothing: what numpy changes shows in the inputs of the operators of a framework that trains."""
+        return lambda: None
 
 
-def set_flags(flags: dict[str, Any]) -> None:
-    """The inverse of `flags`."""
-    np.seterr(**flags["errors"])
-    np.set_printoptions(**flags["print"])
-
-
-def facts() -> dict[str, Any]:
-    """The installed version."""
-    return {"numpy": np.__version__}
-
-
-def watch_updates(on_update: Any, on_gradient: Any) -> None:
-    """Numpy trains nothing by itself."""
+ADAPTER = NumpyAdapter()

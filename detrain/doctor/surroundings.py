@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from detrain.adapters import environment as frameworks
 from detrain.doctor.finding import Finding
 from detrain.errors import CheckpointError
 from detrain.launch import environment
@@ -30,7 +31,7 @@ def of_machine() -> list[Finding]:
             "allow the system call personality() (in a container: by its seccomp profile), or keep sets of objects out"
         )
         found.append(Finding("risk", _MACHINE, what, advice))
-    here = machine.describe()
+    here = machine.describe(frameworks.VARIABLES)
     if here.vendor == "unknown":
         what = "the processor is not described in /proc/cpuinfo, so a move to another is not noticed"
         found.append(Finding("risk", _MACHINE, what, "run on Linux"))

@@ -12,8 +12,8 @@ import types
 from pathlib import Path
 from typing import NoReturn
 
-from detrain import adapters, hooks, ranks
-from detrain.adapters import imports
+from detrain import hooks, ranks
+from detrain.adapters import imports, library_loops, protocol
 from detrain.adapters.loaded import Frameworks
 from detrain.errors import AlreadyFinished, DetrainError, ResumeRefused, UsageError
 from detrain.launch import beneath, environment, events, script
@@ -127,7 +127,7 @@ class Attempt:
             self._on_code,
             only_known=self._only_known(info),
             load_of=info.load_of,
-            function_in=adapters.function_in,
+            function_in=library_loops.function_in,
             aside=self.frameworks.aside,
         )
 
@@ -242,7 +242,7 @@ class Attempt:
         random.seed(self.request.seed)
         if not self.request.leave_files:
             session.context.files.rewind(is_resuming=self.resume.is_pending)
-        settings = adapters.Settings(
+        settings = protocol.Settings(
             self.request.seed,
             not self.request.nondeterministic,
             preload.key_entropy,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from detrain.adapters import environment as frameworks
 from detrain.launch import entropy
 from detrain.launch.request import Request
 from detrain.store.directory import RunDirectory
@@ -22,8 +23,7 @@ REQUEST = "DETRAIN_REQUEST"
 #: Set unless the user has set them. Each line: what it fixes.
 _DEFAULTS = {
     "PYTHONHASHSEED": "0",  # order of sets and of dicts keyed by hash; read by the interpreter before any Python runs
-    "TORCHINDUCTOR_DETERMINISTIC": "1",  # torch.compile: no choice of kernels by timing
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS: without it deterministic mode refuses matrix products on CUDA
+    **frameworks.DEFAULTS,
 }
 _ADDR_NO_RANDOMIZE = 0x0040000  # <sys/personality.h>
 _READ_ONLY = 0xFFFFFFFF
@@ -31,7 +31,7 @@ _READ_ONLY = 0xFFFFFFFF
 
 def replace_process(request: Request) -> NoReturn:
     """Become the attempt, in this very process (same pid). Raises `ResumeRefused` if this machine cannot go on with the run."""
-    request.machine = machine.describe()
+    request.machine = machine.describe(frameworks.VARIABLES)
     record = _record_of_run(request)
     request.entropy = entropy.key_of(request, record)
     for name, value in _held(request, record).items():
@@ -85,7 +85,7 @@ def _held(request: Request, record: RunRecord | None) -> dict[str, str | None]:
     """What a run that goes on wants of the environment, where it is another now."""
     if record is None or record.machine is None or request.trust_changes:
         return {}
-    return machine.hold(record.machine, request.machine or machine.describe())
+    return machine.hold(record.machine, request.machine or machine.describe(frameworks.VARIABLES))
 
 
 def prepare(request: Request) -> tuple[list[str], dict[str, str]]:

@@ -11,12 +11,12 @@ import sys
 import types
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import detrain
-from detrain import adapters
-from detrain.adapters import imports
+from detrain.adapters import imports, library_loops
 from detrain.adapters.loaded import Frameworks
+from detrain.adapters.protocol import Adapter, Settings
 from detrain.launch import beneath, script
 from detrain.launch.request import Request
 from detrain.loops import instfile
@@ -54,14 +54,14 @@ class Tracing:
             World(
                 is_user_file=lambda name: name in self.digests,
                 is_below=_is_below,
-                function_in=adapters.function_in,
+                function_in=library_loops.function_in,
                 modules=self._modules,
                 name_of=lambda name: self._script_name if name == "__main__" else name,
                 has_optimizer=self.frameworks.has_optimizer,
-                watch_in_place=self._watch_in_place,
-                watch_flow=self._watch_flow,
-                loader_of=self._loader_of,
-                is_trained=self._is_trained,
+                report_in_place_updates=lambda: self.frameworks.report_in_place_updates(self._on_update),
+                start_data_flows=self.frameworks.start_data_flows,
+                loader_of=self.frameworks.loader_of,
+                is_trained=self.frameworks.is_trained,
                 is_capturable=is_capturable,
                 on_done=self._leave,
             ),
@@ -81,9 +81,7 @@ class Tracing:
     def run(self) -> None:
         """Run the script; comes to its end only if there was nothing to see, or no more of it."""
         random.seed(self.request.seed)
-        settings = adapters.Settings(
-            self.request.seed, not self.request.nondeterministic, preload.key_entropy, preload.outlast
-        )
+        settings = Settings(self.request.seed, not self.request.nondeterministic, preload.key_entropy, preload.outlast)
         sys.meta_path.insert(0, UserFinder(self, user_code.user_modules.add))
         imports.watch_imports(
             lambda name: imports.prepare(name, self.frameworks, settings, self), beneath.PROCESS_MODULES
@@ -103,9 +101,9 @@ class Tracing:
                 raise
         self.observer.finish(None)
 
-    def watch(self, adapter: Any) -> None:
+    def watch(self, adapter: Adapter) -> None:
         """A framework has been loaded."""
-        adapter.watch_updates(self._on_update, self._on_gradient)
+        adapter.report_updates(self._on_update, self._on_gradient)
 
     def _on_update(self) -> None:
         if self._pid == os.getpid():
@@ -114,27 +112,6 @@ class Tracing:
     def _on_gradient(self, _: object) -> None:
         if self._pid == os.getpid():
             self.observer.on_gradient(sys._getframe(1))
-
-    def _watch_in_place(self) -> None:
-        for adapter in self.frameworks.loaded.values():
-            if hasattr(adapter, "watch_in_place"):
-                adapter.watch_in_place(self._on_update)
-
-    def _watch_flow(self) -> list[object]:
-        flows = [adapter.Flow() for adapter in self.frameworks.loaded.values() if hasattr(adapter, "Flow")]
-        for flow in flows:
-            flow.start()
-        return flows
-
-    def _loader_of(self, value: object) -> object:
-        for adapter in self.frameworks.loaded.values():
-            if hasattr(adapter, "loader_of") and (found := adapter.loader_of(value)) is not None:
-                return found
-        return None
-
-    def _is_trained(self, value: object) -> bool:
-        loaded = self.frameworks.loaded.values()
-        return any(adapter.is_trained(value) for adapter in loaded if hasattr(adapter, "is_trained"))
 
     def _modules(self) -> dict[str, types.ModuleType]:
         names = ["__main__", *sorted(user_code.user_modules - {"__main__"})]

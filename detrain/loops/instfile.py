@@ -313,7 +313,7 @@ def _shown(node: ast.expr, most: int = 40) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def _misfit(value: Any, node: ast.expr, shape: Any, name: str) -> _Damage | None:
+def _misfit(value: object, node: ast.expr, shape: Any, name: str) -> _Damage | None:
     """The first place at which a value is not of its shape."""
     if isinstance(shape, dict) and isinstance(value, dict) and isinstance(node, ast.Dict):
         parts = [(key, value[key], child, shape.get(key, shape.get(""))) for key, child in _children(node)]
@@ -337,7 +337,7 @@ def _children(node: ast.Dict) -> list[tuple[str, ast.expr]]:
     )
 
 
-def _fits(value: Any, shape: Any) -> bool:
+def _fits(value: object, shape: object) -> bool:
     if shape is _LINE:  # the prototype writes lines as texts, and an empty one for none
         return (type(value) is int and value >= 0) or (isinstance(value, str) and (value == "" or value.isdecimal()))
     if shape is _PAIR:

@@ -65,7 +65,9 @@ def read(path: Path) -> Driver:
     for name in REQUIRED:
         fields.text(name)
     options = {name: _option(fields, name) for name in fields.names() if name != "machines"}
-    machines = tuple(_machine(machine, f"{path}: machines[{at}]") for at, machine in enumerate(fields.texts("machines")))
+    machines = tuple(
+        _machine(machine, f"{path}: machines[{at}]") for at, machine in enumerate(fields.texts("machines"))
+    )
     try:
         return Driver(machines, options)
     except GraphError as error:

@@ -59,7 +59,9 @@ def structure_of(schedule: Schedule, loads: Sequence[StageLoad]) -> Structure:
     """The tasks of a step. Loads with the same replicas and fabrics share one. Raises `GraphError` if the schedule is impossible."""
     users = Counter(fabric for load in loads for fabric in set(load.fabrics))
     numbers = {fabric: number for number, fabric in enumerate(fabric for fabric, count in users.items() if count > 1)}
-    fabrics = tuple(tuple(sorted(numbers[fabric] for fabric in set(load.fabrics) if fabric in numbers)) for load in loads)
+    fabrics = tuple(
+        tuple(sorted(numbers[fabric] for fabric in set(load.fabrics) if fabric in numbers)) for load in loads
+    )
     replicas = tuple(load.replicas for load in loads)
     schedule.check(replicas)
     return structure(schedule, replicas if schedule.is_asynchronous else (1,) * len(loads), fabrics)
@@ -181,7 +183,9 @@ def _versions(whole: Structure) -> tuple[int, ...]:
 
 
 def _over(whole: Structure, peaks: Floats, loads: Sequence[StageLoad]) -> tuple[int, ...]:
-    room = {stage: min(loads[chunk].memory_bytes for chunk in stages) for stages in whole.worker_stages for stage in stages}
+    room = {
+        stage: min(loads[chunk].memory_bytes for chunk in stages) for stages in whole.worker_stages for stage in stages
+    }
     return tuple(stage for stage in sorted(room) if peaks[stage] > room[stage])
 
 

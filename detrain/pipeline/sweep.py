@@ -150,7 +150,9 @@ def _in_order(profile: Profile) -> States:
 
 def plan_words(plan: Plan) -> str:
     """Stages as published: (first state, end, replicas), and the copies."""
-    stages = "".join(f"({stage.start},{stage.end},{stage.replicas}{',R' if stage.recompute else ''})" for stage in plan.stages)
+    stages = "".join(
+        f"({stage.start},{stage.end},{stage.replicas}{',R' if stage.recompute else ''})" for stage in plan.stages
+    )
     return f"{stages} x{plan.replication}"
 
 

@@ -377,7 +377,11 @@ class _Writer:
         """A log's outputs are what is referred to at its end; constants, which are there in any case, count among them."""
         live = dict.fromkeys(tensor for tensor in self._bound.values() if self._names[tensor])
         said, meant = (
-            [tensor for tensor in outputs if not self._graph.operators[self._graph.tensors[tensor].operator].is_constant]
+            [
+                tensor
+                for tensor in outputs
+                if not self._graph.operators[self._graph.tensors[tensor].operator].is_constant
+            ]
             for outputs in (live, self._graph.outputs)
         )
         if said != meant:

@@ -152,7 +152,9 @@ def _life(history: History) -> Iterable[str]:
     yield "<h2>Life</h2>"
     if found is not None:
         yield _figure(found)
-    rows: dict[int, list[Any]] = {number: [number, *[""] * 5, _absence(history, number)] for number in history.absent}
+    rows: dict[int, list[object]] = {
+        number: [number, *[""] * 5, _absence(history, number)] for number in history.absent
+    }
     for one, later in zip(history.attempts, [*history.attempts[1:], None], strict=True):
         again = max(0, one.end - later.begin) if later is not None else 0
         if later is None:
@@ -261,7 +263,7 @@ def _figure(figure: Any, name: str = "") -> str:
     return f"<div class=figure>{head}{html}</div>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     head = "".join(f"<th>{escape(one)}</th>" for one in heads)
     body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<div class=table><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

@@ -27,7 +27,7 @@ class Goal:
     #: The attempt ends at the checkpoint that it begins from, and reports what set-up code has made at each checkpoint on the way there.
     tells_arrivals: bool = False
 
-    def encode(self) -> dict[str, Any]:
+    def encode(self) -> dict[str, object]:
         """As JSON."""
         return asdict(self)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from detrain.adapters.loaded import OperatorLog
+from detrain.errors import NotSupported
 from detrain.loops.running import Loop
 from detrain.loops.stack import is_at
 from detrain.session.context import Context
 from detrain.session.goal import Goal, Key
-from detrain.session.leaving import leave
+from detrain.session.leaving import fail, leave
 
 if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
     from detrain.session.recorder import Recorder
@@ -26,8 +28,7 @@ class Rerun:
         self._context, self._goal = context, goal
         self._recorder: Recorder | None = None
         self._arrivals: dict[str, object] = {}
-        self._logs: list[Any] = []
-        self._is_logging = False
+        self._log: OperatorLog | None = None
         self._difference: dict[str, object] | None = None
 
     @property
@@ -65,11 +66,13 @@ class Rerun:
 
         batches = self._context.position.batches
         here = (batches, position_of(loop))
-        if self._is_logging and (here == end or batches > end[0]):
-            self._stop(operators=[operator for log in self._logs for operator in log.stop()])
-        if not self._is_logging and here == (first or here):
-            self._is_logging = True
-            self._logs = self._context.frameworks.log_operators(self._context.is_user_file)
+        if self._log is not None and (here == end or batches > end[0]):
+            self._stop(operators=self._log.stop())
+        if self._log is None and here == (first or here):
+            try:
+                self._log = self._context.frameworks.log_operators(self._context.is_user_file)
+            except NotSupported as error:
+                fail(self._context.files, error)
 
     def differs(self, record: Batch, leaf: str) -> None:
         """The state is not what the ledger says."""

@@ -190,7 +190,7 @@ class Resume:
             lambda: self._set_aside(target), allows_pickle=self._allows_pickle, process=meta.process, merge=merge,
         )  # fmt: skip
         self._go_to(beside.folder)
-        frameworks.make_ready()
+        frameworks.warm_up()
         frameworks.wait()  # the script may go on with it on other streams
         self._check_leaves(doubtful)
         frameworks.set_flags(beside.flags)  # restoring has registered hooks, which are counted

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import functools
-import json
 import logging
 import sys
 import threading
@@ -29,7 +28,7 @@ from detrain.state.handler import MISSING
 from detrain.state.handlers import csvfiles
 from detrain.state.handlers.objects import OWNS_THREAD
 from detrain.state.restore import Origins, Restore
-from detrain.state.tree import Ref, Tree, is_node
+from detrain.state.tree import Ref, Tree, is_node, nodes_below
 from detrain.state.user_code import PYTHONS_OWN, user_modules
 from detrain.state.walk import Walk
 
@@ -116,13 +115,9 @@ def _globals(prefix: str, module: types.ModuleType) -> dict[str, object]:
     return {f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_pythons(name)}
 
 
-#: Names of what `torch.compile` puts into the globals of the code that it compiles; it is made again when it is missing.
-_COMPILERS_OWN = ("__compiled_fn_", "__resume_at_", "__builtins_dict__", "__import_")
-
-
 def _is_pythons(name: str) -> bool:
     """True for what Python itself gives a module, or a compiler of Python code keeps there."""
-    return name in PYTHONS_OWN or name.startswith(_COMPILERS_OWN)
+    return name in PYTHONS_OWN or name.startswith(tuple(registry.compiler_globals))
 
 
 def capture(around: Surroundings, context: Context, census: Census | None) -> Captured:
@@ -205,11 +200,10 @@ def _line_of(iterator: object) -> int | None:
 
 def _is_named_elsewhere(tree: Tree, number: int, inside: set[int]) -> bool:
     """True if something beside the loop holds its iterator, and may have taken from it."""
-    named = json.dumps(["@", number])
     roots = [name for name, ref in tree.roots.items() if ref == ["@", number]]
     if len(roots) > 1:
         return True
-    return any(named in json.dumps(node) for other, node in enumerate(tree.nodes) if other not in inside)
+    return any(number in nodes_below(node) for other, node in enumerate(tree.nodes) if other not in inside)
 
 
 def _fetch_again(tree: Tree, around: Surroundings) -> None:

@@ -8,8 +8,9 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from detrain.adapters.protocol import Adapter
 from detrain.errors import RestoreError
 from detrain.loops import instfile
 from detrain.loops.nest import NestFinder, is_settled
@@ -64,9 +65,9 @@ class Session:
 
     # --- what the launcher tells -------------------------------------------------------------------------------------------
 
-    def watch(self, adapter: Any) -> None:
+    def watch(self, adapter: Adapter) -> None:
         """A framework has been loaded: see its weight updates."""
-        adapter.watch_updates(self._on_update, lambda outputs: self._on_gradient(adapter, outputs))
+        adapter.report_updates(self._on_update, lambda outputs: self._on_gradient(adapter, outputs))
         if self.resume.is_pending:
             self._frameworks.hold_loading(True)
 
@@ -326,7 +327,7 @@ class Session:
 
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 
-    def _on_gradient(self, adapter: Any, outputs: object) -> None:
+    def _on_gradient(self, adapter: Adapter, outputs: object) -> None:
         if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
             self.recorder.add_losses(adapter.losses(outputs))
         if self._is_seeing() and (nest := self._finder.on_gradient(self.stack.running(sys._getframe(1)))) is not None:
@@ -406,7 +407,7 @@ class Session:
 
     def why_nothing(self) -> str:
         """Why no checkpoint was taken."""
-        if not self._frameworks.loaded.keys() - {"numpy"}:
+        if not self._frameworks.can_train():
             return "the script loaded no framework that trains"
         if not self._finder.updates_seen and not self._finder.gradients_seen:
             return "no optimizer stepped and no gradient was computed"

@@ -12,7 +12,7 @@ table: a new field that holds refs takes one of these names, or a new name that 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -65,19 +65,31 @@ def plain_fields(*names: str) -> dict[str, Holds]:
 
 def refs_in(name: str, value: Any) -> Iterator[Any]:
     """Every ref in the field `name` of a node, atoms as well as nodes; `value` is what the field holds."""
-    held = FIELDS.get(name)
-    if held is None or type(value) is dict:
-        return
-    if held is Holds.ONE:
-        yield value
-    elif held is Holds.LIST:
-        yield from value
-    elif held is Holds.NAMED:
-        for _, ref in value:
-            yield ref
-    else:
-        for refs in value:
-            yield from refs
+    match FIELDS.get(name):
+        case Holds.ONE if type(value) is not dict:
+            yield value
+        case Holds.LIST:
+            yield from value
+        case Holds.NAMED:
+            for _, ref in value:
+                yield ref
+        case Holds.ITEMS | Holds.LISTS:
+            for refs in value:
+                yield from refs
+
+
+def map_refs(name: str, value: Any, change: Callable[[Any], Any]) -> Any:
+    """What the field `name` holds, with `change(ref)` in place of every ref."""
+    match FIELDS.get(name):
+        case Holds.ONE if type(value) is not dict:
+            return change(value)
+        case Holds.LIST:
+            return [change(ref) for ref in value]
+        case Holds.NAMED:
+            return [[key, change(ref)] for key, ref in value]
+        case Holds.ITEMS | Holds.LISTS:
+            return [[change(ref) for ref in refs] for refs in value]
+    return value
 
 
 def check(kind: str, fields: Mapping[str, Holds]) -> None:

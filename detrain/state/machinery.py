@@ -6,10 +6,7 @@ that it is not there yet, the library makes it when it is wanted. It is told by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from detrain.state.tree import Node, Ref, Tree, is_node
+from detrain.state.tree import Node, Tree, nodes_below
 
 #: Why an object is left as it is that works together with a thread of its own.
 OWNS_THREAD = "owns a thread"
@@ -55,7 +52,7 @@ def _is_machinery(tree: Tree, number: int, children: dict[int, list[int]]) -> bo
     while pending:
         inside = pending.pop()
         node = tree.nodes[inside]
-        if not _is_part(node) or not all(_is_part(tree.nodes[other]) for other in _named(list(node.values()))):
+        if not _is_part(node) or not all(_is_part(tree.nodes[other]) for other in nodes_below(node)):
             return False
         pending += children.get(inside, ())
     return True
@@ -63,13 +60,3 @@ def _is_machinery(tree: Tree, number: int, children: dict[int, list[int]]) -> bo
 
 def _is_part(node: Node) -> bool:
     return node["k"] in _PARTS and "class" not in node and "array" not in node and "loud" not in node
-
-
-def _named(value: Ref) -> Iterator[int]:
-    """The nodes that a node's fields name."""
-    if is_node(value) and type(value[-1]) is int:  # a list of texts may begin with the same sign
-        yield value[1]
-    elif isinstance(value, (list, dict)):
-        parts: Any = value.values() if isinstance(value, dict) else value
-        for one in parts:
-            yield from _named(one)

@@ -11,6 +11,8 @@ from detrain.state.handler import Handler
 
 #: Give what libraries hold for the whole process and no variable of the script names, by name; each may hold state of the run.
 process_roots: list[Callable[[], dict[str, Any]]] = []
+#: Beginnings of names under which a compiler of Python code keeps things in the globals of a module; made again where missing.
+compiler_globals: list[str] = []
 #: Types whose instances work on what belongs to others: an optimizer on a model's weights. They are captured after everything else, so
 #: that a weight has its path in the model.
 named_last: set[type] = set()

@@ -5,7 +5,8 @@ one list), and a list of *arrays*, the bulk data. A node is a JSON-able dict::
 
     {"k": kind, "t": "module:qualname" of its type, "p": parent node, "s": segment of its path below the parent, ...}
 
-Inside a node, values are *refs*: an atom stands for itself, anything else is a tagged list:
+The name of a field says whether it holds refs, and how (`detrain.state.fields`). A *ref* is an atom, which stands for itself, or a
+tagged list:
 
     None, True, 7, 1.5, "text"    atoms (floats only when finite)
     ["@", 12]                     node 12
@@ -27,6 +28,8 @@ from typing import Any
 
 import numpy as np
 import xxhash
+
+from detrain.state.fields import FIELDS, Holds, refs_in
 
 Ref = Any
 Node = dict[str, Any]
@@ -85,8 +88,16 @@ def decode_value(ref: Ref) -> Any:
 
 
 def is_node(ref: Ref) -> bool:
-    """True if the ref names a node."""
+    """True if the ref names a node. Of what is no ref, a list of texts say, it tells nothing: `detrain.state.fields` says what is one."""
     return type(ref) is list and bool(ref) and ref[0] == "@"
+
+
+def nodes_below(node: Node) -> Iterator[int]:
+    """Numbers of the nodes that a node refers to."""
+    for name, value in node.items():
+        for ref in refs_in(name, value):
+            if is_node(ref):
+                yield ref[1]
 
 
 @dataclass(slots=True)
@@ -144,20 +155,30 @@ class Tree:
         path = self.path(number)
         if "array" in node:
             yield path, self.arrays[node["array"]]
-        for field_name in ("items", "attrs", "slots"):
-            for key, ref in node.get(field_name, ()):
-                if not is_node(ref):
-                    yield join_path((path, key_segment(key, field_name))), ref
-        for position, ref in enumerate(node.get("seq", ())):
-            if not is_node(ref):
-                yield f"{path}[{position}]", ref
-        for name in ("v", "args", "state"):
-            if name in node and not is_node(node[name]):
-                yield path, node[name]
+        for name, value in node.items():
+            held = FIELDS.get(name)
+            if held is None:
+                continue
+            if held in (Holds.ITEMS, Holds.NAMED):
+                for key, ref in value:
+                    if not is_node(ref):
+                        yield join_path((path, key_segment(key, name))), ref
+            elif held is Holds.LIST:
+                for position, ref in enumerate(value):
+                    if not is_node(ref):
+                        yield f"{path}{list_segment(name)}[{position}]", ref
+            elif name in _CONTENTS and not is_node(value):
+                yield path, value
 
 
+#: Fields that hold all that an object is.
+_CONTENTS = frozenset({"v", "args", "state"})
 #: Attributes of a library's objects that only hold the named children of the object; left out of paths.
 transparent_attributes: set[str] = set()
+#: Kinds of nodes that stand for an iterator; adapters add theirs.
+iterator_kinds: set[str] = {
+    "range iterator", "sequence iterator", "draining iterator", "composed iterator", "generator",
+}  # fmt: skip
 
 
 def key_segment(key: Ref, field_name: str = "items") -> str:
@@ -167,6 +188,11 @@ def key_segment(key: Ref, field_name: str = "items") -> str:
     if type(key) is str and key.isidentifier():
         return f".{key}"
     return f"[{decode_value(key)!r}]" if not is_node(key) else f"[#{key[1]}]"
+
+
+def list_segment(field_name: str) -> str:
+    """The path segment before the position of what stands in a list: none for an object's elements, the field's name for others."""
+    return "" if field_name == "seq" else f".<{field_name}>"
 
 
 def join_path(segments: Any) -> str:

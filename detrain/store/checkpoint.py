@@ -123,7 +123,7 @@ def load(path: Path) -> tuple[Checkpoint, Tree]:
     Every digest is checked. Raises `CheckpointError` naming the leaf that is damaged.
     """
     checkpoint, document = _read_documents(path)
-    maps: dict[str, Any] = {}
+    maps: dict[str, mmap.mmap | bytes] = {}
     arrays: list[Array] = []
     for entry in checkpoint.stored:
         holder = entry.holder or path.name
@@ -184,7 +184,7 @@ def _read_document(path: Path, file: int, offset: int, size: int, digest: str) -
         raise CheckpointError(f"{path.name} does not hold a state tree: {error}") from None
 
 
-def _decode_meta(path: Path, document: Any) -> Meta:
+def _decode_meta(path: Path, document: dict[str, Any]) -> Meta:
     try:
         return Meta.decode(document)
     except (TypeError, ValueError) as error:
@@ -230,7 +230,7 @@ def _check_gaps(path: Path, file: int, extents: Iterable[tuple[int, int]], heade
         )
 
 
-def _map(path: Path) -> Any:
+def _map(path: Path) -> mmap.mmap | bytes:
     try:
         with open(path, "rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -240,7 +240,7 @@ def _map(path: Path) -> Any:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from None
 
 
-def _array(content: Any, entry: Stored, holder: str) -> Array:
+def _array(content: mmap.mmap | bytes, entry: Stored, holder: str) -> Array:
     if entry.offset + entry.nbytes > len(content):
         raise CheckpointError(f"{holder} is damaged at leaf {entry.path}: it ends before")
     count = math.prod(entry.shape)

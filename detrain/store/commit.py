@@ -87,7 +87,7 @@ def _attributes() -> dict[str, int | str]:
     return {"format": FORMAT, "detrain": detrain.__version__}
 
 
-def _encode(document: Any) -> bytes:
+def _encode(document: object) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -96,7 +96,7 @@ def _encode_tree(tree: Tree) -> bytes:
     return b'{"nodes":' + _encode_list(tree.nodes) + b',"roots":' + _encode(tree.roots) + b"}"
 
 
-def _encode_list(items: Sequence[Any]) -> bytes:
+def _encode_list(items: Sequence[object]) -> bytes:
     starts = range(0, len(items), _PIECE_ITEMS)
     pieces = [_encode(items[start : start + _PIECE_ITEMS])[1:-1] for start in with_breaks(starts, 1)]
     return b"[" + b",".join(pieces) + b"]"

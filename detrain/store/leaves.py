@@ -54,17 +54,22 @@ def leaves(tree: Tree) -> Iterator[Leaf]:
     """Every leaf, in the order of the file; a further tensor on the same bytes is listed as sharing them."""
     holders: dict[int, str] = {}
     for number, node in enumerate(tree.nodes):
-        if "storage" in node or ("array" in node and number not in holders and node["k"] != "torch.UntypedStorage"):
+        if "storage" in node or ("array" in node and number not in holders and not _is_storage(node)):
             found = _elements_leaf(tree, number, node, holders)
             if found is not None:
                 yield found
     for number, node in enumerate(tree.nodes):
-        if node["k"] == "torch.UntypedStorage" and "array" in node and number not in holders:
+        if _is_storage(node) and "array" in node and number not in holders:
             array = tree.arrays[node["array"]]
             yield _array_leaf(tree, array, number, node)
     for path, ref in tree.leaves():
         if not isinstance(ref, Array):
             yield _value_leaf(readable(tree, path), ref)
+
+
+def _is_storage(node: Node) -> bool:
+    """True for memory that tensors are views of: it has a size in bytes, and no shape."""
+    return "nbytes" in node
 
 
 def _elements_leaf(tree: Tree, number: int, node: Node, holders: dict[int, str]) -> Leaf | None:

@@ -71,7 +71,7 @@ class Meta:
         """The arguments and the seed that it was made with."""
         return Invocation(tuple(self.arguments), self.seed)
 
-    def encode(self) -> dict[str, Any]:
+    def encode(self) -> dict[str, object]:
         """As JSON."""
         return {**asdict(self), "position": [list(loop) for loop in self.position]}
 

@@ -16,7 +16,7 @@ class Invocation(NamedTuple):
     arguments: tuple[str, ...] = ()
     seed: int = 0
 
-    def encode(self) -> dict[str, Any]:
+    def encode(self) -> dict[str, object]:
         """As JSON, under the names that a record has them."""
         return {"arguments": list(self.arguments), "seed": self.seed}
 
@@ -41,7 +41,7 @@ class Change:
     new: Invocation
     keeps: str
 
-    def encode(self) -> dict[str, Any]:
+    def encode(self) -> dict[str, object]:
         """As JSON."""
         return {"from": self.old.encode(), "to": self.new.encode(), "keeps": self.keeps}
 
@@ -111,7 +111,7 @@ class RunRecord:
         """The same with other arguments and seed."""
         return replace(self, arguments=list(invocation.arguments), seed=invocation.seed)
 
-    def encode(self) -> dict[str, Any]:
+    def encode(self) -> dict[str, object]:
         """As JSON. What an earlier detrain did not write is still missing."""
         document = asdict(self)
         for name in ("command", "entropy", "process", "machine"):

@@ -27,8 +27,7 @@ FEATURES = (
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_DYNAMIC", "OMP_DYNAMIC", "MKL_CBWR",
     "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE",
-    "NPY_DISABLE_CPU_FEATURES", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
-    "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_ENABLE_ONEDNN_OPTS",
+    "NPY_DISABLE_CPU_FEATURES", "PYTHONHASHSEED",
 )  # fmt: skip
 
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -58,15 +57,18 @@ class Machine:
     #: Logical processors that the process may use, and physical cores among them.
     processors: int = 1
     cores: int = 1
-    #: Those of `VARIABLES` that the user has set.
+    #: Those of `VARIABLES` and of the frameworks' that the user has set.
     variables: dict[str, str] = field(default_factory=dict)
 
 
-def describe() -> Machine:
-    """The machine that this process runs on, and its environment."""
+def describe(more_variables: Iterable[str] = ()) -> Machine:
+    """The machine that this process runs on, and its environment.
+
+    `more_variables`: names of further environment variables that decide bits.
+    """
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     vendor, features = _processor()
-    variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    variables = {name: os.environ[name] for name in (*VARIABLES, *more_variables) if name in os.environ}
     return Machine(vendor, features, len(usable), _num_cores(usable), variables)
 
 
@@ -82,7 +84,9 @@ def hold(then: Machine, now: Machine) -> dict[str, str | None]:
             f"the run began on another processor; this one {what}, and libraries compute other bits on it. Go back to such a machine, "
             "start over with --fresh, or resume with --trust-changes"
         )
-    held: dict[str, str | None] = {name: then.variables.get(name) for name in VARIABLES}
+    held: dict[str, str | None] = {
+        name: then.variables.get(name) for name in dict.fromkeys((*VARIABLES, *then.variables, *now.variables))
+    }
     if then.processors != now.processors or then.cores != now.cores:
         _hold_threads(held, then, now)
     if then.features != now.features:

@@ -320,12 +320,12 @@ def test_what_is_traced_before_the_loop_may_change_in_it(script) -> None:
 def test_keras_on_a_backend_that_nobody_watches_is_said_at_once(monkeypatch, capfd) -> None:
     import keras
 
-    from detrain.adapters import keras as adapter
+    from detrain.adapters.keras import ADAPTER
 
-    adapter.prepare(None)
+    ADAPTER.prepare(None)
     assert "backend-not-watched" not in capfd.readouterr().err
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    adapter.prepare(None)
+    ADAPTER.prepare(None)
     assert "Keras runs on jax" in capfd.readouterr().err
 
 

@@ -47,7 +47,7 @@ def test_size_of_a_group_is_told_before_it_is_joined_where_the_script_says_it_an
     for module in (torch.distributed, torch.distributed.distributed_c10d):
         monkeypatch.setattr(module, "init_process_group", module.init_process_group)
     told = []
-    distributed.watch_groups(lambda size: told.append((size, torch.distributed.is_initialized())))
+    distributed.report_groups(lambda size: told.append((size, torch.distributed.is_initialized())))
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     torch.distributed.destroy_process_group()
     assert told == [(1, False), (1, True)]

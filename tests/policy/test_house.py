@@ -32,7 +32,7 @@ MAY_IMPORT = {
         "tracer",
     },
     "proof": {"launch", "loops", "outputs", "session", "state", "store", "world"},
-    "doctor": {"launch", "store", "world"},
+    "doctor": {"adapters", "launch", "store", "world"},
     "launch": {"adapters", "hooks", "loops", "outputs", "rewrite", "session", "state", "store", "tracer", "world"},
     "report": {"outputs", "store", "world"},
     "hooks": {"session"},

@@ -10,9 +10,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import detrain.adapters.torch as adapter
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
-from detrain.adapters.torch import devices
+from detrain.adapters.torch import ADAPTER, devices
 from detrain.session.losses import Losses
 from detrain.state.digests import PIECE_BYTES, DeviceLeaf, Leaf, leaves
 from detrain.state.walk import Walk
@@ -90,7 +89,7 @@ def test_leaf_that_is_gone_or_has_moved_tells_nothing(device):
 def test_loss_is_read_later_and_is_what_it_was(device):
     weight = torch.ones(3, device=device, requires_grad=True)
     loss = (weight * 0.1).sum()
-    (reading,) = adapter.losses([loss])
+    (reading,) = ADAPTER.losses([loss])
     with torch.no_grad():
         loss.zero_()
     bits, values = reading()
@@ -113,7 +112,7 @@ def test_modes_of_the_script_see_nothing_of_it(device):
 
     loss = torch.ones((), device=device, requires_grad=True) * 2
     with Operations(), Functions():
-        readings = adapter.losses([loss])
+        readings = ADAPTER.losses([loss])
         readings[0]()
     assert [str(one) for one in seen] == []
 
@@ -126,7 +125,7 @@ def test_loss_that_another_stream_computes_is_waited_for():
     with torch.cuda.stream(other):
         torch.cuda._sleep(50_000_000)
         loss = torch.ones((), device="cuda", requires_grad=True) * 3
-        (reading,) = adapter.losses([loss])
+        (reading,) = ADAPTER.losses([loss])
     assert reading()[1] == [3.0]
 
 

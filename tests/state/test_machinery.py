@@ -106,6 +106,11 @@ def test_what_a_library_makes_in_the_loop_with_a_thread_of_its_own_is_left_for_i
     assert (came.step, came.exporter) == (3, None)
 
 
+def test_texts_that_look_like_refs_are_texts():
+    walk = look(client=Thing(exporter=exporter(names=["@", 1_000_000])))
+    assert restored(walk, Thing(exporter=None)).exporter is None
+
+
 @pytest.mark.parametrize(
     "part", [np.arange(3), iter([1, 2]), {"batches": [iter(range(3))]}], ids=["an array", "an iterator", "one below"]
 )

@@ -241,7 +241,7 @@ unreadable = Unreadable()
 counters = Counters()
 
 
-def watch() -> None:
+def patch() -> None:
     """See from now on calls of functions, and what makes TensorFlow forget its kernels."""
     _wrap_calls()
     for name in ("_set_global_seed", "_clear_caches", "clear_kernel_cache"):

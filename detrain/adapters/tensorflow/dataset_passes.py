@@ -187,7 +187,7 @@ class Passes:
 passes = Passes()
 
 
-def watch() -> None:
+def patch() -> None:
     """See from now on what is gone through. Iterators tell themselves."""
     for name in ("reduce", "get_single_element"):  # by `reduce` a graph goes through a `for` loop over a data set
         _wrap_pass(name)

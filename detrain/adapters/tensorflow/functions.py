@@ -252,7 +252,7 @@ class FunctionHandler(Handler):
             restore.value(method, obj.__get__(instance, type(instance)))
 
 
-def watch() -> None:
+def patch() -> None:
     """See from now on what is traced."""
     options = Function._generate_tracing_options
     create = tracing_compilation._create_concrete_function

@@ -18,7 +18,7 @@ from tensorflow.python.util import object_identity
 from detrain.adapters.tensorflow.counters import counters
 
 
-def watch() -> None:
+def patch() -> None:
     """Let it be so from now on."""
     plain = lift_to_graph.lift_to_graph
 

@@ -36,7 +36,7 @@ class _Beginning(resource_variable_ops.ResourceVariable):  # type: ignore[misc]
         return [*tensors, *self.stands_for]
 
 
-def watch() -> None:
+def patch() -> None:
     """Let it be so from now on."""
     view_type = save._AugmentedGraphView
     plain = view_type._breadth_first_traversal

@@ -17,7 +17,7 @@ def is_in_data_function() -> bool:
     return bool(_depth[0])
 
 
-def watch() -> None:
+def patch() -> None:
     """Notice from now on when such functions are traced."""
     plain = structured_function.StructuredFunctionWrapper.__init__
 

@@ -40,7 +40,7 @@ class _Made(NamedTuple):
 _made: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
 
 
-def watch() -> None:
+def patch() -> None:
     """See each writer that is made from now on."""
     plain = SummaryWriter.__init__
 

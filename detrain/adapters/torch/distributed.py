@@ -25,8 +25,8 @@ class DistributedHandler(Handler):
         keep(node, "of a group of one process, it changes nothing", is_loud=False)
 
 
-def watch_groups(on_group: Callable[[int], None]) -> None:
-    """Tell of the size of the process group that the script joins: before that, where it says so itself, else behind it."""
+def report_groups(on_group: Callable[[int], None]) -> None:
+    """Call `on_group` with the size of each process group that the script joins; also before it joins where it names `world_size`."""
     if not torch.distributed.is_available():
         return
     plain = torch.distributed.init_process_group
@@ -44,12 +44,12 @@ def watch_groups(on_group: Callable[[int], None]) -> None:
 
 
 def _types() -> tuple[type, ...]:
-    """What this build of torch has of them."""
+    """Those of the types that this build of torch has."""
     if not torch.distributed.is_available():
         return ()
     names = ("ProcessGroup", "Backend", "Store", "Reducer", "Logger")
-    found = (getattr(torch._C._distributed_c10d, name, None) for name in names)
-    return tuple(one for one in found if one is not None)
+    kinds = (getattr(torch._C._distributed_c10d, name, None) for name in names)
+    return tuple(kind for kind in kinds if kind is not None)
 
 
 TYPES = _types()

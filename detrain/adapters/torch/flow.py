@@ -1,4 +1,4 @@
-"""Which of the things that a script loads flow into what gradients are computed from. For the tracer, for a few iterations."""
+"""Finds out which of the things that a script loads flow into gradients. For the tracer, for a few iterations."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-#: So deep lie tensors in what a loader gives: a tuple of dicts of lists.
+#: How deep tensors are nested in what a loader gives: a tuple of dicts of lists.
 _DEPTH = 4
 
 
 class Flow(TorchDispatchMode):  # type: ignore[misc]
-    """Marks tensors, and what is computed from them, with the keys of where they come from."""
+    """Labels tensors, and what is computed from them, with the keys of what loaded them; a `DataFlow`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Flow(TorchDispatchMode):  # type: ignore[misc]
         self._mine: Any = None
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Begin to follow tensors."""
 
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             self.arrived.update(self._keys_of(outputs))
@@ -36,7 +36,7 @@ class Flow(TorchDispatchMode):  # type: ignore[misc]
         self.__enter__()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """End it, and forget the tensors."""
         if torch.autograd._engine_run_backward is self._mine:
             torch.autograd._engine_run_backward = self._plain
         if _get_current_dispatch_mode() is self:
@@ -45,7 +45,7 @@ class Flow(TorchDispatchMode):  # type: ignore[misc]
         self._held.clear()
 
     def label(self, value: Any, key: Hashable) -> None:
-        """Something has been loaded."""
+        """Mark every tensor in a loaded value with a key."""
         for tensor in _tensors(value):
             self.labelled.add(key)
             self._mark(tensor, frozenset([key]))
@@ -56,8 +56,8 @@ class Flow(TorchDispatchMode):  # type: ignore[misc]
         self._held.append(tensor)
 
     def _keys_of(self, value: Any) -> frozenset[Hashable]:
-        found = [self._keys.get(one.untyped_storage().data_ptr()) for one in _tensors(value)]
-        return frozenset().union(*(keys for keys in found if keys))
+        keys_of_tensors = [self._keys.get(tensor.untyped_storage().data_ptr()) for tensor in _tensors(value)]
+        return frozenset().union(*(keys for keys in keys_of_tensors if keys))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -75,11 +75,11 @@ def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
     elif hasattr(value, "__array_interface__"):
         yield from _of_array(value)
     elif depth and isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one, depth - 1)
+        for part in value:
+            yield from _tensors(part, depth - 1)
     elif depth and isinstance(value, dict):
-        for one in value.values():
-            yield from _tensors(one, depth - 1)
+        for part in value.values():
+            yield from _tensors(part, depth - 1)
 
 
 def _of_array(value: Any) -> Iterator[torch.Tensor]:

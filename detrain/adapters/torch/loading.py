@@ -88,6 +88,14 @@ class KeyedTask:
         return arrive, self.args
 
 
+def loader_of(value: Any) -> type | None:
+    """`DataLoader` (or the user's subclass of it) for one, or for an iterator over one; else None."""
+    kind = type(value)
+    if issubclass(kind, torch_dataloader.DataLoader):
+        return kind
+    return torch_dataloader.DataLoader if issubclass(kind, BaseIterator) else None
+
+
 def patch(key_entropy: Callable[[int, int], None]) -> None:
     """Install everything; a second call changes nothing."""
     _patch_next_index(key_entropy)
@@ -95,7 +103,7 @@ def patch(key_entropy: Callable[[int, int], None]) -> None:
     _patch_next_data()
     _patch_reset()
     _patch_challenge()
-    names.settle()
+    names.seed_now()
     if _hand_out_nothing not in on_blind_steps:
         on_blind_steps.append(_hand_out_nothing)
         silent_types.update(type_name(one) for one in (WorkerIterator, torch_dataloader._SingleProcessDataLoaderIter))

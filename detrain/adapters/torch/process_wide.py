@@ -1,4 +1,4 @@
-"""What the script has given torch for the whole process, and no variable of the script need name: hooks of every module, modes."""
+"""State that the script has given torch for the whole process, and that no variable need name: global hooks, modes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _OF_OPTIMIZERS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 
 def roots() -> dict[str, Any]:
-    """Hooks that act on every module and optimizer, by their numbers, and the modes that are on, from the first."""
-    found: dict[str, Any] = {}
+    """Hooks that act on every module and optimizer, by their ids, and the modes that are on, outermost first."""
+    roots: dict[str, Any] = {}
     for owner, names in ((module, _OF_MODULES), (optimizer, _OF_OPTIMIZERS)):
         for name in names:
             hooks = getattr(owner, name)
-            found.update({f"torch.{name}[{key}]": hook for key, hook in hooks.items() if not _is_ours(hook)})
+            roots.update({f"torch.{name}[{key}]": hook for key, hook in hooks.items() if not _is_ours(hook)})
     for number, mode in enumerate(_modes()):
-        found[f"torch.mode[{number}]"] = mode
-    return found
+        roots[f"torch.mode[{number}]"] = mode
+    return roots
 
 
 def _is_ours(hook: Any) -> bool:

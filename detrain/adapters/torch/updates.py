@@ -1,4 +1,4 @@
-"""Seeing weight updates and gradient computations as they happen."""
+"""Reports weight updates and gradient computations as they happen."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader
 
+from detrain.adapters.protocol import LossReader, LossValue
 from detrain.adapters.torch import devices, tensors
 
 
@@ -23,11 +23,11 @@ def has_optimizer() -> bool:
     return any(issubclass(type(obj), torch.optim.Optimizer) for obj in gc.get_objects())
 
 
-#: Which of the arguments behind the outputs says to what alone gradients are wanted.
+#: Position, behind the outputs, of the engine's argument that names the only tensors to compute gradients for.
 _INPUTS = 3
 
 
-class Watch:
+class Reporter:
     """Reports every optimizer step and every computation of gradients."""
 
     def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
@@ -38,34 +38,34 @@ class Watch:
 
     def _run_backward(self, outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if tensors.GoneGraph.alive and len(args) > _INPUTS and args[_INPUTS]:
-            _check_graph(outputs)  # the backward pass does not go where it is not asked to
+            _check_graph(outputs)  # the backward pass only visits what leads to the tensors asked for
         self._on_gradient(outputs)
         return self._plain(outputs, *args, **kwargs)
 
 
-def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
-    """Begin to watch. `on_gradient` is told of what gradients are computed."""
-    Watch(on_update, on_gradient)
+def report_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
+    """Report from now on: `on_update` after each optimizer step, `on_gradient` before each backward pass, with its outputs."""
+    Reporter(on_update, on_gradient)
 
 
-def losses(outputs: Any) -> list[Callable[[], devices.Reading]]:
-    """Each of the losses: what gives its bits, and the number. What lies on a device is waited for when it is asked for, not now.
+def losses(outputs: Any) -> list[LossReader]:
+    """What reads each loss among the outputs of a backward pass: the plain tensors of one element.
 
-    Those of a CUDA graph are not seen: they are computed again at each replay, without Python.
+    The readers wait for a device; this does not. Losses of a CUDA graph are left out: each replay computes them again, without Python.
     """
-    found: list[Callable[[], devices.Reading]] = []
+    readers: list[LossReader] = []
     with devices.unseen():
-        for one in outputs:
-            if not _is_plain(one) or one.numel() != 1 or one.is_meta:
+        for output in outputs:
+            if not _is_plain(output) or output.numel() != 1 or output.is_meta:
                 continue
-            if devices.is_on_device(one):
+            if devices.is_on_device(output):
                 if not devices.is_recording():
-                    found.append(partial(devices.read, one.detach().clone()))
-            elif one.dtype in _FORMATS:  # nearly every loss: made quick
-                found.append(partial(_packed, _FORMATS[one.dtype], one.item()))
+                    readers.append(partial(devices.read, output.detach().clone()))
+            elif output.dtype in _FORMATS:  # nearly every loss: made quick
+                readers.append(partial(_packed, _FORMATS[output.dtype], output.item()))
             else:
-                found.append(partial(_given, devices.read(one)))
-    return found
+                readers.append(partial(_given, devices.read(output)))
+    return readers
 
 
 #: How `struct` packs a number to the bits that it has in a tensor.
@@ -73,23 +73,23 @@ _FORMATS = {torch.float32: "=f", torch.float64: "=d"}
 _PLAIN = torch.Tensor, torch.nn.Parameter
 
 
-def _packed(form: str, value: float) -> devices.Reading:
+def _packed(form: str, value: float) -> LossValue:
     return struct.pack(form, value), [value]
 
 
-def _given(reading: devices.Reading) -> devices.Reading:
-    return reading
+def _given(value: LossValue) -> LossValue:
+    return value
 
 
 def _is_plain(value: Any) -> bool:
-    """False for what only stands for a tensor (inside `torch.func.grad`, a fake or a distributed one): it has no memory."""
+    """False for a tensor without memory of its own: a wrapper inside `torch.func.grad`, a fake tensor, a `DTensor`."""
     return type(value) in _PLAIN and torch._C._has_storage(value) and value.layout is torch.strided
 
 
-def watch_in_place(on_update: Callable[[], None]) -> None:
-    """Report also what changes a trained leaf in place, from the next computation of gradients on: a hand-written SGD.
+def report_in_place_updates(on_update: Callable[[], None]) -> None:
+    """Report also in-place changes of leaves that gradients were computed for (a hand-written SGD), from the next backward pass on.
 
-    For the tracer alone: every operation passes through Python from then on. What an optimizer's step does is left to `Watch`.
+    For the tracer alone: every operation passes through Python from then on. Optimizer steps are left to `Reporter`.
     """
     mode = _InPlace(on_update)
     plain = torch.autograd._engine_run_backward
@@ -105,7 +105,7 @@ def watch_in_place(on_update: Callable[[], None]) -> None:
 
 
 class _InPlace(TorchDispatchMode):  # type: ignore[misc]
-    """Sees each operation and asks its schema what it writes to."""
+    """Reports each operation whose schema says that it writes to a trained leaf."""
 
     def __init__(self, on_update: Callable[[], None]) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class _InPlace(TorchDispatchMode):  # type: ignore[misc]
 
     def leave_step(self) -> None:
         """An optimizer's step has ended."""
-        self._num_steps = max(self._num_steps - 1, 0)  # the first one may have begun before anybody counted
+        self._num_steps = max(self._num_steps - 1, 0)  # the first one may have begun before this was entered
 
     def _is_trained(self, value: Any) -> bool:
         leaf = self.trained.get(_storage(value)) if isinstance(value, torch.Tensor) else None
@@ -132,10 +132,10 @@ class _InPlace(TorchDispatchMode):  # type: ignore[misc]
             and not self._num_steps
             and func._schema.is_mutable
             and any(
-                self._is_trained(one)
+                self._is_trained(part)
                 for value, declared in zip(args, func._schema.arguments, strict=False)
                 if declared.alias_info is not None and declared.alias_info.is_write
-                for one in (value if isinstance(value, (list, tuple)) else [value])
+                for part in (value if isinstance(value, (list, tuple)) else [value])
             )
         )
         result = func(*args, **(kwargs or {}))
@@ -150,7 +150,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _check_graph(outputs: Any) -> None:
-    """Fail if the graph behind some outputs ends at what a checkpoint did not hold, also if the script asks for other gradients alone."""
+    """Raise `RestoreError` if the graph behind some outputs, wanted or not, ends at a part that a checkpoint did not hold."""
     for node in _graph(outputs):
         gone = getattr(node, "gone", None)
         if isinstance(gone, tensors.GoneGraph):
@@ -158,7 +158,7 @@ def _check_graph(outputs: Any) -> None:
 
 
 def _leaves(outputs: Any) -> Iterator[torch.Tensor]:
-    """The leaves that a backward pass from some outputs comes to."""
+    """The leaves that a backward pass from some outputs reaches."""
     for node in _graph(outputs):
         variable = getattr(node, "variable", None)
         if isinstance(variable, torch.Tensor):
@@ -168,7 +168,7 @@ def _leaves(outputs: Any) -> Iterator[torch.Tensor]:
 def _graph(outputs: Any) -> Iterator[Any]:
     """The nodes of the graph behind some outputs."""
     given = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-    pending = [one.grad_fn for one in given if isinstance(one, torch.Tensor) and one.grad_fn is not None]
+    pending = [output.grad_fn for output in given if isinstance(output, torch.Tensor) and output.grad_fn is not None]
     seen = set(pending)
     while pending:
         node = pending.pop()
@@ -180,16 +180,8 @@ def _graph(outputs: Any) -> Iterator[Any]:
 
 
 def is_trained(value: Any) -> bool:
-    """True for a module with parameters to train, an optimizer, a scheduler: whatever they hold, they load nothing."""
+    """True for a module with parameters to train, an optimizer or a scheduler."""
     kind = type(value)
     if issubclass(kind, torch.nn.Module):
-        return any(one.requires_grad for one in value.parameters())
+        return any(parameter.requires_grad for parameter in value.parameters())
     return issubclass(kind, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler))
-
-
-def loader_of(value: Any) -> type | None:
-    """`DataLoader` (or the user's subclass of it) for one, or for an iterator over one; else None."""
-    kind = type(value)
-    if issubclass(kind, DataLoader):
-        return kind
-    return DataLoader if issubclass(kind, torch.utils.data.dataloader._BaseDataLoaderIter) else None

@@ -1,4 +1,4 @@
-"""Seeing weight updates and gradient computations: in Python where it computes them itself, else where it calls a graph that does."""
+"""Reports weight updates and gradient computations: in Python where they are eager, else where a graph that holds them is called."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from tensorflow.python.eager import backprop, context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import func_graph, ops
 
+from detrain.adapters.protocol import LossReader, LossValue
 from detrain.adapters.tensorflow.tensors import EagerTensor, Variable
 from detrain.state.classes import derived_from
-
-Reading = tuple[bytes, list[float]]
 
 #: Graphs in which gradients are computed, and whether their variables are assigned to.
 _trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
@@ -25,8 +24,8 @@ _trained: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 
 
-class Watch:
-    """Tells of updates and of gradients."""
+class Reporter:
+    """Reports every weight update and every computation of gradients."""
 
     def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
         self._on_update, self._on_gradient = on_update, on_gradient
@@ -43,10 +42,10 @@ class Watch:
 
         @wraps(plain)
         def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            for one in tf.nest.flatten(sources):
-                handle = getattr(one, "handle", None)
+            for source in tf.nest.flatten(sources):
+                handle = getattr(source, "handle", None)
                 if handle is not None:
-                    _trained[id(handle)] = one
+                    _trained[id(handle)] = source
             if context.executing_eagerly():
                 self._on_gradient(tf.nest.flatten(target))
             else:
@@ -64,7 +63,7 @@ class Watch:
             if context.executing_eagerly():
                 updates = _trains.get(function.graph)
                 if updates is not None:
-                    self._on_gradient(outputs or ())  # None of a graph that gives nothing
+                    self._on_gradient(outputs or ())  # None: the graph has no outputs
                 if updates:
                     self._on_update()
             return outputs
@@ -76,7 +75,7 @@ class Watch:
 
         @wraps(plain)
         def assign(variable: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_assigning:  # a derived class asks the one that it is derived from
+            if self._is_assigning:  # a derived class calls the method of its base
                 return plain(variable, *args, **kwargs)
             self._is_assigning = True
             try:
@@ -94,26 +93,29 @@ class Watch:
 
 
 def _mark(graph: Any, *, updates: bool = False) -> None:
-    """Note it of a graph and of those that it will be called in."""
+    """Record of a graph that gradients are computed in it, and of those that call it; `updates`: that variables are assigned to."""
     while isinstance(graph, func_graph.FuncGraph):
         _trains[graph] = updates or _trains.get(graph, False)
         graph = graph.outer_graph
 
 
-def watch_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
-    """Begin to watch. `on_gradient` is told of what gradients are computed, or of what a graph gives that computes some."""
-    Watch(on_update, on_gradient)
+def report_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
+    """Report from now on.
+
+    `on_gradient` is called with the targets of the gradients; where a graph computes them, with the graph's outputs, after its call.
+    """
+    Reporter(on_update, on_gradient)
 
 
-def losses(outputs: Any) -> list[Callable[[], Reading]]:
-    """Each of the losses: what gives its bits, and the number. A tensor never changes, so it is read when it is asked for."""
+def losses(outputs: Any) -> list[LossReader]:
+    """What reads each loss among the outputs: the eager floating-point scalars. A tensor never changes, so it can be read later."""
     return [
-        partial(_read, one)
-        for one in outputs
-        if isinstance(one, EagerTensor) and one.shape.rank == 0 and one.dtype.is_floating
+        partial(_read, output)
+        for output in outputs
+        if isinstance(output, EagerTensor) and output.shape.rank == 0 and output.dtype.is_floating
     ]
 
 
-def _read(loss: Any) -> Reading:
+def _read(loss: Any) -> LossValue:
     value = loss.numpy()
     return value.tobytes(), [float(value)]

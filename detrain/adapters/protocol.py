@@ -1,0 +1,161 @@
+"""What detrain asks of a framework.
+
+Each framework has one adapter: an object of a class derived from `Adapter`, loaded when the script has loaded the framework
+(`detrain.adapters.imports`). `detrain.adapters.loaded` asks all of them as one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypedDict
+
+from detrain.errors import NotSupported
+
+#: The bits of one loss, and the loss as a number for a person: one element, or none where it is no floating-point number.
+LossValue = tuple[bytes, list[float]]
+#: Reads one loss. Where the loss lies on a device, this waits for the device.
+LossReader = Callable[[], LossValue]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a framework is to be prepared."""
+
+    seed: int
+    is_deterministic: bool
+    #: Makes the entropy that the calling process draws from the system a function of two numbers. Picklable: called in loader workers.
+    key_entropy: Callable[[int, int], None]
+    #: Keeps a worker process alive when a signal is sent to the whole process group. Takes the pid of the main process; picklable.
+    outlast: Callable[[int], None]
+    #: Called with the size of each process group that the script joins.
+    on_group: Callable[[int], None] = lambda _: None
+
+
+class OperatorCall(TypedDict):
+    """One operator that has run; JSON."""
+
+    name: str
+    #: The innermost line of the script that led to the call, as "train.py:12"; "" if there is none.
+    line: str
+    #: The node of the backward pass that the operator belongs to; "" outside of one.
+    backward: str
+    #: Digests of the tensors that went in and of those that came out or were written to; "" for one whose bits cannot be read.
+    inputs: list[str]
+    outputs: list[str]
+    #: dtype and sizes of each output.
+    shapes: list[tuple[str, list[int]]]
+
+
+class DataFlow(Protocol):
+    """Finds out which of the things that a script loads flow into gradients; for a few iterations, in the tracer."""
+
+    #: Keys under which a tensor has been labelled.
+    labelled: set[Hashable]
+    #: Keys of what has flowed into a backward pass.
+    arrived: set[Hashable]
+
+    def start(self) -> None:
+        """Begin to follow tensors."""
+
+    def stop(self) -> None:
+        """End it, and forget the tensors."""
+
+    def label(self, value: Any, key: Hashable) -> None:
+        """Mark every tensor in a loaded value (nested lists, tuples and dicts) with a key."""
+
+
+class Adapter:
+    """What detrain may ask of one framework.
+
+    Asked in this order: `prepare` once, before the script's next statement; `report_updates` once, directly after it; everything else at
+    any time after that, from the thread that trains. What is optional has a neutral answer here. What a framework is asked for and
+    cannot do raises `NotSupported`.
+    """
+
+    #: As the module is called, and as checkpoints name it.
+    name: ClassVar[str]
+    #: False for a library that trains nothing by itself.
+    can_train: ClassVar[bool] = True
+    #: What the framework raises where a device has no memory left.
+    shortages: tuple[type[BaseException], ...] = ()
+
+    # --- process-wide state ------------------------------------------------------------------------------------------------
+
+    def prepare(self, settings: Settings) -> None:
+        """Seed the framework and choose deterministic kernels."""
+
+    def generators(self) -> dict[str, Any]:
+        """The process-wide generators of random numbers, by name: objects that a `Handler` captures."""
+        return {}
+
+    def flags(self) -> dict[str, Any]:
+        """Process-wide switches that are part of the state (default dtype, grad mode, number of threads), by name; JSON."""
+        return {}
+
+    def set_flags(self, flags: dict[str, Any]) -> None:
+        """Set the switches that differ from `flags`, which an earlier attempt's `flags` gave."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the bits depend on and a checkpoint cannot bring back: versions, instruction set, devices, by name; JSON."""
+        return {}
+
+    # --- training ----------------------------------------------------------------------------------------------------------
+
+    def report_updates(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
+        """Report training from now on.
+
+        `on_update` is called after every weight update that an optimizer makes; `on_gradient` before every computation of gradients,
+        with the tensors that they are computed of, which `losses` takes.
+        """
+
+    def losses(self, outputs: Any) -> list[LossReader]:
+        """What reads each loss among the tensors that `on_gradient` was given. Does not wait for a device; the readers do."""
+        return []
+
+    def has_optimizer(self) -> bool:
+        """True if the script has made an optimizer, whose steps `report_updates` reports."""
+        return False
+
+    def is_trained(self, value: Any) -> bool:
+        """True for a model with parameters to train, an optimizer or a scheduler: these load no data."""
+        return False
+
+    def loader_of(self, value: Any) -> type | None:
+        """The class of the framework's data loader if `value` is one, or iterates over one."""
+        return None
+
+    def hold_loading(self, is_on: bool) -> None:
+        """Hold back the framework's data loaders: what they would load is not used while a run fast-forwards."""
+
+    # --- devices -----------------------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Return once every device has done all that it was given, on whatever stream."""
+
+    def warm_up(self) -> None:
+        """Initialise what the framework's libraries initialise at their first use; called before a script goes on in the middle."""
+
+    def unseen(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which operations are detrain's own: no mode of the script's, and no subclass of a tensor, sees them."""
+        return contextlib.nullcontext()
+
+    # --- for the tracer and for `diff --op` --------------------------------------------------------------------------------
+
+    def report_in_place_updates(self, on_update: Callable[[], None]) -> None:
+        """Report also weight updates that the script makes by hand, by writing to a tensor. Slow; for the tracer alone."""
+
+    def data_flow(self) -> DataFlow | None:
+        """What follows loaded tensors into gradients; None if the framework has nothing for it."""
+        return None
+
+    def log_operators(
+        self, is_user_file: Callable[[str], bool], on_call: Callable[[OperatorCall], None]
+    ) -> Callable[[], None]:
+        """Call `on_call` for every operator that runs on this thread, and in the backward passes that it starts, from now on.
+
+        `is_user_file` is asked whether a source file is the script's or one of its modules. Returns what ends the log. The bits of the
+        run stay as they are. Raises `NotSupported`.
+        """
+        raise NotSupported(self.name, "log the operators that it runs")
