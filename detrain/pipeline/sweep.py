@@ -137,7 +137,9 @@ def _with_baselines(empty: Row, request: registry.Request, workload: Workload) -
         speedups = baselines(_in_order(request.profile), workload, cluster_of(request.topology))
     except GraphError as error:
         return replace(empty, why=f"no data parallelism: {error}")
-    return replace(empty, dp_no_overlap=speedups.no_overlap, dp_p3=speedups.current_p3, dp_overlap=speedups.current_inner)
+    return replace(
+        empty, dp_no_overlap=speedups.no_overlap, dp_p3=speedups.current_p3, dp_overlap=speedups.current_inner
+    )
 
 
 def _in_order(profile: Profile) -> States:

@@ -363,4 +363,6 @@ def test_a_stage_that_recomputes_in_part_stands_between_both():
 def test_ways_to_recompute_that_there_are_not_are_refused(how, error, said):
     with pytest.raises(error, match=said) as caught:
         recompute(long_chain(), 0b111111111111, how, 2)
-    assert caught.value.exit_status == 2, "the plan that asks for it is wrong, also where a planner of remat finds no schedule"
+    assert caught.value.exit_status == 2, (
+        "the plan that asks for it is wrong, also where a planner of remat finds no schedule"
+    )

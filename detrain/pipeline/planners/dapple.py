@@ -280,7 +280,9 @@ def _best(candidates: Iterator[Candidate], *, is_compat: bool) -> Candidate:
     """The candidate with the largest speed-up; of equal ones the last, as published, if `is_compat`, else the first."""
     best: Candidate | None = None
     for candidate in candidates:
-        if best is None or (candidate.speedup >= best.speedup if is_compat else candidate.speedup > best.speedup * (1 + _MARGIN)):
+        if best is None or (
+            candidate.speedup >= best.speedup if is_compat else candidate.speedup > best.speedup * (1 + _MARGIN)
+        ):
             best = candidate
     assert best is not None, "there is always one stage to be had"
     return best

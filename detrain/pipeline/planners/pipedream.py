@@ -329,7 +329,11 @@ def _stages(
             first = 0
             for part in split:
                 inner.append(
-                    tuple(group * machines + machine for group in within for machine in range(first, first + part.machines))
+                    tuple(
+                        group * machines + machine
+                        for group in within
+                        for machine in range(first, first + part.machines)
+                    )
                 )
                 first += part.machines
         groups, parts = inner, [part for split in splits for part in split]

@@ -59,7 +59,9 @@ class Cluster:
     def devices_between(self, before: Used, after: Used) -> Devices:
         """Devices that are in use `after` and were not `before`."""
         return tuple(
-            start + offset for start, old, new in zip(self.starts, before, after, strict=True) for offset in range(old, new)
+            start + offset
+            for start, old, new in zip(self.starts, before, after, strict=True)
+            for offset in range(old, new)
         )
 
 
@@ -74,7 +76,9 @@ def cluster_of(topology: Topology) -> Cluster:
     if len({device.speed for device in topology.devices}) > 1:
         raise NoPlanError("DAPPLE plans for devices of the same speed, and those of the topology differ")
     groups = levels[0].groups
-    ends = tuple(device + 1 for device in range(len(groups)) if device + 1 == len(groups) or groups[device + 1] != groups[device])
+    ends = tuple(
+        device + 1 for device in range(len(groups)) if device + 1 == len(groups) or groups[device + 1] != groups[device]
+    )
     if len(ends) != len(set(groups)):
         raise NoPlanError("DAPPLE counts the devices machine by machine, and those of the topology are mixed")
     inner, outer = levels[0], levels[-1]
