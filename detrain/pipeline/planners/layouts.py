@@ -100,7 +100,7 @@ def _chain(topology: Topology, first: int) -> tuple[int, ...]:
     chain, left = [first], set(range(topology.num_devices)) - {first}
     while left:
         from_here = topology.bandwidths[chain[-1]]
-        chain.append(min(left, key=lambda machine: (-from_here[machine], machine)))
+        chain.append(min(left, key=lambda device: (-from_here[device], device)))
         left.remove(chain[-1])
     return tuple(chain)
 
@@ -139,8 +139,11 @@ def blocks(pricing: Pricing, layout: Layout) -> Blocks:
                     (layout.copy_devices(ends[a], ends[b], copy), layout.copy_devices(ends[b], ends[c], copy))
                     for copy in range(layout.replication)
                 )
-                of_one, two = (pricing.topology.transfer_s(pairs, size) for size in (1e9, 2e9))
-                filled.transfer_rate[a, b, c], filled.transfer_lag_s[a, b, c] = (two - of_one) / 1e9, 2 * of_one - two
+                one_gb_s, two_gb_s = (pricing.topology.transfer_s(pairs, size) for size in (1e9, 2e9))
+                filled.transfer_rate[a, b, c], filled.transfer_lag_s[a, b, c] = (
+                    (two_gb_s - one_gb_s) / 1e9,
+                    2 * one_gb_s - two_gb_s,
+                )
     return filled
 
 
@@ -154,5 +157,5 @@ def _fill_block(blocks: Blocks, pricing: Pricing, a: int, b: int) -> None:
     devices = tuple(sorted(layout.devices(begin, end)))
     blocks.samples[a, b], blocks.most[a, b] = max(share[0] for share in shares), max(share[1] for share in shares)
     blocks.memory_bytes[a, b] = min(topology.devices[device].memory_bytes for device in devices)
-    of_one, two = (topology.all_reduce_s(devices, size) for size in (1e9, 2e9))
-    blocks.all_reduce_rate[a, b], blocks.all_reduce_lag_s[a, b] = (two - of_one) / 1e9, 2 * of_one - two
+    one_gb_s, two_gb_s = (topology.all_reduce_s(devices, size) for size in (1e9, 2e9))
+    blocks.all_reduce_rate[a, b], blocks.all_reduce_lag_s[a, b] = (two_gb_s - one_gb_s) / 1e9, 2 * one_gb_s - two_gb_s
