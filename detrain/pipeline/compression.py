@@ -28,7 +28,7 @@ LIMIT = 1200
 
 
 def states_of(profile: Profile, limit: int = LIMIT) -> States:
-    """All states if there are no more than `limit`, else about as many, or a few for each layer."""
+    """All states if there are at most `limit`, else a selection of about `limit` states, or of a few for each layer."""
     ideals = all_ideals(profile, limit)
     return of_members(profile, _fewer(profile, limit) if ideals is None else ideals)
 
@@ -104,7 +104,7 @@ def _chains(region: Profile) -> Iterator[list[int]]:
 
 
 def _pieces(region: Profile, chain: Sequence[int], most: int) -> list[list[int]]:
-    """The chain in at most so many pieces; each ends where its share of the time is reached."""
+    """The chain in at most `most` pieces of about equal time."""
     if len(chain) <= most:
         return [[layer] for layer in chain]
     times = [region.layers[layer].forward_ms + region.layers[layer].backward_ms for layer in chain]
@@ -148,7 +148,7 @@ def depth_first(profile: Profile) -> list[int]:
 
 
 def least_crossing(profile: Profile, done: int = 0, layers: int = -1) -> list[int]:
-    """An order of these layers in which the next is always that after which least crosses the cut; ties to the earliest.
+    """A topological order of `layers` (bits): next is always the layer after which least data crosses the cut; ties to the earliest.
 
     `done` is what comes before them; the rest of the profile comes behind them.
     """

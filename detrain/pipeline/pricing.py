@@ -154,7 +154,9 @@ class Pricing:
             )
             return self.transfer_s(pairs, size)
         length = min(math.lcm(len(senders), len(receivers)), _LONGEST_ROUND)
-        pairs = tuple(((senders[number % len(senders)],), (receivers[number % len(receivers)],)) for number in range(length))
+        pairs = tuple(
+            ((senders[number % len(senders)],), (receivers[number % len(receivers)],)) for number in range(length)
+        )
         # As many transfers go on at once as the side with fewer devices has; each of them waits for the latency.
         together = min(len(senders), len(receivers)) / length
         latency_s = self.topology.transfer_s(pairs, 0.0) if size else 0.0
@@ -188,7 +190,9 @@ class Pricing:
         given = [int(micro_batch * speed / sum(speeds)) for speed in speeds]
         while sum(given) < micro_batch:
             # The next sample goes to whoever would be done with it first; of those to who has fewest, who has room.
-            at = min(range(len(speeds)), key=lambda device: ((given[device] + 1) / speeds[device], given[device], device))
+            at = min(
+                range(len(speeds)), key=lambda device: ((given[device] + 1) / speeds[device], given[device], device)
+            )
             given[at] += 1
         return max(count / speed for count, speed in zip(given, speeds, strict=True)), max(given)
 

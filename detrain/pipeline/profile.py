@@ -67,7 +67,7 @@ class Profile:
             raise GraphError(f"the edges form a cycle through layer {self.layers[self._in_circle(stuck)].name}")
 
     def _in_circle(self, stuck: Sequence[int]) -> int:
-        """One of those that wait for each other: going back from any of them ends in a circle."""
+        """A layer of a cycle, for the layers `stuck` that wait for each other."""
         waiting, seen, at = set(stuck), set(), stuck[0]
         while at not in seen:
             seen.add(at)
@@ -107,7 +107,7 @@ class Profile:
 
     @cached_property
     def ancestors(self) -> tuple[int, ...]:
-        """By layer the set of all before it, as bits."""
+        """By layer, the set of all layers before it, as bits."""
         ancestors = [0] * len(self.layers)
         for at in self.order:
             for before in self.predecessors[at]:

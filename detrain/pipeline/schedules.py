@@ -209,7 +209,9 @@ def orders(schedule: Schedule, replicas: Sequence[int]) -> list[list[Work]]:
         return [
             _one_by_one(dealt, dealt, held[stage])
             for stage, dealt_to in enumerate(replicas)
-            for dealt in ([(micro_batch, stage) for micro_batch in range(first, total, dealt_to)] for first in range(dealt_to))
+            for dealt in (
+                [(micro_batch, stage) for micro_batch in range(first, total, dealt_to)] for first in range(dealt_to)
+            )
         ]
     by_worker = []
     for stage in range(count):

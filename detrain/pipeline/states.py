@@ -104,7 +104,9 @@ def published(profile: Profile, first_by: Callable[[int], str] = lambda _: "", l
             "common successor; the published planners silently leave such layers out"
         )
     return States(
-        profile, tuple(walk.members[number] for number in order), np.array([walk.output_bytes(number) for number in order])
+        profile,
+        tuple(walk.members[number] for number in order),
+        np.array([walk.output_bytes(number) for number in order]),
     )
 
 

@@ -31,7 +31,7 @@ def to_graph(profile: Profile) -> Graph:
 
 
 class _Step:
-    """A step that is being made."""
+    """Builds the step of a profile."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -102,7 +102,7 @@ class _Step:
         return made[:num_kept]
 
     def _name(self, wanted: str) -> str:
-        """A name that no layer and nothing else has."""
+        """A name like `wanted` that no layer or tensor has yet."""
         while wanted in self._names:
             wanted += "'"
         self._names.add(wanted)
@@ -127,7 +127,7 @@ def from_graph(graph: Graph) -> Profile:
 
 @dataclass
 class _PartialLayer:
-    """A layer that is being put together."""
+    """A layer while its operators are still collected."""
 
     #: The operator that stands for it.
     operator: int
@@ -153,7 +153,9 @@ class _LayerFinder:
         self._forward = sorted(set(order) - set(self._back))
         self._forward_set = set(self._forward)
         self._views = {
-            number for number in self._forward if all(self._base[output] != output for output in graph.operators[number].outputs)
+            number
+            for number in self._forward
+            if all(self._base[output] != output for output in graph.operators[number].outputs)
         }
         if not self._forward:
             raise GraphError(f"{graph.name or 'the graph'} has no forward operators, so there are no layers")
@@ -282,7 +284,10 @@ class _LayerFinder:
             left = []
             for gradient in gradients:
                 layer, size = self._layer[self._graph.tensors[gradient].operator], self._graph.size_bytes(gradient)
-                constant = next((candidate for candidate in of_size.get(size, ()) if users[candidate] == layer or not is_of_layer), None)
+                constant = next(
+                    (candidate for candidate in of_size.get(size, ()) if users[candidate] == layer or not is_of_layer),
+                    None,
+                )
                 if constant is None:
                     left.append(gradient)
                 else:
@@ -308,9 +313,17 @@ class _LayerFinder:
 
     def _build(self) -> Profile:
         parameters = {constant for partial in self._partial for constant in partial.parameters}
-        constants = [output for operator in self._graph.operators if operator.is_constant for output in operator.outputs]
-        data = {tensor: place for place, tensor in enumerate(constant for constant in constants if constant not in parameters)}
-        layers = [Layer(self._graph.tensors[constant].name, "Input", 0.0, 0.0, (self._size(constant),), 0.0) for constant in data]
+        constants = [
+            output for operator in self._graph.operators if operator.is_constant for output in operator.outputs
+        ]
+        data = {
+            tensor: place
+            for place, tensor in enumerate(constant for constant in constants if constant not in parameters)
+        }
+        layers = [
+            Layer(self._graph.tensors[constant].name, "Input", 0.0, 0.0, (self._size(constant),), 0.0)
+            for constant in data
+        ]
         layers += map(self._as_layer, self._partial)
         edges: dict[tuple[int, int], None] = {}
         for begin, end in self._edges():

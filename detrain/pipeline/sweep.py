@@ -89,7 +89,7 @@ def sweep(
 
 @contextmanager
 def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """They are ended where what is done with them is broken off: each may have long to go."""
+    """A pool of processes. They are terminated if the block is left by an exception, as each may still need long for its plan."""
     # Spawned, not forked: a fork of a process with compiled threads may hang.
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
@@ -105,7 +105,7 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _unheard(number: signal.Signals) -> Iterator[None]:
-    """A signal that comes here is heard later; processes that are begun here never hear it, and print nothing about it."""
+    """Blocks a signal within; it is delivered afterwards. Processes started within inherit the mask and never receive it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield
@@ -114,7 +114,7 @@ def _unheard(number: signal.Signals) -> Iterator[None]:
 
 
 def row(request: registry.Request, cell: Cell, planner: str) -> Row:
-    """One of them. Plans have one stage a device; where the schedule is interleaved, they are cut smaller afterwards."""
+    """The row of one cell and planner. Plans have one stage per device; for an interleaved schedule the stages are divided afterwards."""
     assert request.workload is not None
     kind = request.schedule
     empty = Row(cell.devices, cell.batch, planner)
@@ -137,11 +137,13 @@ def _with_baselines(empty: Row, request: registry.Request, workload: Workload) -
         speedups = baselines(_in_order(request.profile), workload, cluster_of(request.topology))
     except GraphError as error:
         return replace(empty, why=f"no data parallelism: {error}")
-    return replace(empty, dp_no_overlap=speedups.no_overlap, dp_p3=speedups.current_p3, dp_overlap=speedups.current_inner)
+    return replace(
+        empty, dp_no_overlap=speedups.no_overlap, dp_p3=speedups.current_p3, dp_overlap=speedups.current_inner
+    )
 
 
 def _in_order(profile: Profile) -> States:
-    """The published baselines take states in their order for layers; where those are too many, others."""
+    """States in the published order, which the published baselines treat as layers; if those are too many, a selection of states."""
     try:
         return numbered(profile, is_compat=True)
     except NoPlanError:
@@ -162,7 +164,7 @@ def write_table(path: Path, rows: Sequence[Row]) -> None:
 
 
 def row_text(row: Row) -> str:
-    """A line."""
+    """A row as a line of text."""
     what = f"{row.devices:>12} batch {row.batch:>6}  {row.planner:10}"
     if row.simulated is None or row.hybrid is None:
         return f"{what} none: {row.why}"

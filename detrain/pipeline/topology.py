@@ -43,7 +43,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Topology:
-    """Raises `GraphError` for what cannot be. `bandwidths` is a matrix of bytes a second, in the place of `levels`."""
+    """Devices and links. `bandwidths` is a matrix of bytes a second, shape (devices, devices), instead of `levels`. Raises `GraphError`."""
 
     devices: tuple[Device, ...]
     levels: tuple[Level, ...] = ()
@@ -100,7 +100,7 @@ class Topology:
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
-        """By device the first one that is like it in speed, memory and place."""
+        """By device, the first device with the same speed, memory and groups."""
         if self.bandwidths:
             return tuple(range(self.num_devices))
         first: dict[object, int] = {}
@@ -110,7 +110,7 @@ class Topology:
         return tuple(first.setdefault(kind, number) for number, kind in enumerate(kinds))
 
     def level_between(self, device: int, other: int) -> int:
-        """The innermost level that has both in one group."""
+        """The innermost level at which two devices are in one group."""
         return next(number for number, level in enumerate(self.levels) if level.groups[device] == level.groups[other])
 
     def uplinks(self, devices: Iterable[int]) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ class Topology:
         return tuple(uplinks)
 
     def all_reduce_s(self, devices: Iterable[int], size_bytes: float) -> float:
-        """A ring over these devices: each link carries 2 (g - 1) / g of the bytes; the slowest one decides."""
+        """Seconds of a ring all-reduce of `size_bytes` over g devices: a link carries 2 (g - 1) / g of the bytes; the slowest decides."""
         ring = sorted(set(devices))
         if len(ring) < 2:
             return 0.0

@@ -29,7 +29,7 @@ _LINK = ("bandwidth", "collective_bandwidth", "latency_s")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a level's links are like. Bytes a second, and seconds."""
+    """The links of one level: bytes a second, and seconds."""
 
     bandwidth: float
     collective_bandwidth: float | None = None
@@ -38,7 +38,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Preset:
-    """Devices and links without numbers."""
+    """The properties of devices and links, without their numbers."""
 
     device: Device
     #: The innermost first. Levels beyond these are like the outermost.
@@ -51,7 +51,7 @@ class Preset:
 
 
 def preset(name: str) -> Preset:
-    """One of those that come with detrain. Raises `GraphError` naming them all."""
+    """A preset that comes with detrain. Raises `GraphError` naming all of them if there is none called `name`."""
     folder = resources.files("detrain.pipeline") / "presets"
     names = sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
     if name not in names:

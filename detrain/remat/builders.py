@@ -132,7 +132,13 @@ class _Network:
         for source in sorted({source for source in layer.inputs if source >= 0}):
             name = f"d{number}.{source}"
             self._call(
-                "backward", name, self._layers[source].size_bytes, cost_ns, [*parts, *saved], constants, is_backward=True
+                "backward",
+                name,
+                self._layers[source].size_bytes,
+                cost_ns,
+                [*parts, *saved],
+                constants,
+                is_backward=True,
             )
             gradients.setdefault(source, []).append(name)
 

@@ -87,7 +87,10 @@ class Graph:
     def constant_bytes(self) -> int:
         """Memory of what cannot be made again."""
         return sum(
-            self.tensors[output].size_bytes for operator in self.operators if operator.is_constant for output in operator.outputs
+            self.tensors[output].size_bytes
+            for operator in self.operators
+            if operator.is_constant
+            for output in operator.outputs
         )
 
     def size_bytes(self, tensor: int) -> int:

@@ -97,7 +97,9 @@ class _Freeing:
             if not defined.issuperset(operator.outputs):
                 yield Step(Action.COMPUTE, number)
                 defined.update(operator.outputs)
-            for base in dict.fromkeys(self._graph.tensors[tensor].base for tensor in (*operator.inputs, *operator.outputs)):
+            for base in dict.fromkeys(
+                self._graph.tensors[tensor].base for tensor in (*operator.inputs, *operator.outputs)
+            ):
                 if base in defined and not self._is_asked_for(base, place):
                     yield Step(Action.FREE, base)
                     defined.difference_update(self._views[base])

@@ -56,7 +56,9 @@ def text(simulation: Simulation) -> str:
         f"(the floor is {floor_bytes(simulation.graph):,})"
     ]
     if result.status != "ok":
-        lines.append(f"at command {result.command:,} of {len(simulation.graph.program) + len(simulation.graph.outputs):,}")
+        lines.append(
+            f"at command {result.command:,} of {len(simulation.graph.program) + len(simulation.graph.outputs):,}"
+        )
     lines.append(
         f"overhead {result.overhead:.4f}: {result.num_again:,} operators done again, {result.again_ns:,} ns; "
         f"{result.num_evictions:,} evictions; peak {result.peak_bytes:,} bytes"

@@ -144,7 +144,7 @@ def test_published_baselines_come_out(case, no_overlap, p3, inner):
 
 def test_where_the_published_planner_breaks_down_there_is_no_published_plan_but_one_of_ours():
     profile = published_profile("dapple/amoeba-6-pbs-8-simplified")
-    with pytest.raises(NoPlanError, match="it wants 16 successive stages, and the profile has 13 states"):
+    with pytest.raises(NoPlanError, match="it needs 16 successive stages, and the profile has 13 states"):
         dapple.plan(profile, published_topology(TWO_MACHINES), Workload(8, 128, 8), is_compat=True)
     found = dapple.plan(profile, published_topology(TWO_MACHINES), Workload(8, 128, 8))
     assert found.speedup >= found.data_parallel_speedup * (1 - 1e-9)
@@ -465,7 +465,7 @@ def test_of_equal_plans_ours_is_the_first():
 @pytest.mark.parametrize(
     ("profile", "ends", "message"),
     [
-        (chain((1, 1, 1), (1, 1, 1), (1, 1, 1)), (4,), "it wants 4 successive stages, and the profile has 3 states"),
+        (chain((1, 1, 1), (1, 1, 1), (1, 1, 1)), (4,), "it needs 4 successive stages, and the profile has 3 states"),
         (chain((1, 1, 1), (1, 1, 1)), (1,), "it looks for two stages, and there is one device"),
         (chain((1, 1, 1)), (2,), "it looks for two stages, and there is nowhere to cut"),
         (chain((0.0004, 1, 1), (0.0004, 1, 1)), (2,), "treats a stage of 0.8 ms as an error, because it is below 1 ms"),

@@ -1,4 +1,4 @@
-"""Data parallelism as DAPPLE's planner reckons it: what a pipeline has to beat.
+"""DAPPLE's estimates of data parallelism, the baseline of its pipelines.
 
 The batch stays the same; each device takes its part of it. The all-reduce of the gradients comes after the backward pass, or is
 overlapped with it, layer by layer, and with the next step's forward pass as in Jayarajan et al., "Priority-based Parameter

@@ -47,7 +47,7 @@ _MARGIN = 1e-12
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that competes."""
+    """A candidate plan."""
 
     #: States behind which a stage ends and another begins.
     cuts: tuple[int, ...]
@@ -61,7 +61,7 @@ class Candidate:
 
 
 def plan(profile: Profile, topology: Topology, workload: Workload, *, is_compat: bool = False) -> Plan:
-    """The best candidate. Raises `NoPlanError`, with `is_compat` also where the published planner gives no answer.
+    """The best plan. Raises `NoPlanError`, with `is_compat` also where the published planner has no result.
 
     With `is_compat` the plan and the speed-up are the published ones, errors included:
 
@@ -129,7 +129,7 @@ class Problem:
         return Share(compute_s, parameter_bytes, self.output_bytes[ends], replicas, devices)
 
     def speedups(self, shares: Sequence[Share], replication: int, bottleneck_s: Amount) -> Floats:
-        """By the closed form; 0 where there are not enough samples for a micro-batch in each copy."""
+        """Speed-ups by the closed form; 0 where there are not enough samples for a micro-batch in each copy."""
         num_micro_batches = self.workload.num_micro_batches(replication)
         speedups = np.zeros(np.shape(shares[0].compute_s))
         if num_micro_batches:
@@ -220,7 +220,7 @@ def _candidate(
 
 
 def recursive_speedup(problem: Problem, candidate: Candidate) -> float:
-    """The same plan's speed-up by `estimates.recursive_s`, which the published planner has and does not ask.
+    """The speed-up of the same plan by `estimates.recursive_s`, which the published planner contains and does not use.
 
     As published, what comes behind a cut takes its time in the stage before it too. 0 without a micro-batch for each copy.
     """
@@ -277,10 +277,12 @@ def _divided(problem: Problem, first: Devices, second: Devices) -> tuple[Floats,
 
 
 def _best(candidates: Iterator[Candidate], *, is_compat: bool) -> Candidate:
-    """As published the last of equals, else the first."""
+    """The candidate with the largest speed-up; of equal ones the last, as published, if `is_compat`, else the first."""
     best: Candidate | None = None
     for candidate in candidates:
-        if best is None or (candidate.speedup >= best.speedup if is_compat else candidate.speedup > best.speedup * (1 + _MARGIN)):
+        if best is None or (
+            candidate.speedup >= best.speedup if is_compat else candidate.speedup > best.speedup * (1 + _MARGIN)
+        ):
             best = candidate
     assert best is not None, "there is always one stage to be had"
     return best

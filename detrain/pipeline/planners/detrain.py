@@ -1,4 +1,4 @@
-"""Our own planner: stages by dynamic programming for each way of laying out copies, then made better by the simulator.
+"""Our own planner: stages by dynamic programming for each layout of the copies, then improved by local search with the simulator.
 
 The dynamic programming (`partition`) knows nothing of how communication and the ends of a pipeline overlap; the simulator
 does. So the best few splits of each layout are judged by it and changed step by step as long as that helps: cuts move,
@@ -49,7 +49,7 @@ _NUM_REFINED, _NUM_ALIKE = 60, 10
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be planned."""
+    """The input of the planner."""
 
     profile: Profile
     topology: Topology
@@ -64,7 +64,7 @@ class Question:
 
 
 def plan(question: Question) -> Plan:
-    """Raises `NoPlanError` naming the layer that no device can hold, or what else stands in the way."""
+    """The best plan within `question.time_limit_s`. Raises `NoPlanError` naming the layer that no device can hold, or another reason."""
     began_s = time.perf_counter()
     planned = question.profile.to_plan()
     check_layers(planned, question.topology, question.workload.state_factor)
@@ -95,7 +95,7 @@ def plan(question: Question) -> Plan:
 def _better(
     states: States, drafts: list[tuple[Score, Draft, Judge]], until_s: float, *, is_recomputing: bool
 ) -> tuple[Score, Draft, Judge]:
-    """The best after steps from the most promising; of equals the first."""
+    """The best draft after local search from the most promising ones; of equal ones the first."""
     drafts.sort(key=lambda draft: draft[0])
     refined = []
     began_s = time.perf_counter()
@@ -230,7 +230,7 @@ def _judged(judge: Judge, drafts: Iterable[Draft]) -> list[tuple[Score, Draft]]:
 
 
 def _unlike(drafts: Iterable[tuple[Score, Draft, Judge]]) -> Iterator[tuple[Score, Draft, Judge]]:
-    """The best few of each micro-batch, layout and number of stages: steps do not lead from one to another easily."""
+    """The best few of each micro-batch, layout and number of stages: local search rarely leads from one of these to another."""
     seen: Counter[tuple[int, Layout | None, int]] = Counter()
     for score, draft, judge in drafts:
         key = judge.workload.micro_batch, draft.layout, len(draft.arranged.done)
@@ -240,7 +240,7 @@ def _unlike(drafts: Iterable[tuple[Score, Draft, Judge]]) -> Iterator[tuple[Scor
 
 
 def _recomputing_less(judge: Judge, score: Score, draft: Draft, until_s: float) -> tuple[Score, Draft]:
-    """Where a stage recomputes all, what `detrain.remat` finds within less memory than keeping all takes, if that is quicker."""
+    """Replaces full recomputation of a stage by a schedule of `detrain.remat` within a share of its memory, where that is quicker."""
     for stage, how in enumerate(draft.arranged.recompute):
         for share in _SHARES if how == "all" else ():
             if time.perf_counter() > until_s:
@@ -253,7 +253,7 @@ def _recomputing_less(judge: Judge, score: Score, draft: Draft, until_s: float) 
 
 
 def _recomputing_more(judge: Judge, best: Score, draft: Draft, until_s: float) -> tuple[Score, Draft] | None:
-    """A draft that is quicker than the best, but does not fit, with as little recomputed as makes it fit; None if none is quicker."""
+    """`draft`, which is quicker than the best but does not fit, with as little recomputed as makes it fit; None if that is no quicker."""
     over = set(judge.timeline(draft.arranged).over_memory)
     for share in _SHARES:
         if time.perf_counter() > until_s:

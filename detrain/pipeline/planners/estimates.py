@@ -1,4 +1,4 @@
-"""How long a step takes, as DAPPLE reckons it: transfers, all-reduces, and a synchronous pipeline's step in closed form.
+"""DAPPLE's estimate of the time of a step: transfers, all-reduces, and a synchronous pipeline in closed form.
 
 Fan et al., "DAPPLE: A Pipelined Data Parallel Approach for Training Large Models" (PPoPP 2021), and its published planner,
 whose formulas these are. Amounts may be numbers, or arrays with an entry for each plan.
@@ -38,7 +38,7 @@ def split_concat_s(cluster: Cluster, senders: Devices, receivers: Devices, size_
 
 
 def all_reduce_s(cluster: Cluster, devices: Devices, size_bytes: Amount) -> Amount:
-    """Of so many bytes on each device. Inside a machine, half as many rings as devices share the work."""
+    """Seconds of an all-reduce of so many bytes on each device. Inside a machine, half as many rings as devices share the work."""
     count = len(devices)
     if count == 1:
         return size_bytes * 0.0
@@ -50,7 +50,7 @@ def all_reduce_s(cluster: Cluster, devices: Devices, size_bytes: Amount) -> Amou
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a stage brings into an estimate, of a whole step: of all micro-batches and of all copies of the pipeline."""
+    """One stage in an estimate; amounts are of a whole step: of all micro-batches and of all copies of the pipeline."""
 
     #: Of one device, if it did it all.
     compute_s: Amount

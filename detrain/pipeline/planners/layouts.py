@@ -1,4 +1,4 @@
-"""Where the copies of a pipeline stand among the devices, and what each block of a copy's positions costs.
+"""The positions of the copies of a pipeline among the devices, and the costs of each block of positions.
 
 A copy of the pipeline has positions, and each of its stages a block of consecutive ones. Either the copies stand side by
 side, so that what goes from stage to stage stays near, or the positions do, so that replicas of a stage are near. Where
@@ -55,7 +55,7 @@ class Layout:
 
 
 def layouts(topology: Topology) -> list[Layout]:
-    """Ways to have copies, which may leave devices over, in each order of the devices; the copies side by side first.
+    """All layouts of a topology, in each order of its devices; some leave devices unused. Layouts with copies side by side come first.
 
     Of many devices, for each length of a copy there are the most copies.
     """
@@ -74,7 +74,7 @@ def layouts(topology: Topology) -> list[Layout]:
 
 
 def _orders(topology: Topology) -> Iterator[tuple[int, ...]]:
-    """As numbered first; of few devices, all orders of those that are not alike."""
+    """Orders of the devices: as numbered first; of few devices, all orders that differ."""
     alike, devices = topology.alike, range(topology.num_devices)
     yield tuple(devices)
     if len(set(alike)) == 1:
@@ -96,11 +96,11 @@ def _orders(topology: Topology) -> Iterator[tuple[int, ...]]:
 
 
 def _chain(topology: Topology, first: int) -> tuple[int, ...]:
-    """From this device always on to the one that is reached the quickest."""
+    """A chain from this device, always on to the one with the fastest link."""
     chain, left = [first], set(range(topology.num_devices)) - {first}
     while left:
         from_here = topology.bandwidths[chain[-1]]
-        chain.append(min(left, key=lambda machine: (-from_here[machine], machine)))
+        chain.append(min(left, key=lambda device: (-from_here[device], device)))
         left.remove(chain[-1])
     return tuple(chain)
 
@@ -139,8 +139,11 @@ def blocks(pricing: Pricing, layout: Layout) -> Blocks:
                     (layout.copy_devices(ends[a], ends[b], copy), layout.copy_devices(ends[b], ends[c], copy))
                     for copy in range(layout.replication)
                 )
-                of_one, two = (pricing.topology.transfer_s(pairs, size) for size in (1e9, 2e9))
-                filled.transfer_rate[a, b, c], filled.transfer_lag_s[a, b, c] = (two - of_one) / 1e9, 2 * of_one - two
+                one_gb_s, two_gb_s = (pricing.topology.transfer_s(pairs, size) for size in (1e9, 2e9))
+                filled.transfer_rate[a, b, c], filled.transfer_lag_s[a, b, c] = (
+                    (two_gb_s - one_gb_s) / 1e9,
+                    2 * one_gb_s - two_gb_s,
+                )
     return filled
 
 
@@ -154,5 +157,5 @@ def _fill_block(blocks: Blocks, pricing: Pricing, a: int, b: int) -> None:
     devices = tuple(sorted(layout.devices(begin, end)))
     blocks.samples[a, b], blocks.most[a, b] = max(share[0] for share in shares), max(share[1] for share in shares)
     blocks.memory_bytes[a, b] = min(topology.devices[device].memory_bytes for device in devices)
-    of_one, two = (topology.all_reduce_s(devices, size) for size in (1e9, 2e9))
-    blocks.all_reduce_rate[a, b], blocks.all_reduce_lag_s[a, b] = (two - of_one) / 1e9, 2 * of_one - two
+    one_gb_s, two_gb_s = (topology.all_reduce_s(devices, size) for size in (1e9, 2e9))
+    blocks.all_reduce_rate[a, b], blocks.all_reduce_lag_s[a, b] = (two_gb_s - one_gb_s) / 1e9, 2 * one_gb_s - two_gb_s

@@ -143,12 +143,12 @@ def _ratio(total_s: float, part_s: float) -> float:
 
 def data_parallel_s(states: States, options: Options) -> float:
     """Time of a mini-batch on all machines in data parallelism, as PipeDream reckons it: nothing overlaps."""
-    slowest_s, within = float(states.compute_s[-1]), 1
+    step_s, within = float(states.compute_s[-1]), 1
     for machines, bandwidth in zip(options.num_machines, options.bandwidths, strict=True):
-        slowest_s += 4 * (machines - 1) * float(states.parameter_bytes[-1]) / (bandwidth * machines) / within
-        slowest_s /= machines
+        step_s += 4 * (machines - 1) * float(states.parameter_bytes[-1]) / (bandwidth * machines) / within
+        step_s /= machines
         within = machines
-    return slowest_s
+    return step_s
 
 
 def _solve_levels(states: States, options: Options) -> list[_Table]:
@@ -329,7 +329,11 @@ def _stages(
             first = 0
             for part in split:
                 inner.append(
-                    tuple(group * machines + machine for group in within for machine in range(first, first + part.machines))
+                    tuple(
+                        group * machines + machine
+                        for group in within
+                        for machine in range(first, first + part.machines)
+                    )
                 )
                 first += part.machines
         groups, parts = inner, [part for split in splits for part in split]

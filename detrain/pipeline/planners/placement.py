@@ -1,4 +1,4 @@
-"""Which devices a stage gets, of machines that are filled one device after the other.
+"""The devices that a stage gets; machines are filled one device after the other.
 
 Fan et al., "DAPPLE: A Pipelined Data Parallel Approach for Training Large Models" (PPoPP 2021), section 4.2. Each way takes
 a machine's devices in their order, so what is in use of a machine are always its first ones, and a number for each machine
@@ -53,13 +53,15 @@ class Cluster:
         )
 
     def is_one_machine(self, devices: Sequence[int]) -> bool:
-        """True if all of these are in the same."""
+        """True if all of these devices are in one machine."""
         return len({self.machine_of[device] for device in devices}) == 1
 
     def devices_between(self, before: Used, after: Used) -> Devices:
-        """What is in use after and was not before."""
+        """Devices that are in use `after` and were not `before`."""
         return tuple(
-            start + offset for start, old, new in zip(self.starts, before, after, strict=True) for offset in range(old, new)
+            start + offset
+            for start, old, new in zip(self.starts, before, after, strict=True)
+            for offset in range(old, new)
         )
 
 
@@ -74,7 +76,9 @@ def cluster_of(topology: Topology) -> Cluster:
     if len({device.speed for device in topology.devices}) > 1:
         raise NoPlanError("DAPPLE plans for devices of the same speed, and those of the topology differ")
     groups = levels[0].groups
-    ends = tuple(device + 1 for device in range(len(groups)) if device + 1 == len(groups) or groups[device + 1] != groups[device])
+    ends = tuple(
+        device + 1 for device in range(len(groups)) if device + 1 == len(groups) or groups[device + 1] != groups[device]
+    )
     if len(ends) != len(set(groups)):
         raise NoPlanError("DAPPLE counts the devices machine by machine, and those of the topology are mixed")
     inner, outer = levels[0], levels[-1]

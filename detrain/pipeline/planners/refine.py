@@ -1,4 +1,4 @@
-"""Small changes to a draft of a plan, kept as long as the simulator says that they help."""
+"""Local search: small changes to a draft of a plan, kept if the simulator says that they help."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Draft:
 def refine(
     judge: Judge, states: States, draft: Draft, limit_s: float, *, is_recomputing: bool = True
 ) -> tuple[Score, Draft]:
-    """The draft after all steps that help, each the first found; whoever has more time goes further."""
+    """The draft and its score after all steps that help, each the first that does; ends after `limit_s` at the latest."""
     until_s = time.perf_counter() + max(limit_s, 0.0)
     moves = _Moves(states, judge.pricing.topology, is_recomputing=is_recomputing)
     best = judge.score(draft.arranged)
@@ -54,7 +54,7 @@ def refine(
 
 
 class _Moves:
-    """What can be changed at once."""
+    """The changes of one step."""
 
     def __init__(self, states: States, topology: Topology, *, is_recomputing: bool) -> None:
         self._states, self._is_recomputing = states, is_recomputing

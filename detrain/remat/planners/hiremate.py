@@ -56,7 +56,9 @@ class _Coarse:
         self._graph = graph
         order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
         self._constants = [operator for operator in order if graph.operators[operator].is_constant]
-        self._stretches = _cut(graph, [operator for operator in order if not graph.operators[operator].is_constant], most)
+        self._stretches = _cut(
+            graph, [operator for operator in order if not graph.operators[operator].is_constant], most
+        )
         self._coarse = self._build()
 
     def order(self, budget_bytes: int, time_limit_s: float) -> list[int]:
@@ -104,14 +106,18 @@ class _Coarse:
     def _peak_bytes(self, stretch: Sequence[int], made: set[int], handed_on: set[int]) -> int:
         """Peak memory of what a stretch makes, in bytes."""
         tensors, operators = self._graph.tensors, self._graph.operators
-        last = {tensors[tensor].base: place for place, number in enumerate(stretch) for tensor in operators[number].inputs}
+        last = {
+            tensors[tensor].base: place for place, number in enumerate(stretch) for tensor in operators[number].inputs
+        }
         used = peak = 0
         for place, number in enumerate(stretch):
             new = [output for output in operators[number].outputs if output in made]
             used += sum(tensors[tensor].size_bytes for tensor in new)
             peak = max(peak, used)
             touched = {tensors[tensor].base for tensor in (*operators[number].inputs, *new)}
-            used -= sum(tensors[tensor].size_bytes for tensor in touched & made - handed_on if last.get(tensor, -1) <= place)
+            used -= sum(
+                tensors[tensor].size_bytes for tensor in touched & made - handed_on if last.get(tensor, -1) <= place
+            )
         return peak
 
 

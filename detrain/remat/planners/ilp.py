@@ -99,7 +99,9 @@ def solve(program: Program, time_limit_s: float, most_ns: float | None = None) -
     )  # fmt: skip
     if solution.x is None:
         raise NoPlanError(
-            "no schedule within the budget exists" if solution.status == 2 else f"none was found in time: {solution.message}"
+            "no schedule within the budget exists"
+            if solution.status == 2
+            else f"none was found in time: {solution.message}"
         )
     bound = solution.mip_dual_bound if solution.mip_dual_bound is not None else 0.0
     return solution.x, max(float(bound), 0.0) * scale

@@ -75,7 +75,9 @@ class Meter:
         """Tensors that the forward pass of a block makes and its backward pass uses."""
         block = self.chain.blocks[number]
         made = {output for operator in block.forward for output in self.graph.operators[operator].outputs}
-        return {tensor for operator in block.backward for tensor in self.graph.operators[operator].inputs if tensor in made}
+        return {
+            tensor for operator in block.backward for tensor in self.graph.operators[operator].inputs if tensor in made
+        }
 
     def asked_by_others(self, number: int) -> set[int]:
         """Tensors that other blocks use, and outputs of the step."""
@@ -96,7 +98,9 @@ class Meter:
         steps = [kept]
         while True:
             rest = [
-                tensor for tensor in sorted(kept) if self._tensors[tensor].base not in handed and self._tensors[tensor].size_bytes
+                tensor
+                for tensor in sorted(kept)
+                if self._tensors[tensor].base not in handed and self._tensors[tensor].size_bytes
             ]
             if not rest:
                 break
@@ -180,7 +184,9 @@ class Meter:
             used += self.bytes_of(made)
             peak = max(peak, used)
             now |= made
-            over = (now & {self._tensors[tensor].base for tensor in (*operator.inputs, *operator.outputs)}) - asked[place]
+            over = (now & {self._tensors[tensor].base for tensor in (*operator.inputs, *operator.outputs)}) - asked[
+                place
+            ]
             used -= self.bytes_of(over)
             now -= over
         return peak - self.bytes_of(there & kept)

@@ -106,7 +106,8 @@ class _Alone:
         )
         made = GraphBuilder()
         names = {
-            tensor: made.constant(f"outside{place}", whole.tensors[tensor].size_bytes) for place, tensor in enumerate(outside)
+            tensor: made.constant(f"outside{place}", whole.tensors[tensor].size_bytes)
+            for place, tensor in enumerate(outside)
         }
         for place, member in enumerate(operators):
             operator = whole.operators[member]
@@ -126,7 +127,9 @@ class _Alone:
             for output, new in zip(operator.outputs, made.compute("f", operator.cost_ns, inputs, outputs), strict=True):
                 names[output] = new
         later = meter.asked_by_others(number) & made_inside
-        self.graph = made.build(sorted(names[tensor] for tensor in later if whole.tensors[tensor].operator in block.backward))
+        self.graph = made.build(
+            sorted(names[tensor] for tensor in later if whole.tensors[tensor].operator in block.backward)
+        )
         self.num_constants = len(outside)
         #: The stage of the last operator going forward.
         self.turn = self.num_constants + len(block.forward) - 1
