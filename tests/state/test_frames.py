@@ -4,11 +4,12 @@ import itertools
 import sys
 import types
 
-import detrain.state.load_handlers  # noqa: F401 - registers the handlers
 import pytest
 
+import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.errors import RestoreError
-from detrain.state import frames, iterators
+from detrain.state import frames
+from detrain.state.handlers import iterators
 from detrain.state.tree import Array
 from tests.state import roundtrip
 
