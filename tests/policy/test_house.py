@@ -92,6 +92,33 @@ def test_a_library_is_imported_in_its_own_places_only(library: str, homes: set[s
     assert users <= homes
 
 
+#: What decides by a framework's name stands behind `detrain.adapters.protocol.Adapter`.
+FRAMEWORK = re.compile("torch|tensorflow|keras|cuda", re.IGNORECASE)
+
+
+def names_in(path: Path) -> set[str]:
+    """Identifiers, and strings that are no docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            found.add(node.value)
+        for field in ("id", "attr", "arg", "name", "module"):
+            if isinstance(value := getattr(node, field, None), str):
+                found.add(value)
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SOURCES if part_of(path) not in ("adapters", "doctor")],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_nothing_goes_by_the_name_of_a_framework(path: Path) -> None:
+    assert sorted(name for name in names_in(path) if FRAMEWORK.search(name)) == []
+
+
 def test_parts_import_each_other_in_no_circle() -> None:
     def reach(part: str, seen: frozenset[str]) -> None:
         assert part not in seen
