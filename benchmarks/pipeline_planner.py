@@ -8,8 +8,8 @@ from collections.abc import Callable
 from measure import Bench, Report, main, spread
 from pipeline_profiles import WORKLOADS, profile, topologies, workload
 
-from detrain.pipeline.plan import NoPlanError
 from detrain.pipeline.planners import dapple, pipedream, registry
+from detrain.plans.errors import NoPlanError
 
 #: Seconds of PipeDream's optimizer (Python): profile, machines. gnmt-16 is what its repository calls gnmt_large.
 PIPEDREAM_S = {("pipedream/densenet121", 4): 0.9, ("dapple/gnmt-16-pbs-64", 16): 31.0}

@@ -7,10 +7,10 @@ import time
 from dtr_logs import logs
 from measure import Bench, Report, main
 
+from detrain.plans.errors import NoPlanError
 from detrain.remat import dtrlog
 from detrain.remat.graph import Graph
 from detrain.remat.online.policy import Runner, parse
-from detrain.remat.planners.plan import NoPlanError
 from detrain.remat.planners.registry import plan
 from detrain.remat.simulator import floor_bytes, peak_bytes, simulate
 

@@ -1,3 +1,28 @@
-"""detrain: training runs that can be killed at any moment and come out bit for bit the same."""
+"""detrain: training runs that can be killed at any moment and come out bit for bit the same.
+
+Scripts are run by the command `detrain run`. From Python, what runs have left can be looked at: `load` a checkpoint, `diff` two of them
+or two runs, `verify` a run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detrain.api import Diff, Difference, Proof, Segment, Snapshot, diff, load, verify
 
 __version__ = "0.1.0"
+__all__ = ["load", "diff", "verify", "Snapshot", "Diff", "Difference", "Proof", "Segment"]
+
+
+def __getattr__(name: str) -> object:
+    """Load what is exported at its first use: each attempt imports this package before the script, which must not pay for it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from detrain import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterable
 
 from detrain.session.session import Session
 
@@ -11,23 +11,24 @@ from detrain.session.session import Session
 session: Session = None  # type: ignore[assignment]
 
 
-def record_loop(line: int, *iterable: Any) -> Any:
+def record_loop(line: int, *iterable: Iterable[object]) -> object:
     """At a loop whose part in the training is not known: its iterable, or for a `while` True before every test."""
     frame = sys._getframe(1)
     return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
 
 
-def record_epoch(line: int, *iterable: Any) -> Any:
+def record_epoch(line: int, *iterable: Iterable[object]) -> object:
     """At the header of the epoch loop."""
     frame = sys._getframe(1)
     return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
 
 
-def record_batch(line: int, *iterable: Any, loaded: bool = False) -> Any:
+def record_batch(line: int, *iterable: Iterable[object], loaded: bool = False) -> object:
     """At the header of the batch loop; `loaded`: behind what a batch loop has loaded by itself."""
     frame = sys._getframe(1)
     if loaded:
-        return session.batch_loaded(frame, line)
+        session.batch_loaded(frame, line)
+        return None
     return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
 
 

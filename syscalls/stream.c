@@ -18,7 +18,7 @@
 #define CHILD UINT64_C(0x646574726169626e)  /* keeps children's keys out of the parent's output */
 
 static enum { UNKNOWN, OFF, ON } state; /* leaves UNKNOWN once, while the loader still runs alone */
-static _Atomic uint64_t key;            /* written at load, in a forked child's first thread, and by `entropy_key` */
+static _Atomic uint64_t key;            /* written at load, in a forked child's first thread, and by `entropy_key` and `entropy_seed` */
 /* Whose stream: the main thread's, that of Python's other threads, that of threads which the interpreter does not know. */
 enum { MAIN, PYTHONS, LIBRARIES, NUM_STREAMS };
 static _Atomic uint64_t position[NUM_STREAMS]; /* bytes handed out so far */
@@ -166,4 +166,9 @@ EXPORT void detrain_entropy_of_threads_seek(const uint64_t in[2]) {
 /* Draw from the beginning of other streams, told by two numbers: for a process that works on one of many numbered pieces. */
 EXPORT void detrain_entropy_key(const uint64_t of[2]) {
     if (detrain_is_active()) begin(mix(mix(of[0] ^ CHILD) + mix(of[1] + GOLDEN)));
+}
+
+/* Draw from the beginning of the streams of a seed, as a process does that was started with it: for one that was forked instead. */
+EXPORT void detrain_entropy_seed(const char *seed) {
+    if (detrain_is_active()) begin(key_of_text(seed));
 }

@@ -99,19 +99,19 @@ class Detrain(Method):
         walk = Walk()
         for name, value in self.roots().items():
             walk.root(name, value)
-        walk.run()
-        return walk
+        return walk.run()
 
     def save(self, path: Path) -> Wait:
         from dataclasses import replace
 
         from detrain.store.commit import commit
+        from detrain.store.meta import Meta
 
         walk = self.walk()
         copies = self.staging.copy(walk.tree.arrays)
         assert copies is not None
         self.sequence += 1
-        meta = {"sequence": self.sequence, "chain": []}
+        meta = Meta(self.sequence)
         self.background.begin(lambda: commit(path, replace(walk.tree, arrays=copies), meta, self.last))
 
         def wait() -> None:

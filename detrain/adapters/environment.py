@@ -7,3 +7,6 @@ DEFAULTS = {
     "TORCHINDUCTOR_DETERMINISTIC": "1",  # torch.compile: no choice of kernels by timing
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS: without it deterministic mode refuses matrix products on CUDA
 }
+
+#: Further variables by which a user chooses threads, instruction sets or orders; a run keeps the values that it began with.
+VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_ENABLE_ONEDNN_OPTS")

@@ -13,27 +13,29 @@ from keras.src.utils import tracking
 
 from detrain.adapters.protocol import Adapter, OperatorCall, Settings
 from detrain.errors import NotSupported
-from detrain.state.registry import Handler, register
-from detrain.state.restore import MISSING, Restore
+from detrain.state.attributes import instance_dict
+from detrain.state.fields import Holds
+from detrain.state.handler import MISSING, Capturing, Handler, Restoring
+from detrain.state.registry import register
 from detrain.state.tree import Node
 from detrain.state.user_code import is_user_module
-from detrain.state.walk import Walk, instance_dict
 
 
 class _DerivingHandler(Handler):
     """An object some of whose attributes follow from the others."""
 
+    fields: ClassVar = {"attrs": Holds.NAMED}
     has_attributes = False
     derived: ClassVar[tuple[str, ...]]
     #: Those of them that stay as they are, or are None where they have not been made yet.
     made_again: ClassVar[tuple[str, ...]] = ()
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["attrs"] = walk.attributes(self._own(obj).items())
         if is_user_module(type(obj).__module__):
             node["class"] = walk.child(type(obj), ".__class__")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         live = self._own(obj)
         restored = {name: restore.value(ref, live.get(name, MISSING)) for name, ref in node["attrs"]}
         attributes = instance_dict(obj)
@@ -67,6 +69,7 @@ class ModelHandler(_DerivingHandler):
     """
 
     kind = "keras.Model"
+    fields: ClassVar = {"attrs": Holds.NAMED, "made": Holds.NAMED}
     made_again = ("train_function", "test_function", "predict_function")
     derived = ("_nodes", "_eval_epoch_iterator", *made_again)
 
@@ -77,14 +80,14 @@ class ModelHandler(_DerivingHandler):
             found["_eval_epoch_iterator"] = validation  # it goes on from one validation to the next
         return found
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         super().capture(obj, node, walk)
         attributes = instance_dict(obj) or {}
         made = {name: attributes[name] for name in self.made_again if attributes.get(name) is not None}
         if made:
             node["made"] = walk.attributes(made.items())
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         super().fill(obj, node, restore, is_new)
         attributes = instance_dict(obj) or {}
         for name, ref in node.get("made", ()):
@@ -115,15 +118,16 @@ class GlobalsHandler(Handler):
     """Keras' global state."""
 
     kind = "keras.globals"
+    fields: ClassVar = {"attrs": Holds.NAMED}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["attrs"] = walk.attributes(obj.values().items())
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return _globals
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         live = obj.values()
         for name, ref in node["attrs"]:
             setattr(global_state.GLOBAL_STATE_TRACKER, name, restore.value(ref, live.get(name, MISSING)))

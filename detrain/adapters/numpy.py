@@ -5,18 +5,20 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from detrain.adapters.protocol import Adapter, OperatorCall, Settings
 from detrain.errors import CaptureError
+from detrain.state.classes import derived_from
+from detrain.state.dtypes import dtype_text, text_dtype
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import Capturing, Handler, MemoryRange, Restoring, keep
 from detrain.state.handlers.objects import register_value
-from detrain.state.registry import Handler, Stretch, derived_from, register
-from detrain.state.restore import Restore
+from detrain.state.registry import register
 from detrain.state.sharing import memory_within
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
 _HOLDS_OBJECTS = "a structured array that holds Python objects"
 
@@ -25,8 +27,13 @@ class ArrayHandler(Handler):
     """An array: dtype, shape, strides and bytes. A view names the array that it looks into, so that both keep sharing memory."""
 
     kind = "numpy.ndarray"
+    fields: ClassVar = {
+        **plain_fields("shape", "strides", "dtype", "writeable", "file", "offset", "order"),
+        "base": Holds.ONE,
+        "seq": Holds.LIST,
+    }
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["shape"], node["strides"], node["dtype"] = list(obj.shape), list(obj.strides), dtype_text(obj.dtype)
         node["writeable"] = bool(obj.flags.writeable)
         if isinstance(obj, np.memmap) and not obj.flags.writeable:
@@ -56,16 +63,16 @@ class ArrayHandler(Handler):
             return None
         return obj.__array_interface__["data"][0], obj.nbytes
 
-    def stretch(self, obj: Any) -> Stretch | None:
+    def memory_range(self, obj: Any) -> MemoryRange | None:
         if obj.dtype.hasobject or owner_of(obj) is not obj:
             return None
         begin = end = obj.__array_interface__["data"][0]
         for count, stride in zip(obj.shape, obj.strides, strict=True):
             begin, end = begin + min(0, (count - 1) * stride), end + max(0, (count - 1) * stride)
-        return Stretch(begin, end - begin + obj.itemsize if obj.size else 0, 0 if obj.flags.owndata else 2)
+        return MemoryRange(begin, end - begin + obj.itemsize if obj.size else 0, 0 if obj.flags.owndata else 2)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         if "kept" in node:
             return True
@@ -79,7 +86,7 @@ class ArrayHandler(Handler):
             return base is live
         return base is not live and _offset(live, base) == node["offset"] and restore.value(node["base"], base) is base
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         dtype = text_dtype(node["dtype"])
         if "file" in node:
@@ -99,7 +106,7 @@ class ArrayHandler(Handler):
         is_fortran = len(strides) > 1 and strides == sorted(strides) and strides != sorted(strides, reverse=True)
         return np.ndarray.__new__(cls, node["shape"], dtype, order="F" if is_fortran else "C")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "file" in node:
             return
         plain = np.asarray(obj)
@@ -119,7 +126,7 @@ class ArrayHandler(Handler):
         if obj.flags.writeable != node["writeable"]:
             obj.flags.writeable = node["writeable"]
 
-    def _write(self, live: Any, content: Any, node: Node, restore: Restore) -> None:
+    def _write(self, live: Any, content: Any, node: Node, restore: Restoring) -> None:
         if live.flags.writeable:
             live[...] = content
         elif live.tobytes() != content.tobytes():
@@ -139,28 +146,21 @@ def _place_of_map(array: Any) -> list[Any] | None:
 
 def owner_of(array: Any) -> Any:
     """The ndarray whose memory this one looks into; the array itself if it owns its memory or another kind of object does."""
-    base = array.base
+    base: Any = array.base
+    while type(base) is _WINDOW:
+        below: Any = base.base
+        base = owner_of(below) if isinstance(below, np.ndarray) else below
     return base if isinstance(base, np.ndarray) and type(base) is not np.memmap else array
+
+
+#: What stands between an array and one that `as_strided` has made of it.
+_WINDOW = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
 
 
 def _offset(view: Any, base: Any) -> int:
     """Bytes from the beginning of an array to where something in it begins."""
     begins: int = np.asarray(view).__array_interface__["data"][0]
     return begins - int(base.__array_interface__["data"][0])
-
-
-def dtype_text(dtype: Any) -> Any:
-    """A dtype as text, or as a list for structured ones."""
-    return dtype.str if dtype.names is None else repr(dtype.descr)
-
-
-def text_dtype(text: Any) -> Any:
-    """The inverse of `dtype_text`."""
-    if text.startswith("["):
-        import ast
-
-        return np.dtype(ast.literal_eval(text))
-    return np.dtype(text)
 
 
 def storable(data: Any) -> Any:
@@ -172,9 +172,10 @@ class GeneratorHandler(Handler):
     """`numpy.random.Generator` and `RandomState`: the state of their bit generator."""
 
     kind = "numpy.random"
+    fields: ClassVar = {**plain_fields("state"), "bits": Holds.ONE}
     is_last = True
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["bits"] = walk.child(_bits_of(obj), ".bit_generator")
         if isinstance(obj, np.random.RandomState):
             # The bit generator's, and half a pair of normal numbers.
@@ -184,14 +185,14 @@ class GeneratorHandler(Handler):
         _, words, position, has_gauss, gauss = obj.get_state()
         return bytes(words.data) + f"{position} {has_gauss} {gauss}".encode()
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         made = np.random.RandomState if "state" in node else np.random.Generator
         return made(restore.value(node["bits"]))
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and restore.value(node["bits"], _bits_of(live)) is _bits_of(live)
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and restore.value(node["bits"], _bits_of(live)) is _bits_of(live)
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "state" in node:
             obj.set_state(decode_state(node["state"]))
 
@@ -204,16 +205,17 @@ class BitGeneratorHandler(Handler):
     """PCG64, MT19937, Philox, SFC64: their `state` dict, and the sequence of seeds that `spawn` goes on in."""
 
     kind = "numpy.random.BitGenerator"
+    fields: ClassVar = {**plain_fields("state"), "seeds": Holds.ONE}
     is_last = True
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["state"] = encode_state(obj.state)
         node["seeds"] = walk.child(obj.seed_seq, ".seed_seq")
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return restore.find_type(node)(0)
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         seeds = restore.value(node["seeds"], obj.seed_seq)
         if seeds is not obj.seed_seq:
             obj.__setstate__((obj.state, seeds))
@@ -246,16 +248,17 @@ class ScalarHandler(Handler):
     """numpy scalars: dtype and bytes."""
 
     kind = "numpy.generic"
+    fields: ClassVar = plain_fields("dtype", "bytes")
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["dtype"] = dtype_text(obj.dtype)
         node["bytes"] = obj.tobytes().hex()
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and live.tobytes().hex() == node["bytes"]
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and live.tobytes().hex() == node["bytes"]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return np.frombuffer(bytes.fromhex(node["bytes"]), dtype=text_dtype(node["dtype"]))[0]
 
 
@@ -263,9 +266,10 @@ class RowHandler(Handler):
     """A row of a structured array: it writes into the array that it was taken from, or into bytes of its own."""
 
     kind = "numpy.void"
+    fields: ClassVar = {**plain_fields("dtype", "bytes", "offset"), "base": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if obj.dtype.hasobject:
             raise CaptureError(_HOLDS_OBJECTS)
         node["dtype"] = dtype_text(obj.dtype)
@@ -275,8 +279,8 @@ class RowHandler(Handler):
         else:
             node["bytes"] = obj.tobytes().hex()
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore) or dtype_text(live.dtype) != node["dtype"]:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore) or dtype_text(live.dtype) != node["dtype"]:
             return False
         base = live.base
         if "base" not in node:
@@ -285,7 +289,7 @@ class RowHandler(Handler):
             return False
         return restore.value(node["base"], base) is base
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         dtype = text_dtype(node["dtype"])
         dtype = dtype if cls is np.void else np.dtype((cls, dtype))
@@ -297,7 +301,7 @@ class RowHandler(Handler):
             ()
         ]
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "bytes" in node and obj.tobytes().hex() != node["bytes"]:
             np.asarray(obj)[...] = np.frombuffer(bytes.fromhex(node["bytes"]), dtype=obj.dtype)[0]
 

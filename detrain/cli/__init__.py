@@ -46,7 +46,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(detrain.__version__, prog_name="detrain")
 def cli() -> None:
-    """Training runs that can be killed at any moment and come out bit for bit the same."""
+    """Run training scripts so that they can be killed at any moment and resumed with exactly the same bits."""
 
 
 def main() -> int:

@@ -20,14 +20,14 @@ from detrain.store import naming
     "--ckpt-dir",
     envvar="CKPT_DIR",
     metavar="DIR",
-    help="Run directory whose inst.info names the loops (default .detrain/<script>).",
+    help="Run directory with the inst.info that names the loops (default .detrain/<script>).",
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def instrument(as_diff: bool, ckpt_dir: str | None, script: Path) -> int:
-    """Print what the rewriter makes of a script.
+    """Print a script's source with the hooks that detrain inserts.
 
-    With an inst.info, the loops of the nest carry `record_epoch` and `record_batch`. Without one, every loop carries a dormant
-    `record_loop`, as during a first attempt.
+    With an inst.info, the training loops contain `record_epoch` and `record_batch`. Without one, every loop contains an inactive
+    `record_loop`, as in a first attempt.
     """  # fmt: skip
     from detrain.loops.sites import find_loops
     from detrain.rewrite import transform

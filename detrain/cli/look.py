@@ -10,14 +10,17 @@ import click
 
 from detrain.errors import UsageError
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 
 
 @click.command()
 @click.argument("folder", default=".detrain", type=click.Path(path_type=Path))
 @as_json_option
 def ls(folder: Path, as_json: bool) -> int:
-    """List runs and their checkpoints; DIR is a run directory or a folder of them (default .detrain)."""
+    """List runs and their checkpoints.
+
+    FOLDER is a run directory or a folder of run directories (default .detrain).
+    """
     from detrain.store import listing
 
     if not folder.is_dir():
@@ -38,7 +41,10 @@ def ls(folder: Path, as_json: bool) -> int:
 @click.option("--leaf", metavar="PATH", help="Print the value of this leaf, or the leaves below it.")
 @as_json_option
 def inspect(checkpoint: Path, leaf: str | None, as_json: bool) -> int:
-    """Print what is in a checkpoint, leaf by leaf, with sizes and digests; every digest is checked."""
+    """List the contents of a checkpoint: leaves, sizes, digests.
+
+    Every digest is checked.
+    """
     from detrain.store import listing
 
     if leaf is None:
@@ -56,15 +62,21 @@ def inspect(checkpoint: Path, leaf: str | None, as_json: bool) -> int:
 @click.argument("a", type=click.Path(exists=True, path_type=Path))
 @click.argument("b", type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--op", "by_operator", is_flag=True, help="Two runs: do their first differing batch again, and name the operator."
+    "--op",
+    "by_operator",
+    is_flag=True,
+    help="For two runs: repeat the first batch that differs, and name the operator.",
 )
 @as_json_option
 def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
-    """Compare two runs or two checkpoints: exit 0 if all bits are the same, 1 if not."""
+    """Compare two runs or two checkpoints, bit by bit.
+
+    Exit status: 0 if all bits are the same, 1 if not.
+    """
     from detrain.proof import diff as differ
 
     if by_operator and not (a.is_dir() and b.is_dir()):
-        raise UsageError("--op compares two run directories: it does their batches again")
+        raise UsageError("--op compares two run directories: it repeats their batches")
     result: dict[str, Any] = differ.compare(a, b)
     if not as_json:
         click.echo(differ.format_result(result))
@@ -82,11 +94,14 @@ def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
 @click.command()
 @click.argument("script", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Its run directory (default: of its run that began last)."
+    "--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="The script's run directory (default: that of its latest run)."
 )
 @as_json_option
 def doctor(script: Path | None, ckpt_dir: str | None, as_json: bool) -> int:
-    """Print what on this machine and in this script threatens determinism, worst first; exit 1 if something breaks it."""
+    """List what makes this machine or a script non-deterministic.
+
+    The worst comes first. Exit status: 1 if something breaks determinism, 0 if not.
+    """
     from detrain import doctor as examiner
     from detrain.store import naming
 
@@ -105,10 +120,13 @@ def doctor(script: Path | None, ckpt_dir: str | None, as_json: bool) -> int:
     "target",
     metavar="FILE.html",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to (default DIR/report.html).",
+    help="Output file (default DIR/report.html).",
 )
 def report(folder: Path, target: Path | None) -> int:
-    """Write a page with the run's curves, attempts, checkpoints and proofs; it needs no network."""
+    """Write an HTML page about a run: losses, attempts, checkpoints, proofs.
+
+    The page loads nothing from the network.
+    """
     from detrain.messages import say
     from detrain.report import page
 

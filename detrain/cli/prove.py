@@ -13,12 +13,18 @@ from detrain.cli.look import as_json_option
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Segments at a time (default: what the cores allow).")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Segments to run in parallel (default: as many as the cores allow).",
+)
 @as_json_option
 def verify(folder: Path, jobs: int | None, as_json: bool) -> int:
-    """Do a finished or broken run again, and prove it against its checkpoints and its ledger; exit 0 if all bits are the same.
+    """Repeat a run in a sandbox and compare it with what it recorded.
 
-    The script runs where it can change nothing: what it writes is thrown away, and there is no network.
+    A finished or interrupted run is repeated and compared with its checkpoints and its ledger. The script runs without network, and
+    everything that it writes is discarded. Exit status: 0 if all bits are the same, 1 if not.
     """
     from detrain.messages import say
     from detrain.proof import verify as verifier
@@ -31,5 +37,5 @@ def verify(folder: Path, jobs: int | None, as_json: bool) -> int:
     try:
         verifier.keep(folder, result)
     except OSError as error:
-        say(f"the result cannot be kept for `detrain report`: {error}")
+        say(f"the result cannot be stored for `detrain report`: {error}")
     return 0 if result["same"] else 1

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from detrain.cli.files import FILE, read_file, write_file
 from detrain.cli.look import as_json_option
+from detrain.remat.planners.registry import NAMES
 
 if TYPE_CHECKING:
     from detrain.remat.graph import Graph
 
 _time_limit_option = click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, metavar="S",
-    help="Seconds after which the best so far is taken.",
+    help="Seconds after which the best plan so far is used.",
 )  # fmt: skip
 _budget_option = click.option(
-    "--budget", required=True, metavar="B", help="A share of the peak of keeping everything (0.4), or bytes (4GiB)."
+    "--budget",
+    required=True,
+    metavar="B",
+    help="Memory: a fraction of the peak without recomputation (0.4), or bytes (4GiB).",
 )
 
 
 @click.group()
 def remat() -> None:
-    """Plan a training step within a memory budget: what is kept, what is thrown away and made again."""
+    """Plan recomputation of activations within a memory budget."""
 
 
 @remat.command()
@@ -36,11 +40,11 @@ def remat() -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
     metavar="GRAPH.json",
-    help="Where to.",
+    help="Output file.",
 )
-@click.option("--whole", is_flag=True, help="From the log's first line, not from its last START.")
+@click.option("--whole", is_flag=True, help="Begin at the log's first line, not at its last START.")
 def convert(log: Path, output: Path, whole: bool) -> int:
-    """Turn a log of the DTR prototype into an operator graph."""
+    """Convert a log of the DTR prototype to an operator graph."""
     from detrain.remat import dtrlog, graphfile
 
     graph = read_file(log, lambda path: dtrlog.read(path, is_whole=whole))
@@ -55,76 +59,97 @@ def convert(log: Path, output: Path, whole: bool) -> int:
 @click.argument("graph", type=FILE)
 @_budget_option
 @click.option(
-    "--policy", "policy_name", default="dtr:eager", show_default=True, metavar="P", help="HEURISTIC:DEALLOCATION."
+    "--policy",
+    "policy_name",
+    default="dtr:eager",
+    show_default=True,
+    metavar="P",
+    help="HEURISTIC:DEALLOCATION, as in dtr:eager.",
 )
-@click.option("--compat", is_flag=True, help="As the published simulator does it, to the last digit.")
+@click.option("--compat", is_flag=True, help="Reproduce the published simulator to the last digit.")
 @click.option(
-    "--trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write what was done, a line each."
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write every action to FILE, one per line.",
 )
 @as_json_option
 def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Path | None, as_json: bool) -> int:
-    """Run an online policy over a graph, or over a log of the DTR prototype. Exit status 1 if it runs out of memory or thrashes."""
+    """Run an online policy on an operator graph or a DTR log.
+
+    Exit status: 1 if it runs out of memory or thrashes.
+    """
     from detrain.remat import text
     from detrain.remat.online import policy
 
-    asked = policy.parse(policy_name)
-    found = text.simulate(_graph_of(graph), budget, asked, is_compat=compat)
+    simulation = text.simulate(_graph_of(graph), budget, policy.parse(policy_name), is_compat=compat)
     if trace is not None:
-        trace.write_text(text.trace_lines(found), encoding="utf-8")
-    document: dict[str, Any] = text.document(found)
-    click.echo(json.dumps(document) if as_json else text.text(found))
+        trace.write_text(text.trace_lines(simulation), encoding="utf-8")
+    document = text.document(simulation)
+    click.echo(json.dumps(document) if as_json else text.text(simulation))
     return 0 if document["status"] == "ok" else 1
 
 
 @remat.command()
 @click.argument("graph", type=FILE)
 @_budget_option
-@click.option("--planner", required=True, metavar="NAME", help="keep-all, chen-sqrt, …, dtr.")
-@click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Where to.")
+@click.option("--planner", required=True, metavar="NAME", help=f"One of {', '.join(NAMES)}.")
+@click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Output file.")
 @_time_limit_option
 @as_json_option
 def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit: float, as_json: bool) -> int:
-    """Plan a graph's step, or a log's, within a budget. Exit status 1 if the planner finds no schedule that keeps to it."""
+    """Find a schedule for an operator graph or a DTR log within a budget.
+
+    Exit status: 1 if the planner finds none.
+    """
     from detrain.cli.waiting import planning
+    from detrain.plans.errors import NoPlanError
     from detrain.remat import planfile, text
-    from detrain.remat.planners.plan import NoPlanError
     from detrain.remat.planners.registry import plan as plan_within
     from detrain.remat.simulator import budget_of
 
     step = _graph_of(graph)
     try:
         with planning(planner, time_limit):
-            found = plan_within(step, budget_of(step, budget), planner, time_limit)
+            planned = plan_within(step, budget_of(step, budget), planner, time_limit)
     except NoPlanError as error:
         click.echo(f"detrain: {planner}: {error}", err=True)
         return 1
     if output is not None:
-        write_file(output, lambda path: planfile.write(path, step, found))
-    document = planfile.summary(step, found)
-    click.echo(json.dumps(document) if as_json else text.plan_text(step, found))
+        write_file(output, lambda path: planfile.write(path, step, planned))
+    document = planfile.summary(step, planned)
+    click.echo(json.dumps(document) if as_json else text.plan_text(step, planned))
     return 0
 
 
 @remat.command()
 @click.argument("graph", type=FILE)
-@click.option("--budgets", required=True, metavar="B,B,…", help="Shares of the peak, or bytes.")
-@click.option("--planners", required=True, metavar="NAME,NAME,…", help="As for plan.")
+@click.option("--budgets", required=True, metavar="B,B,…", help="Budgets: fractions of the peak, or bytes.")
+@click.option("--planners", required=True, metavar="NAME,NAME,…", help="Planners, as for plan.")
 @click.option(
-    "-o", "output", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="Where to."
+    "-o",
+    "output",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Output folder.",
 )
 @_time_limit_option
 def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: float) -> int:
-    """Planners over budgets: sweep.csv, and overhead.svg with what is impossible drawn in."""
+    """Run several planners at several budgets.
+
+    Writes sweep.csv, and overhead.svg, which also shows the budgets for which no plan exists.
+    """
     from detrain.cli.waiting import counting
     from detrain.remat import sweep as sweeping
     from detrain.remat import text
     from detrain.remat.simulator import budget_of
 
     step = _graph_of(graph)
-    budgets_bytes = [budget_of(step, one) for one in budgets.split(",")]
+    budgets_bytes = [budget_of(step, budget) for budget in budgets.split(",")]
     names = planners.split(",")
-    with counting(len(budgets_bytes) * len(names)) as told:
-        rows = sweeping.sweep(step, budgets_bytes, names, time_limit, lambda row: told(text.row_text(step, row)))
+    with counting(len(budgets_bytes) * len(names)) as report:
+        rows = sweeping.sweep(step, budgets_bytes, names, time_limit, lambda row: report(text.row_text(step, row)))
     write_file(output, lambda path: path.mkdir(parents=True, exist_ok=True))
     write_file(output / "sweep.csv", lambda path: sweeping.write_table(path, rows))
     write_file(output / "overhead.svg", lambda path: sweeping.draw(path, step, rows))
@@ -138,10 +163,13 @@ def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: fl
     "output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.svg",
-    help="Memory over time, as a picture; beside it the graph, where Graphviz is installed. FILE.dot: the graph for Graphviz.",
+    help="Draw memory over time; if Graphviz is installed, also the graph, in FILE.graph.svg. FILE.dot: write the graph for Graphviz.",
 )
 def show(plan: Path, output: Path | None) -> int:
-    """What a plan does, judged again; exit status 1 if it cannot be done."""
+    """Simulate a plan again and print the result.
+
+    Exit status: 1 if the plan cannot be executed.
+    """
     from detrain.remat import dot, picture, planfile, text
 
     planned = read_file(plan, planfile.read)
@@ -160,7 +188,7 @@ def show(plan: Path, output: Path | None) -> int:
 
 
 def _graph_of(path: Path) -> Graph:
-    """A graph's document is one JSON object; a log begins with one on a line of its own."""
+    """Of an operator graph or a log: a graph is one JSON document, and the first line of a log is an instruction."""
     from detrain.remat import dtrlog, graphfile
 
     with open(path, encoding="utf-8", errors="replace") as file:

@@ -6,13 +6,16 @@ import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from detrain.errors import UsageError
 from detrain.session import policy
 from detrain.store import naming
+
+if TYPE_CHECKING:
+    from detrain.launch.request import Request
 
 
 class ScriptCommand(click.Command):
@@ -45,7 +48,7 @@ class ScriptCommand(click.Command):
     default="auto",
     show_default=True,
     metavar="WHEN",
-    help="When to checkpoint: epoch, 5epochs, 100batches, 30s, auto (1% of the time), 2%, never.",
+    help="When to write a checkpoint: epoch, 5epochs, 100batches, 30s, 2% (of the run time), auto (at most 1%), never.",
 )
 @click.option(
     "--keep",
@@ -53,7 +56,7 @@ class ScriptCommand(click.Command):
     default=3,
     show_default=True,
     metavar="N",
-    help="Checkpoints to keep, the newest N.",
+    help="Keep the newest N checkpoints.",
 )
 @click.option(
     "--seed",
@@ -61,36 +64,41 @@ class ScriptCommand(click.Command):
     default=0,
     show_default=True,
     metavar="N",
-    help="Base seed for every generator that the script does not seed itself.",
+    help="Base seed for every random number generator that the script does not seed itself.",
 )
-@click.option("--fresh", is_flag=True, help="Start over; the old run directory is moved aside, not deleted.")
-@click.option("--from", "from_", metavar="CKPT", help="Resume from this checkpoint rather than the latest.")
-@click.option("--nondeterministic", is_flag=True, help="Checkpoint and resume only; leave kernels as they are.")
+@click.option("--fresh", is_flag=True, help="Start over. The old run directory is moved aside, not deleted.")
+@click.option("--from", "from_", metavar="CKPT", help="Resume from this checkpoint instead of the latest.")
+@click.option(
+    "--nondeterministic", is_flag=True, help="Only checkpoint and resume; do not switch to deterministic kernels."
+)
 @click.option(
     "--trust-changes",
     is_flag=True,
-    help="Go on although the script, its arguments or the environment changed since the checkpoint.",
+    help="Resume although the script, its arguments or the environment have changed since the checkpoint.",
 )
 @click.option(
     "--keep-trained",
     is_flag=True,
-    help="With --trust-changes and other arguments: what the training has changed keeps the checkpoint's value.",
+    help="With --trust-changes: if training and the new arguments have both changed a value, keep the checkpoint's.",
 )
-@click.option("--no-pickle", is_flag=True, help="Refuse to resume what only unpickling could make again.")
-@click.option("--leave-files", is_flag=True, help="Leave the script's own files as a killed attempt left them.")
-@click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does; its arguments follow.")
+@click.option("--no-pickle", is_flag=True, help="Refuse to resume from a checkpoint that contains pickled objects.")
+@click.option("--leave-files", is_flag=True, help="Do not restore the script's own output files on a resume.")
+@click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m; its arguments follow.")
 @click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
 def run(module: str | None, words: tuple[str, ...], from_: str | None, **options: Any) -> Callable[[], int]:
-    """Run a training script, or resume it from its latest checkpoint."""  # fmt: skip
+    """Run a training script, or resume it from its latest checkpoint.
+
+    Options for detrain go before the script's name, the script's own arguments after it.
+    """  # fmt: skip
     policy.parse(options["every"])
-    request = request_of(module, words, {**options, "from": from_})
+    request = request_of(module, words, {**options, "start": from_})
 
     def start() -> int:
         from detrain import ranks
         from detrain.launch import environment
 
         ranks.refuse_several(os.environ)
-        if os.path.isdir(request["ckpt_dir"]):
+        if os.path.isdir(request.ckpt_dir):
             from detrain.proof import probing
 
             probing.prepare(request)
@@ -101,7 +109,7 @@ def run(module: str | None, words: tuple[str, ...], from_: str | None, **options
 
 def request_of(
     module: str | None, words: tuple[str, ...], options: dict[str, Any], *, is_of_script: bool = False
-) -> dict[str, Any]:
+) -> Request:
     """What is to be run, where, and how; raises `UsageError` where that is nothing.
 
     `is_of_script`: the directory is the script's, whatever its arguments are.
@@ -122,11 +130,13 @@ def request_of(
     directory = chosen or naming.default_directory(script, module, () if is_of_script else arguments)
     if not chosen and options.get("trust_changes"):
         _check_is_there(Path(directory), os.path.abspath(script) if script else str(module))
-    return {
-        "script": script, "module": module or "", "arguments": arguments, "name": name, "ckpt_dir": directory,
-        "traced_in": "" if chosen else naming.default_directory(script, module),
-        "hint": hint_at(context.command, module, script, arguments) if context is not None else "", **options,
-    }  # fmt: skip
+    from detrain.launch.request import Request
+
+    return Request(
+        script, module or "", arguments, name, directory,
+        traced_in="" if chosen else naming.default_directory(script, module),
+        hint=hint_at(context.command, module, script, arguments) if context is not None else "", **options,
+    )  # fmt: skip
 
 
 def _check_is_there(directory: Path, script: str) -> None:

@@ -16,27 +16,32 @@ from detrain.errors import UsageError
 @click.option(
     "--vary",
     metavar="ARGS",
-    help="Arguments of round two, with data of another size; they replace those of the same name.",
+    help="Arguments for round two, with data of another size; they replace those of the same name.",
 )
 @click.option(
-    "--diff-size", type=int, envvar="DIFF_SIZE", metavar="N", help="By how many elements the data of round two differs."
+    "--diff-size",
+    type=int,
+    envvar="DIFF_SIZE",
+    metavar="N",
+    help="By how many elements the size of the data differs in round two.",
 )
 @click.option("--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script>).")
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Base seed, as of detrain run."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Base seed, as in detrain run."
 )
-@click.option("-m", "module", metavar="MODULE", help="Trace a module, as python -m runs it; its arguments follow.")
+@click.option("-m", "module", metavar="MODULE", help="Trace a module, like python -m; its arguments follow.")
 @click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
 def trace(
     vary: str | None, diff_size: int | None, module: str | None, words: tuple[str, ...], **options: Any
 ) -> Callable[[], int]:
-    """Find a script's training loop and its data loader, and write both to inst.info.
+    """Find a script's training loop and data loader, and write both to inst.info.
 
-    Round one runs the script until its loops are known. Round two runs it on data of another size, given by --vary, or by the
-    arguments of a second `detrain trace --diff-size N`. Output of the script goes to trace-1.log and trace-2.log in the run directory.
+    Round one runs the script until its loops are found. Round two runs it on data of another size, which shows what holds the data;
+    give the size by --vary, or by the arguments of a second `detrain trace --diff-size N`. The script's output goes to trace-1.log and
+    trace-2.log in the run directory.
     """  # fmt: skip
     request = request_of(module, words, {**options, "nondeterministic": False}, is_of_script=True)
-    varied = None if vary is None else vary_arguments(request["arguments"], _words(vary))
+    varied = None if vary is None else vary_arguments(request.arguments, _words(vary))
 
     def start() -> int:
         from detrain.launch.rounds import Rounds

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
 
-from detrain.remat.planners.plan import hearing
+from detrain.remat.planners.plan import reporting_best
 from detrain.remat.simulator import Outcome
 
 
 class _TimeGoneBy(ProgressColumn):
-    """How much of the limit is over."""
+    """The part of the time limit that has passed."""
 
     def render(self, task: Task) -> ProgressBar:
         limit_s = task.total or 1.0
@@ -23,7 +23,7 @@ class _TimeGoneBy(ProgressColumn):
 
 @contextmanager
 def planning(planner: str, time_limit_s: float) -> Iterator[None]:
-    """One plan: the time that is over of the limit, and the best overhead so far. Ctrl-C takes that."""
+    """While one plan is made: the time that has passed of `time_limit_s`, and the best overhead so far. Ctrl-C ends with that plan."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -32,23 +32,23 @@ def planning(planner: str, time_limit_s: float) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(planner, total=time_limit_s, best="")
 
-        def told(outcome: Outcome) -> None:
+        def show_best(outcome: Outcome) -> None:
             progress.update(task, best=f"best so far {outcome.overhead:.4f}")
 
-        with hearing(told):
+        with reporting_best(show_best):
             yield
 
 
 @contextmanager
 def counting(total: int) -> Iterator[Callable[[str], None]]:
-    """Many plans: gives what is to be called with a line about each."""
+    """While `total` plans are made: gives a function to be called with a line of text about each, as it is made."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     columns = (BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=total)
 
-        def told(line: str) -> None:
+        def report(line: str) -> None:
             console.print(line, markup=False)
             progress.advance(task)
 
-        yield told
+        yield report

@@ -6,11 +6,13 @@ import os
 import sys
 from pathlib import Path
 
+from detrain.adapters import environment as frameworks
 from detrain.doctor.finding import Finding
 from detrain.errors import CheckpointError
 from detrain.launch import environment
 from detrain.store import listing
 from detrain.store.directory import RunDirectory
+from detrain.store.record import RunRecord
 from detrain.world import machine, preload
 
 _MACHINE = "machine"
@@ -29,11 +31,11 @@ def of_machine() -> list[Finding]:
             "allow the system call personality() (in a container: by its seccomp profile), or keep sets of objects out"
         )
         found.append(Finding("risk", _MACHINE, what, advice))
-    here = machine.describe()
-    if here["vendor"] == "unknown":
+    here = machine.describe(frameworks.VARIABLES)
+    if here.vendor == "unknown":
         what = "the processor is not described in /proc/cpuinfo, so a move to another is not noticed"
         found.append(Finding("risk", _MACHINE, what, "run on Linux"))
-    for name, value in here["variables"].items():
+    for name, value in here.variables.items():
         if name not in ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG"):
             found.append(
                 Finding("note", _MACHINE, f"{name}={value} is set; a run that begins with it keeps it", "nothing, if it is meant")
@@ -50,9 +52,9 @@ def of_machine() -> list[Finding]:
 def of_run(path: Path) -> list[Finding]:
     """What the record and the newest checkpoint of a run say."""
     directory = RunDirectory(path)
-    record = directory.read_record() or {}
+    record = directory.read_record() or RunRecord()
     found = []
-    if record.get("is_preloaded") is False:
+    if record.is_preloaded is False:
         found.append(
             Finding(
                 "breaks",
@@ -61,7 +63,7 @@ def of_run(path: Path) -> list[Finding]:
                 "start over with --fresh once it is built",
             )
         )
-    if record.get("is_address_space_fixed") is False:
+    if record.is_address_space_fixed is False:
         found.append(
             Finding("risk", str(path), "this run began with randomised addresses", "see the machine's finding")
         )

@@ -12,8 +12,7 @@ import shlex
 import shutil
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from detrain.messages import warn
 from detrain.rewrite.importer import is_user_file
@@ -41,7 +40,7 @@ class Beneath:
             _PROCESS: self._forks,
         }
 
-    def _starts(self, words: Any, folder: Any) -> None:
+    def _starts(self, words: str | bytes | Iterable[str | bytes], folder: str | bytes | None) -> None:
         try:
             texts = [words] if isinstance(words, (str, bytes)) else list(words)
             path = script_in([os.fsdecode(word) for word in texts], os.fsdecode(folder) if folder else os.getcwd())
@@ -50,7 +49,7 @@ class Beneath:
         if path is not None:
             self._say(path, f"the script starts a Python program beneath it, {path}")
 
-    def _forks(self, process: Any) -> None:
+    def _forks(self, process: object) -> None:
         """A process of `multiprocessing` that is about to start anew, with a function of the user's."""
         name = user_function_of(process)
         if name is not None:
@@ -61,7 +60,8 @@ class Beneath:
             self._said.add(what)
             warn(
                 "not-followed",
-                f"{text}, which detrain does not follow: if it trains, nothing of that is saved. Give detrain run the program that trains",
+                f"{text}, which detrain does not follow: if it trains, none of that is checkpointed. Give `detrain run` the program "
+                "that trains",
             )
 
 
@@ -109,7 +109,7 @@ def _is_python(word: str, *, is_first: bool) -> bool:
     return first.startswith(b"#!") and b"python" in first
 
 
-def user_function_of(process: Any) -> str | None:
+def user_function_of(process: object) -> str | None:
     """The function of the user's, by its name, that a process of `multiprocessing` is to call in a fresh interpreter; else None."""
     own, shared = getattr(process, "_start_method", None), sys.modules["multiprocessing"]
     if (own or shared.get_start_method(allow_none=True)) not in ("spawn", "forkserver"):
@@ -133,7 +133,7 @@ def announce_starts(module: types.ModuleType) -> None:
     plain = module.BaseProcess.start
 
     @functools.wraps(plain)
-    def start(self: Any) -> Any:
+    def start(self: object) -> object:
         sys.audit(_PROCESS, self)
         return plain(self)
 

@@ -13,30 +13,30 @@ import os
 import sys
 import zipfile
 import zipimport
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from detrain.launch.request import Request
 from detrain.loops import instfile
+from detrain.store.record import RunRecord
 
 
-def key_of(request: Mapping[str, Any], record: Mapping[str, Any] | None) -> str:
+def key_of(request: Request, record: RunRecord | None) -> str:
     """The key of an attempt. `record` is of the run that it goes on with, None if it begins one."""
     if record is None:
         return key_of_program(request)
-    if "entropy" in record:
-        return str(record["entropy"])
+    if record.entropy is not None:
+        return record.entropy
     # A run that an earlier detrain began, which looked at these alone.
-    return " ".join([str(record["seed"]), *record["arguments"]])
+    return " ".join([str(record.seed), *record.arguments])
 
 
-def key_of_program(request: Mapping[str, Any]) -> str:
+def key_of_program(request: Request) -> str:
     """The key of a run that begins now. Nothing of the program is imported."""
-    if request["module"]:
-        name, content = request["module"], _source_of_module(request["module"])
+    if request.module:
+        name, content = request.module, _source_of_module(request.module)
     else:
-        name, content = _source_of_script(request["script"])
-    told = json.dumps([request["seed"], name, instfile.digest(content), *request["arguments"]])
+        name, content = _source_of_script(request.script)
+    told = json.dumps([request.seed, name, instfile.digest(content), *request.arguments])
     return instfile.digest(told.encode())  # short, however many arguments there are
 
 

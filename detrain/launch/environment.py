@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from detrain.adapters import environment as frameworks
 from detrain.launch import entropy
+from detrain.launch.request import Request
 from detrain.store.directory import RunDirectory
+from detrain.store.record import RunRecord
 from detrain.world import machine, preload
 
 #: The request for the attempt, on its way through `execve`; the attempt takes it out of its environment.
@@ -28,11 +29,11 @@ _ADDR_NO_RANDOMIZE = 0x0040000  # <sys/personality.h>
 _READ_ONLY = 0xFFFFFFFF
 
 
-def replace_process(request: dict[str, Any]) -> NoReturn:
+def replace_process(request: Request) -> NoReturn:
     """Become the attempt, in this very process (same pid). Raises `ResumeRefused` if this machine cannot go on with the run."""
-    request["machine"] = machine.describe()
+    request.machine = machine.describe(frameworks.VARIABLES)
     record = _record_of_run(request)
-    request["entropy"] = entropy.key_of(request, record)
+    request.entropy = entropy.key_of(request, record)
     for name, value in _held(request, record).items():
         if value is None:
             del os.environ[name]
@@ -68,45 +69,45 @@ class Begun:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
 
 
-def _record_of_run(request: dict[str, Any]) -> dict[str, Any] | None:
+def _record_of_run(request: Request) -> RunRecord | None:
     """The record of the run that the attempt goes on with; None if it begins one, or begins one again."""
-    directory = RunDirectory(Path(request["ckpt_dir"]))
-    if not directory.path.is_dir() or request["fresh"]:
+    directory = RunDirectory(Path(request.ckpt_dir))
+    if not directory.path.is_dir() or request.fresh:
         return None
-    if directory.finished_at() and not request["trust_changes"]:
+    if directory.finished_at() and not request.trust_changes:
         return None  # it ends at once
-    if not directory.checkpoint_paths() and not request.get("rerun"):
+    if not directory.checkpoint_paths() and request.goal is None:
         return None
     return directory.read_record()
 
 
-def _held(request: dict[str, Any], record: dict[str, Any] | None) -> dict[str, str | None]:
+def _held(request: Request, record: RunRecord | None) -> dict[str, str | None]:
     """What a run that goes on wants of the environment, where it is another now."""
-    if record is None or "machine" not in record or request["trust_changes"]:
+    if record is None or record.machine is None or request.trust_changes:
         return {}
-    return machine.hold(record["machine"], request["machine"])
+    return machine.hold(record.machine, request.machine or machine.describe(frameworks.VARIABLES))
 
 
-def prepare(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+def prepare(request: Request) -> tuple[list[str], dict[str, str]]:
     """Command line and environment of a process that runs the script: `python boot.py SCRIPT ARGS…`.
 
     Switches address-space randomisation off for what this process becomes or starts.
     """
     environment = dict(os.environ)
-    request["defaults"] = [name for name in _DEFAULTS if name not in environment]
-    for name in request["defaults"]:
+    request.defaults = [name for name in _DEFAULTS if name not in environment]
+    for name in request.defaults:
         environment[name] = _DEFAULTS[name]
     library = preload.library()
     if library is not None:
-        environment[preload.SEED_VARIABLE] = request.get("entropy") or entropy.key_of_program(request)
+        environment[preload.SEED_VARIABLE] = request.entropy or entropy.key_of_program(request)
         others = [name for name in environment.get("LD_PRELOAD", "").split(":") if name and name != str(library)]
         environment["LD_PRELOAD"] = ":".join([str(library), *others])
-    request["is_address_space_fixed"] = fix_address_space()
-    environment[REQUEST] = json.dumps(request)
+    request.is_address_space_fixed = fix_address_space()
+    environment[REQUEST] = request.encode()
     boot = Path(__file__).with_name("boot.py")
-    target = ["-m", request["module"]] if request["module"] else [request["script"]]
-    flags = request.get("interpreter", interpreter_flags(sys.orig_argv[1:]))
-    return [sys.executable, *flags, str(boot), *target, *request["arguments"]], environment
+    target = ["-m", request.module] if request.module else [request.script]
+    flags = interpreter_flags(sys.orig_argv[1:]) if request.interpreter is None else request.interpreter
+    return [sys.executable, *flags, str(boot), *target, *request.arguments], environment
 
 
 def fix_address_space() -> bool:

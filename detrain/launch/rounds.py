@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from detrain.errors import UsageError
 from detrain.launch import environment
+from detrain.launch.request import Request
 from detrain.loops import instfile
 from detrain.messages import say
 from detrain.store.directory import RunDirectory
@@ -25,10 +27,10 @@ _TAIL_BYTES = 20_000
 class Rounds:
     """Traces one script into one run directory."""
 
-    def __init__(self, request: Mapping[str, Any]) -> None:
-        self._request = dict(request)
-        self._directory = RunDirectory(Path(os.path.abspath(request["ckpt_dir"])))
-        self._folder = Path(os.path.abspath(request["script"]) if request["script"] else request["module"]).parent
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._directory = RunDirectory(Path(os.path.abspath(request.ckpt_dir)))
+        self._folder = Path(os.path.abspath(request.script) if request.script else request.module).parent
         self._has_second = False
 
     def trace(self, varied: Sequence[str] | None, diff_size: int | None) -> int:
@@ -42,14 +44,14 @@ class Rounds:
             raise UsageError(f"the run directory {self._directory.path} cannot be written: {error}") from None
         self._has_second = varied is not None
         if varied is None and diff_size is not None:
-            return self._second(self._request["arguments"], diff_size)
+            return self._second(self._request.arguments, diff_size)
         status = self._first()
         if status == 0 and varied is not None:
             status = self._second(varied, diff_size)
         return status
 
     def _first(self) -> int:
-        status = self._run(1, self._request["arguments"])
+        status = self._run(1, self._request.arguments)
         if status != 0:
             return status
         report = self._read(1)
@@ -71,13 +73,13 @@ class Rounds:
             return 0
         self._say_loaders(verdict)
         if not verdict.loaders:
-            say(f"data loader not known: {verdict.why_none}. A second round with other data finds it: --vary")
+            say(f"data loader not found: {verdict.why_none}. A second round with other data finds it: --vary")
         return 0
 
     def _second(self, arguments: Sequence[str], diff_size: int | None) -> int:
         if not self._report_path(1).exists():
             raise UsageError(
-                f"{self._directory.path} holds no round one; trace the script without --diff-size (DIFF_SIZE) first, or with --vary"
+                f"{self._directory.path} has no result of round one; first trace the script without --diff-size (DIFF_SIZE), or with --vary"
             )
         status = self._run(2, arguments)
         if status != 0:
@@ -116,7 +118,7 @@ class Rounds:
         report = self._report_path(number)
         report.unlink(missing_ok=True)
         log = self._directory.path / f"trace-{number}.log"
-        words, variables = environment.prepare({**self._request, "arguments": list(arguments), "report": str(report)})
+        words, variables = environment.prepare(replace(self._request, arguments=list(arguments), report=str(report)))
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             try:
                 status = subprocess.call(words, env=variables, stdout=out, stderr=err)

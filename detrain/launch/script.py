@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 Compile = Callable[[bytes, str], types.CodeType]
 
@@ -81,7 +81,7 @@ def _fresh_main() -> types.ModuleType:
     return module
 
 
-def _with_peeled_traceback(run: Callable[[], Any]) -> None:
+def _with_peeled_traceback(run: Callable[[], object]) -> None:
     """Run the script; if an exception leaves it, let the interpreter end as always, but print no frame of ours.
 
     The exception is not handled here: Ctrl-C, `sys.exit` and a user's `sys.excepthook` keep their meaning.
@@ -91,7 +91,9 @@ def _with_peeled_traceback(run: Callable[[], Any]) -> None:
     except BaseException:
         theirs = sys.excepthook
 
-        def print_without_ours(kind: Any, error: BaseException, traceback: Any) -> None:
+        def print_without_ours(
+            kind: type[BaseException], error: BaseException, traceback: types.TracebackType | None
+        ) -> None:
             peeled = peel(traceback)
             sys.excepthook = theirs
             theirs(kind, error.with_traceback(peeled), peeled)

@@ -55,7 +55,7 @@ class Signals:
             session.ask()
             if number == signal.SIGTERM:
                 self._pending, self._asked_s = number, monotonic()
-                say("SIGTERM: taking a checkpoint at the next batch")
+                say("SIGTERM: writing a checkpoint at the next batch")
             elif callable(self._theirs[number]):
                 self._deliver(number, frame)
         elif number == signal.SIGTERM or callable(self._theirs[number]):
@@ -64,9 +64,9 @@ class Signals:
     def _after_save(self) -> None:
         if self._pending is not None:
             number, self._pending = self._pending, None
-            self._session.settle()
+            self._session.finish_write()
             if (saved := self._session.last_checkpoint) is not None:
-                say(f"{saved.name} is on the disk; the same command goes on from there")
+                say(f"{saved.name} is on disk; the same command resumes from it")
             self._deliver(number, None)
 
     def _deliver(self, number: int, frame: types.FrameType | None) -> None:

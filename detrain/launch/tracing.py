@@ -11,13 +11,14 @@ import sys
 import types
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import detrain
 from detrain.adapters import imports, library_loops
 from detrain.adapters.loaded import Frameworks
 from detrain.adapters.protocol import Adapter, Settings
 from detrain.launch import beneath, script
+from detrain.launch.request import Request
 from detrain.loops import instfile
 from detrain.messages import say
 from detrain.rewrite.importer import UserFinder
@@ -41,13 +42,13 @@ def _is_below(filename: str) -> bool:
 class Tracing:
     """A script under observation; leaves a report and ends the process."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = request
         self.probes = Probes()
         self.digests: dict[str, str] = {}
         self.frameworks = Frameworks()
         self._pid = os.getpid()
-        self._script_name = request["name"]
+        self._script_name = request.name
         self.observer = Observer(
             self.probes,
             World(
@@ -72,16 +73,15 @@ class Tracing:
 
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """The code of a user's file, with probes."""
-        tree: Any = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        tree = compile(content, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        assert isinstance(tree, ast.Module)
         self.digests[filename] = instfile.digest(content)
         return self.probes.compile(tree, filename)
 
     def run(self) -> None:
         """Run the script; comes to its end only if there was nothing to see, or no more of it."""
-        random.seed(self.request["seed"])
-        settings = Settings(
-            self.request["seed"], not self.request["nondeterministic"], preload.key_entropy, preload.outlast
-        )
+        random.seed(self.request.seed)
+        settings = Settings(self.request.seed, not self.request.nondeterministic, preload.key_entropy, preload.outlast)
         sys.meta_path.insert(0, UserFinder(self, user_code.user_modules.add))
         imports.watch_imports(
             lambda name: imports.prepare(name, self.frameworks, settings, self), beneath.PROCESS_MODULES
@@ -90,13 +90,13 @@ class Tracing:
         if preload.is_loaded():
             preload.set_entropy_state((0, 0))
         try:
-            if self.request["module"]:
-                script.run_module(self.request["module"], self.request["arguments"])
+            if self.request.module:
+                script.run_module(self.request.module, self.request.arguments)
             else:
-                script.run_file(self.request["script"], self.request["arguments"], self.compile)
+                script.run_file(self.request.script, self.request.arguments, self.compile)
         except SystemExit as leaving:
-            if leaving.code == 2 and self.request["hint"]:
-                say(self.request["hint"])
+            if leaving.code == 2 and self.request.hint:
+                say(self.request.hint)
             if leaving.code:
                 raise
         self.observer.finish(None)
@@ -109,7 +109,7 @@ class Tracing:
         if self._pid == os.getpid():
             self.observer.on_update(sys._getframe(1))
 
-    def _on_gradient(self, _: Any) -> None:
+    def _on_gradient(self, _: object) -> None:
         if self._pid == os.getpid():
             self.observer.on_gradient(sys._getframe(1))
 
@@ -124,7 +124,7 @@ class Tracing:
     def _leave(self, report: Report) -> NoReturn:
         """Write the report and end at once: what the script does at its end must not be done by half a training."""
         document = {**asdict(report), "sources": self.digests}
-        path = Path(self.request["report"])
+        path = Path(self.request.report)
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(document), encoding="utf-8")
         temporary.replace(path)

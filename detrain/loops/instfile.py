@@ -170,6 +170,11 @@ def digest(content: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(content)
 
 
+def changed_sources(sources: Mapping[str, str]) -> list[str]:
+    """Of source files with their digests of then, those that are others now, by name."""
+    return sorted(name for name, digest in sources.items() if digest_of(name) != digest)
+
+
 def digest_of(filename: str) -> str:
     """The digest of a file; "" if it cannot be read."""
     try:
@@ -196,7 +201,7 @@ def check_lines(path: Path, info: InstInfo) -> None:
             if line not in there:
                 raise UsageError(
                     f"{path} names {name}:{line} as the {part} loop, but no loop begins on that line; loops of that file begin on "
-                    f"lines {', '.join(map(str, there)) or 'none'}. Mend the file, or remove it to have the loops looked for"
+                    f"lines {', '.join(map(str, there)) or 'none'}. Correct the file, or remove it so that detrain finds the loops"
                 )
 
 
@@ -249,7 +254,7 @@ _LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.UnaryOp)
 
 def _damaged(path: Path, line: int, what: str) -> UsageError:
     return UsageError(
-        f"{path}, line {line}: {what}. Mend it there; or remove the file, and the training loop is looked for again (a data loader "
+        f"{path}, line {line}: {what}. Correct it there; or remove the file, and detrain finds the training loop again (a data loader "
         "is found by `detrain trace`)"
     )
 
@@ -278,7 +283,7 @@ def _parse(path: Path) -> tuple[ast.expr, dict[str, Any]]:
     except (RecursionError, MemoryError):
         raise _damaged(path, 1, "what is in the file is nested too deeply to be read") from None
     if not isinstance(document, dict):
-        raise _damaged(path, tree.lineno, f"the file is to hold a dict in braces, and holds {_shown(tree)}")
+        raise _damaged(path, tree.lineno, f"the file must contain a dict in braces, but contains {_shown(tree)}")
     return tree, document
 
 
@@ -308,7 +313,7 @@ def _shown(node: ast.expr, most: int = 40) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def _misfit(value: Any, node: ast.expr, shape: Any, name: str) -> _Damage | None:
+def _misfit(value: object, node: ast.expr, shape: Any, name: str) -> _Damage | None:
     """The first place at which a value is not of its shape."""
     if isinstance(shape, dict) and isinstance(value, dict) and isinstance(node, ast.Dict):
         parts = [(key, value[key], child, shape.get(key, shape.get(""))) for key, child in _children(node)]
@@ -332,7 +337,7 @@ def _children(node: ast.Dict) -> list[tuple[str, ast.expr]]:
     )
 
 
-def _fits(value: Any, shape: Any) -> bool:
+def _fits(value: object, shape: object) -> bool:
     if shape is _LINE:  # the prototype writes lines as texts, and an empty one for none
         return (type(value) is int and value >= 0) or (isinstance(value, str) and (value == "" or value.isdecimal()))
     if shape is _PAIR:

@@ -8,7 +8,7 @@ loop over optimizers that only steps them is not), the next one out is the epoch
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 #: An inner loop with more iterations than this is taken for the batch loop even if weights are also updated around it; a GAN's
 #: critic steps and inner steps of a meta-learner are fewer.
@@ -37,8 +37,11 @@ class Entry(Protocol):
         """The present one."""
 
     @property
-    def iterator(self) -> Any:
+    def iterator(self) -> object:
         """What a `for` loop takes its elements from, if known."""
+
+
+E = TypeVar("E", bound=Entry)
 
 
 class NestFinder:
@@ -51,10 +54,10 @@ class NestFinder:
         self._has_optimizer = has_optimizer
         self.updates_seen = 0
         self.gradients_seen = 0
-        self._longest: dict[Any, int] = {}
-        self._inside: dict[Any, set[Any]] = {}
+        self._longest: dict[Site, int] = {}
+        self._inside: dict[Site, set[Site]] = {}
 
-    def on_gradient(self, path: Sequence[Any]) -> Sequence[Any] | None:
+    def on_gradient(self, path: Sequence[E]) -> Sequence[E] | None:
         """Gradients were computed; returns the nest if that alone has shown one.
 
         Training without an optimizer updates weights by hand, which nobody reports; a loop that computes gradients in a third
@@ -65,16 +68,16 @@ class NestFinder:
             return None
         for one in path:
             one.gradient_at = one.iteration
-        self._look(path)
+        self._record(path)
         innermost = path[-1]
         if self.updates_seen or innermost.site.part or innermost.iteration < 2 or self._has_optimizer():
             return None
         return _take(path)
 
-    def on_update(self, path: Sequence[Any]) -> Sequence[Any] | None:
+    def on_update(self, path: Sequence[E]) -> Sequence[E] | None:
         """Weights were updated; returns the nest if that has shown another one than before."""
         self.updates_seen += 1
-        self._look(path)
+        self._record(path)
         with_gradient = [
             number for number, one in enumerate(path)
             if one.gradient_at == one.iteration and not one.site.is_demoted
@@ -86,13 +89,13 @@ class NestFinder:
             return None
         return _take(path[: with_gradient[-1] + 1])
 
-    def _without_gradients(self, path: Sequence[Any]) -> Sequence[Any] | None:
+    def _without_gradients(self, path: Sequence[E]) -> Sequence[E] | None:
         """The nest of a script that updates weights by what it has estimated itself: an evolution strategy, say."""
         if self.gradients_seen or not path or path[-1].iteration < 2 or path[-1].site.part:
             return None
         return _take(path)
 
-    def _look(self, path: Sequence[Any]) -> None:
+    def _record(self, path: Sequence[Entry]) -> None:
         for number, one in enumerate(path):
             self._longest[one.site] = max(self._longest.get(one.site, 0), one.iteration + 1)
             self._inside.setdefault(one.site, set()).update(other.site for other in path[number + 1 :])
@@ -108,7 +111,7 @@ class NestFinder:
         return bool(short)
 
 
-def _take(path: Sequence[Any]) -> Sequence[Any]:
+def _take(path: Sequence[E]) -> Sequence[E]:
     """Name the parts; returns the path without loops that are not around the training."""
     # A loop that is driven by the generator in which the training stands is its caller, not a loop around it.
     kept = [one for one in path if not getattr(one.iterator, "gi_running", False)]

@@ -13,7 +13,7 @@ import sys
 import types
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,15 +21,19 @@ from detrain.state import frames as state_frames
 
 
 class Listener(Protocol):
-    """Whom loops report to: the session of the attempt. The training's loops report their headers and ends."""
-
-    top: Loop | None  # the loop that was entered or has begun an iteration last
+    """Who is told what the training's loops do: the session of the attempt."""
 
     def at_header(self, loop: Loop) -> None:
         """An iteration of one of the training's loops is about to begin."""
 
     def at_end(self, loop: Loop) -> None:
         """One of the training's `for` loops has used up its iterable."""
+
+
+class Stack(Protocol):
+    """Where loops say which of them has begun an iteration last: a `LoopStack`."""
+
+    top: Loop | None
 
 
 @dataclass(eq=False, slots=True)
@@ -58,13 +62,13 @@ class Loop:
 
     __slots__ = (
         "__weakref__", "children", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted", "iteration", "listener",
-        "ordinals", "parent", "site", "start_iteration", "start_point", "ticker",
+        "ordinals", "parent", "site", "stack", "start_iteration", "start_point", "ticker",
     )  # fmt: skip
 
     def __init__(
-        self, listener: Listener, site: Site, parent: Loop | None, ordinals: list[int], frame_address: int
+        self, stack: Stack, listener: Listener, site: Site, parent: Loop | None, ordinals: list[int], frame_address: int
     ) -> None:
-        self.listener = listener
+        self.stack, self.listener = stack, listener
         self.site = site
         self.parent = parent
         #: How many entries of the site came before this one in the present iteration of each loop around it, from the innermost on,
@@ -91,21 +95,21 @@ class Loop:
         if self.children:
             self.children = {}
             self.finished = []
-        listener = self.listener
-        if listener.top is not self:
-            self._come_to_top(listener)
+        stack = self.stack
+        if stack.top is not self:
+            self._come_to_top(stack)
         if self.site.part:
-            listener.at_header(self)
+            self.listener.at_header(self)
 
-    def _come_to_top(self, listener: Listener) -> None:
+    def _come_to_top(self, stack: Stack) -> None:
         """Inner loops have ended; or this loop runs in a generator (a sampler's, say) that feeds the one on top, or is fed by it."""
-        loop = listener.top
+        loop = stack.top
         while loop is not None and loop is not self:
             loop = loop.parent
-        self.interrupted = listener.top if loop is None else None
-        listener.top = self
+        self.interrupted = stack.top if loop is None else None
+        stack.top = self
 
-    def wrap(self, iterable: Any) -> Iterator[Any]:
+    def wrap(self, iterable: Iterable[object]) -> Iterator[object]:
         """What the interpreter iterates over in place of `iterable`."""
         ticker = _Ticker(self, iterable)
         self.ticker = weakref.ref(ticker)
@@ -118,12 +122,12 @@ class Loop:
         return ticker.feed if ticker is not None else None
 
     @property
-    def iterator(self) -> Any:
+    def iterator(self) -> object:
         """The user's iterator of a `for` loop; None before the first element and for a `while` loop."""
         ticker = self.ticker() if self.ticker is not None else None
         return ticker.iterator if ticker is not None else None
 
-    def redirect(self, iterator: Any) -> bool:
+    def redirect(self, iterator: object) -> bool:
         """Let a loop that runs go on with another iterator; False if it cannot."""
         ticker = self.ticker() if self.ticker is not None else None
         return ticker is not None and ticker.redirect(iterator)
@@ -161,7 +165,7 @@ class Loop:
         assert frame is not None, "asked from outside the loop"
         return frame
 
-    def way_here(self) -> list[str]:
+    def checkpoints_here(self) -> list[str]:
         """Checkpoints through which this loop's present iteration is reached, in order."""
         return [*([self.start_point] if self.start_point else []), *self.finished]
 
@@ -181,7 +185,7 @@ class Loop:
         return [loop for loop in self.path if loop.site.part]
 
 
-def unwrap(wrapped: Any) -> Any:
+def unwrap(wrapped: object) -> object:
     """The user's iterator inside what `Loop.wrap` has made; any other `map` itself."""
     for part in gc.get_referents(wrapped):
         inner = part if isinstance(part, tuple) else (part,)
@@ -191,7 +195,7 @@ def unwrap(wrapped: Any) -> Any:
     return wrapped
 
 
-def redirect(wrapped: Any, iterator: Any) -> bool:
+def redirect(wrapped: object, iterator: object) -> bool:
     """Let what `Loop.wrap` has made go on with another iterator; False for any other `map`."""
     for part in gc.get_referents(wrapped):
         for one in part if isinstance(part, tuple) else (part,):
@@ -200,7 +204,7 @@ def redirect(wrapped: Any, iterator: Any) -> bool:
     return False
 
 
-def _second(_: Any, element: Any) -> Any:
+def _second(_: object, element: object) -> object:
     return element
 
 
@@ -209,19 +213,19 @@ class _Ticker:
 
     __slots__ = ("__weakref__", "chain", "feed", "loop")
 
-    def __init__(self, loop: Loop, iterable: Any) -> None:
+    def __init__(self, loop: Loop, iterable: Iterable[object]) -> None:
         self.loop = loop
         self.feed = Feed(loop, iterable)
-        self.chain = itertools.chain.from_iterable(self.feed)
+        self.chain: itertools.chain[object] = itertools.chain.from_iterable(self.feed)
 
     @property
-    def iterator(self) -> Any:
+    def iterator(self) -> object:
         """The iterator that elements come from now; None before the first and after the last."""
         # The chain holds its source and, between the first element and the end, the iterator that it takes from; from 3.12 its type.
         referents = gc.get_referents(self.chain)
         return next((one for one in referents if one is not self.feed and one is not itertools.chain), None)
 
-    def redirect(self, iterator: Any) -> bool:
+    def redirect(self, iterator: object) -> bool:
         """Take the next elements from another iterator; False before the first element and after the last."""
         if self.iterator is None:
             return False
@@ -242,16 +246,16 @@ class Feed:
 
     __slots__ = ("_loop", "iterable", "replacement")
 
-    def __init__(self, loop: Loop, iterable: Any) -> None:
+    def __init__(self, loop: Loop, iterable: Iterable[object]) -> None:
         self._loop: Loop | None = loop
         self.iterable = iterable
         #: Set while a run resumes: the iterator at its saved position.
-        self.replacement: Any = None
+        self.replacement: Iterator[object] | None = None
 
     def __iter__(self) -> Feed:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Iterable[object]:
         loop = self._loop
         if loop is None:
             raise StopIteration
@@ -273,10 +277,10 @@ class _Begun:
 
     __slots__ = ("_iterator",)
 
-    def __init__(self, iterator: Any) -> None:
+    def __init__(self, iterator: Iterator[object]) -> None:
         self._iterator = iterator
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[object]:
         return self._iterator
 
 

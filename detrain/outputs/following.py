@@ -16,7 +16,6 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -73,7 +72,7 @@ class OutputFiles:
         """See nothing any more; in a forked child, or when the script has ended."""
         self._is_stopped = True
 
-    def _on_event(self, event: str, *args: Any) -> None:
+    def _on_event(self, event: str, *args: object) -> None:
         if self._is_stopped or self._blind_thread == threading.get_ident():
             return
         if event == "open" and len(args) > 2 and isinstance(args[2], int) and not args[2] & _WRITING:
@@ -81,18 +80,21 @@ class OutputFiles:
         with handlers_deferred():  # else what they raise would be taken for a disk's or an argument's error
             self._follow(event, args)
 
-    def _follow(self, event: str, args: tuple[Any, ...]) -> None:
+    def _follow(self, event: str, args: tuple[object, ...]) -> None:
         try:
             with self._lock:
                 self._on[event](*args)
         except OSError as error:
             self._num_said += 1
             if self._num_said <= _MOST_SAID:
-                warn("file-not-followed", f"{event} of {args[0]!r}: what was there before could not be noted: {error}")
+                warn(
+                    "file-not-followed",
+                    f"{event} of {args[0]!r}: its content before the change could not be kept: {error}",
+                )
         except (TypeError, ValueError):
             return  # such arguments are refused by the function itself
 
-    def _opens(self, path: Any, mode: Any, flags: Any, *_: Any) -> None:
+    def _opens(self, path: str | bytes, mode: object, flags: object, *_: object) -> None:
         if not isinstance(flags, int) or not isinstance(path, (str, bytes, os.PathLike)):
             return
         name = os.fsdecode(path)
@@ -111,22 +113,24 @@ class OutputFiles:
                 place, is_appended=bool(flags & os.O_APPEND) and not is_emptied, in_place=True, is_emptied=is_emptied
             )
 
-    def _truncates(self, path: Any, length: int) -> None:
+    def _truncates(self, path: str | bytes | int, length: int) -> None:
         place = _place_of_open(path) if isinstance(path, int) else os.path.realpath(os.fsdecode(path))
         if place is not None and look(place)[0] != ABSENT:
             self._before(place, in_place=True, is_emptied=length == 0)
 
-    def _permits(self, path: Any, _mode: int, folder: Any = -1) -> None:
+    def _permits(self, path: str | bytes | int, _mode: int, folder: object = -1) -> None:
         place = _place_of_open(path) if isinstance(path, int) else os.path.realpath(_place(path, folder))
         if place is not None and look(place)[0] != ABSENT:
             self._before(place, keeps_content=True)
 
-    def _removes(self, path: Any, folder: Any = -1) -> None:
+    def _removes(self, path: str | bytes, folder: object = -1) -> None:
         place = _place(path, folder)
         if look(place)[0] != ABSENT:
             self._before(place)
 
-    def _renames(self, source: Any, target: Any, source_folder: Any = -1, target_folder: Any = -1) -> None:
+    def _renames(
+        self, source: str | bytes, target: str | bytes, source_folder: object = -1, target_folder: object = -1
+    ) -> None:
         old, new = _place(source, source_folder), _place(target, target_folder)
         if look(old)[0] == ABSENT:
             return  # an error, as the script will see
@@ -134,12 +138,12 @@ class OutputFiles:
             self._before(f"{old}{below}")
             self._before(f"{new}{below}")
 
-    def _makes(self, path: Any, _mode: Any = 0, folder: Any = -1) -> None:
+    def _makes(self, path: str | bytes, _mode: object = 0, folder: object = -1) -> None:
         place = _place(path, folder)
         if look(place)[0] == ABSENT:
             self._before(place)
 
-    def _links(self, _source: Any, target: Any, *folders: Any) -> None:
+    def _links(self, _source: str | bytes, target: str | bytes, *folders: object) -> None:
         place = _place(target, folders[-1] if folders else -1)
         self._make_room(place)
         if look(place)[0] == ABSENT:
@@ -285,7 +289,7 @@ class OutputFiles:
 
         self._bring(self._outputs | self.journal.touched, offset, if_lost=tell)
 
-    def settle(self) -> None:
+    def end_rewind(self) -> None:
         """The attempt has come to where it goes on from."""
         with self._lock:
             self._end_rewinding()
@@ -298,12 +302,12 @@ class OutputFiles:
             return
 
         def tell(path: str, error: RestoreError) -> None:
-            warn("file-lost", f"{path} cannot be given back what it held: {error}")
+            warn("file-lost", f"{path} cannot be restored to its content at the checkpoint: {error}")
 
         try:
             self._bring(self.journal.changed_since(self._began), self._began, if_lost=tell)
         except RestoreError as error:
-            warn("file-lost", f"{error}; what the script's files held is in {self.journal.kept}")
+            warn("file-lost", f"{error}; the kept content of the script's files is in {self.journal.kept}")
             return
         self._end_rewinding()
 
@@ -340,7 +344,7 @@ class OutputFiles:
                     if path not in lost:
                         self._give_look(wanted[path])
         except OSError as error:
-            raise RestoreError(f"the script's files cannot be brought back to what they were: {error}") from error
+            raise RestoreError(f"the script's files cannot be restored: {error}") from error
 
     def _make(self, wanted: Record, offset: int, is_open: set[str]) -> None:
         path = wanted.path
@@ -419,7 +423,7 @@ def _place_of_open(number: int) -> str | None:
     return place if os.path.isabs(place) and os.path.exists(place) else None
 
 
-def _place(path: Any, folder: Any = -1) -> str:
+def _place(path: str | bytes, folder: object = -1) -> str:
     """Absolute path, links resolved but for the last part; `folder` is a descriptor as of `dir_fd`."""
     name = os.fsdecode(path)
     if isinstance(folder, int) and folder >= 0 and not os.path.isabs(name):

@@ -228,7 +228,7 @@ class Journal:
             raise RestoreError(
                 f"the file {path} had {first.size} bytes at the checkpoint and "
                 + (f"has {found} now" if found >= 0 else "is gone")
-                + "; put it back, or go on without it by --trust-changes"
+                + "; restore it, or resume without it with --trust-changes"
             )
         return source, first.size
 

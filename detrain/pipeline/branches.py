@@ -68,16 +68,16 @@ class _Merging:
 
     def _members(self, first: int) -> list[int]:
         predecessors, successors = self._profile.predecessors, self._profile.successors
-        found: list[int] = []
+        members: list[int] = []
         at = first
         while len(predecessors[at]) == 1 and len(successors[at]) == 1:
-            found.append(at)
+            members.append(at)
             if len(predecessors[successors[at][0]]) > 1:
-                return found
+                return members
             at = successors[at][0]
-        if found:
-            found.append(at)
-        return found
+        if members:
+            members.append(at)
+        return members
 
     def _node(self, number: int) -> tuple[bool, int]:
         return (True, self._run_of[number]) if number in self._run_of else (False, number)
@@ -93,7 +93,7 @@ class _Merging:
         for is_run, number in self._nodes:
             layer = self._layer(number) if is_run else self._profile.layers[number]
             members = self._runs[number][1] if is_run else [number]
-            stands_for[layer.name] = tuple(self._profile.layers[one].name for one in members)
+            stands_for[layer.name] = tuple(self._profile.layers[number].name for number in members)
             layers.append(layer)
         place = {node: position for position, node in enumerate(self._nodes)}
         edges = sorted(((place[begin], place[end]) for begin, end in self._edges), key=lambda edge: edge[1])
@@ -101,10 +101,10 @@ class _Merging:
 
     def _layer(self, run: int) -> Layer:
         way, members = self._runs[run]
-        inner = [self._profile.layers[one] for one in members]
+        inner = [self._profile.layers[number] for number in members]
         return replace(
             inner[-1], name=f"compressed_node{way}",
             description=inner[0].description if len(members) == 1 else f"Branch {way}",
-            forward_ms=sum(one.forward_ms for one in inner), backward_ms=sum(one.backward_ms for one in inner),
-            parameter_bytes=sum(one.parameter_bytes for one in inner), stage=None,
+            forward_ms=sum(layer.forward_ms for layer in inner), backward_ms=sum(layer.backward_ms for layer in inner),
+            parameter_bytes=sum(layer.parameter_bytes for layer in inner), stage=None,
         )  # fmt: skip

@@ -29,8 +29,8 @@ LIMIT = 1200
 
 def states_of(profile: Profile, limit: int = LIMIT) -> States:
     """All states if there are no more than `limit`, else about as many, or a few for each layer."""
-    found = all_ideals(profile, limit)
-    return of_members(profile, _fewer(profile, limit) if found is None else found)
+    ideals = all_ideals(profile, limit)
+    return of_members(profile, _fewer(profile, limit) if ideals is None else ideals)
 
 
 def _fewer(profile: Profile, limit: int) -> Iterator[int]:
@@ -40,12 +40,12 @@ def _fewer(profile: Profile, limit: int) -> Iterator[int]:
         yield before
         inner = profile.without(set(range(len(profile.layers))) - set(numbers_of(layers)))
         numbers = list(numbers_of(layers))
-        if (found := _of_region(inner, quota)) is None:
+        if (inside := _of_region(inner, quota)) is None:
             orders = [inner.order, depth_first(inner)] if 3 * len(numbers) <= quota else []
-            found = {bits for order in orders for bits in _prefixes(order)}
+            inside = {bits for order in orders for bits in _prefixes(order)}
             yield from (before | bits for bits in _prefixes(least_crossing(profile, before, layers)))
-        for bits in found:
-            yield before | sum(1 << numbers[one] for one in numbers_of(bits))
+        for bits in inside:
+            yield before | sum(1 << numbers[number] for number in numbers_of(bits))
 
 
 def _regions(profile: Profile) -> Iterator[tuple[int, int]]:
@@ -53,8 +53,8 @@ def _regions(profile: Profile) -> Iterator[tuple[int, int]]:
     everything = (1 << len(profile.layers)) - 1
     descendants = [0] * len(profile.layers)
     for number, before in enumerate(profile.ancestors):
-        for one in numbers_of(before):
-            descendants[one] |= 1 << number
+        for ancestor in numbers_of(before):
+            descendants[ancestor] |= 1 << number
     waists = [
         number
         for number in profile.order
@@ -74,16 +74,16 @@ def _of_region(region: Profile, quota: int) -> set[int] | None:
     """All states, or those between pieces of chains; None if there are too many of both."""
     if not region.layers:
         return set()
-    found = all_ideals(region, quota)
-    if found is not None:
-        return found
+    ideals = all_ideals(region, quota)
+    if ideals is not None:
+        return ideals
     chains = list(_chains(region))
     for most in range(max(map(len, chains)), 0, -1):
         pieces = [piece for chain in chains for piece in _pieces(region, chain, most)]
-        found = all_ideals(_merged(region, pieces), quota)
-        if found is not None:
-            whole = [sum(1 << one for one in piece) for piece in pieces]
-            return {sum(whole[one] for one in numbers_of(bits)) for bits in found} | set(_prefixes(region.order))
+        ideals = all_ideals(_merged(region, pieces), quota)
+        if ideals is not None:
+            whole = [sum(1 << number for number in piece) for piece in pieces]
+            return {sum(whole[number] for number in numbers_of(bits)) for bits in ideals} | set(_prefixes(region.order))
     return None
 
 
@@ -106,21 +106,21 @@ def _chains(region: Profile) -> Iterator[list[int]]:
 def _pieces(region: Profile, chain: Sequence[int], most: int) -> list[list[int]]:
     """The chain in at most so many pieces; each ends where its share of the time is reached."""
     if len(chain) <= most:
-        return [[one] for one in chain]
-    times = [region.layers[one].forward_ms + region.layers[one].backward_ms for one in chain]
+        return [[layer] for layer in chain]
+    times = [region.layers[layer].forward_ms + region.layers[layer].backward_ms for layer in chain]
     share = sum(times) / most
     pieces: list[list[int]] = [[]]
     filled = 0.0
-    for one, taken in zip(chain, times, strict=True):
+    for layer, taken in zip(chain, times, strict=True):
         if pieces[-1] and len(pieces) < most and filled + taken / 2 > share * len(pieces):
             pieces.append([])
-        pieces[-1].append(one)
+        pieces[-1].append(layer)
         filled += taken
     return pieces
 
 
 def _merged(region: Profile, pieces: Sequence[Sequence[int]]) -> Profile:
-    piece_of = {one: number for number, piece in enumerate(pieces) for one in piece}
+    piece_of = {layer: number for number, piece in enumerate(pieces) for layer in piece}
     edges = {(piece_of[begin], piece_of[end]) for begin, end in region.edges}
     layers = tuple(Layer(str(number), "", 0.0, 0.0, (0.0,), 0.0) for number in range(len(pieces)))
     return Profile(layers, tuple(sorted((begin, end) for begin, end in edges if begin != end)))
@@ -128,8 +128,8 @@ def _merged(region: Profile, pieces: Sequence[Sequence[int]]) -> Profile:
 
 def _prefixes(order: Iterable[int]) -> Iterator[int]:
     bits = 0
-    for one in order:
-        bits |= 1 << one
+    for layer in order:
+        bits |= 1 << layer
         yield bits
 
 
@@ -137,14 +137,14 @@ def depth_first(profile: Profile) -> list[int]:
     """A topological order that ends a branch before it begins another."""
     waiting = [len(before) for before in profile.predecessors]
     stack = [number for number in reversed(range(len(waiting))) if not waiting[number]]
-    found = []
+    order = []
     while stack:
-        found.append(stack.pop())
-        for after in reversed(profile.successors[found[-1]]):
+        order.append(stack.pop())
+        for after in reversed(profile.successors[order[-1]]):
             waiting[after] -= 1
             if not waiting[after]:
                 stack.append(after)
-    return found
+    return order
 
 
 def least_crossing(profile: Profile, done: int = 0, layers: int = -1) -> list[int]:
@@ -152,10 +152,10 @@ def least_crossing(profile: Profile, done: int = 0, layers: int = -1) -> list[in
 
     `done` is what comes before them; the rest of the profile comes behind them.
     """
-    waiting = [sum(not done >> one & 1 for one in before) for before in profile.predecessors]
-    unused = [sum(not done >> one & 1 for one in after) for after in profile.successors]
+    waiting = [sum(not done >> number & 1 for number in before) for before in profile.predecessors]
+    unused = [sum(not done >> number & 1 for number in after) for after in profile.successors]
     ready = [number for number in range(len(waiting)) if not waiting[number] and (layers & ~done) >> number & 1]
-    found = []
+    order = []
 
     def change(number: int) -> float:
         grown = profile.layers[number].activation_bytes if unused[number] else 0.0
@@ -167,11 +167,11 @@ def least_crossing(profile: Profile, done: int = 0, layers: int = -1) -> list[in
     while ready:
         chosen = min(ready, key=lambda number: (change(number), number))
         ready.remove(chosen)
-        found.append(chosen)
+        order.append(chosen)
         for before in profile.predecessors[chosen]:
             unused[before] -= 1
         for after in profile.successors[chosen]:
             waiting[after] -= 1
             if not waiting[after] and layers >> after & 1:
                 ready.append(after)
-    return found
+    return order

@@ -1,4 +1,4 @@
-"""From one of the files around pipelines to another: profiles, operator graphs, plans, PipeDream's conf."""
+"""Converts files: profiles, operator graphs, plans, PipeDream's conf."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from detrain.errors import GraphError
 from detrain.pipeline import csvprofile, deployment, dot, graphtext, planfile, steps
@@ -39,7 +38,7 @@ def read_profile(path: Path) -> Profile:
 
 def _check_no_plan(path: Path) -> None:
     kind = _document_kind(path)
-    if kind == planfile.KIND:
+    if kind == planfile.DOCUMENT.kind:
         raise GraphError(
             f"{path} is a plan, not a profile; `detrain pipeline convert {path} graph.txt` takes its profile out"
         )
@@ -51,7 +50,7 @@ def _check_no_plan(path: Path) -> None:
 class Read:
     """What a file holds."""
 
-    found: Profile | Planned
+    content: Profile | Planned
     #: What it becomes in a `.json` file, unless something else is said.
     json_kind: str
 
@@ -59,27 +58,27 @@ class Read:
 def read(path: Path, profile: Path | None = None) -> Read:
     """A profile, a plan, or a conf with the layers of `profile`. Raises `GraphError` naming file and place, or `OSError`."""
     kind = _document_kind(path)
-    if kind == planfile.KIND:
+    if kind == planfile.DOCUMENT.kind:
         return Read(planfile.read(path), "conf")
     if kind != "conf":
         return Read(read_profile(path), "graph")
     deployed = deployment.read(path)
     if profile is None:
-        raise GraphError(f"{path} says which stage has which ranks; say --profile, whose layers have stages")
+        raise GraphError(f"{path} only assigns ranks to stages; give --profile, whose layers have stages")
     try:
         return Read(_deployed(deployed, read_profile(profile)), "plan")
     except GraphError as error:
-        told = str(error).startswith(str(profile))
-        raise error if told else GraphError(f"{path} and {profile}: {error}") from None
+        is_named = str(error).startswith(str(profile))
+        raise error if is_named else GraphError(f"{path} and {profile}: {error}") from None
 
 
 def write(path: Path, kind: str, read: Read) -> str:
-    """As `kind`, or as what the suffix says (""); returns which. Raises `GraphError` for what cannot become what, or `OSError`."""
+    """Writes it as `kind`, or as the suffix says if that is ""; returns the kind. Raises `GraphError` if it cannot, or `OSError`."""
     kind = kind or _kind_of(path, read)
-    if isinstance(read.found, Planned):
-        _write_planned(path, kind, read.found)
+    if isinstance(read.content, Planned):
+        _write_planned(path, kind, read.content)
     else:
-        _write_profile(path, kind, read.found)
+        _write_profile(path, kind, read.content)
     return kind
 
 
@@ -97,19 +96,19 @@ def _document_kind(path: Path) -> str:
 def _kind_of(target: Path, read: Read) -> str:
     by_suffix = {".txt": "profile", ".dot": "dot", ".json": read.json_kind}
     if target.suffix not in by_suffix:
-        raise GraphError(f"{target} could be anything: say --to, which is one of {', '.join(KINDS)}")
+        raise GraphError(f"{target} has no known suffix: give --to, which is one of {', '.join(KINDS)}")
     return by_suffix[target.suffix]
 
 
 def _deployed(read: deployment.Deployment, profile: Profile) -> Planned:
-    """A plan of a conf: ranks as devices, all alike, as PipeDream's optimizer has them if it is told nothing."""
+    """A plan from a conf: ranks become devices, all alike, with the defaults of PipeDream's optimizer."""
     stages = deployment.stages_of(read, profile)
     plan = Plan("conf", stages, 1, 0.0, 0.0, 0.0)
     return Planned(plan, profile, of_levels([read.num_ranks]))
 
 
 def _write_planned(target: Path, kind: str, planned: Planned) -> None:
-    write: dict[str, Callable[[], Any]] = {
+    write: dict[str, Callable[[], None]] = {
         "plan": lambda: planfile.write(target, planned),
         "conf": lambda: deployment.write(target, deployment.of_plan(planned.plan)),
     }
@@ -123,7 +122,7 @@ def _write_planned(target: Path, kind: str, planned: Planned) -> None:
 
 
 def _write_profile(target: Path, kind: str, profile: Profile) -> None:
-    write: dict[str, Callable[[], Any]] = {
+    write: dict[str, Callable[[], None]] = {
         "profile": lambda: graphtext.write(target, profile), "dot": lambda: dot.write(target, profile),
         "graph": lambda: graphfile.write(target, steps.to_graph(profile)),
     }  # fmt: skip

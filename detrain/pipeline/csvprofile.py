@@ -28,7 +28,7 @@ def parse(text: str, path: str = "the table") -> Profile:
     try:
         rows = [row for row in csv.reader(io.StringIO(text), strict=True) if any(row)]
     except csv.Error as error:
-        raise GraphError(f"{path} is no table: {error}") from None
+        raise GraphError(f"{path} is not a table: {error}") from None
     columns = _columns(rows[0] if rows else [], path)
     layers = [
         _layer(row, columns, number, f"{path}, row {number + 1} (layer {number})")
@@ -44,20 +44,20 @@ def parse(text: str, path: str = "the table") -> Profile:
 
 def _columns(header: list[str], path: str) -> dict[str, tuple[int, float]]:
     """By what it holds: the place of a column, and what its numbers are multiplied with."""
-    found: dict[str, tuple[int, float]] = {}
+    columns: dict[str, tuple[int, float]] = {}
     beginnings = ("Layer Type", "Total time", "Forward pass time", "Output Size", "Parameter Size (floats)")
     for beginning in beginnings:
         at = next((at for at, name in enumerate(header) if name.strip().startswith(beginning)), None)
         if at is None:
             raise GraphError(f"{path}, row 1: there is no column {beginning}")
-        found[beginning] = at, _BYTES_EACH
-    forward = header[found["Forward pass time"][0]]
+        columns[beginning] = at, _BYTES_EACH
+    forward = header[columns["Forward pass time"][0]]
     batches = re.search(r"\((\d+)\)\s*$", forward)
     if batches is None or not int(batches[1]):
         raise GraphError(f"{path}, row 1: {forward[:40]} does not say of how many mini-batches, as (100) does")
     for name in ("Total time", "Forward pass time"):
-        found[name] = found[name][0], 1000.0 / int(batches[1])
-    return found
+        columns[name] = columns[name][0], 1000.0 / int(batches[1])
+    return columns
 
 
 def _layer(row: list[str], columns: dict[str, tuple[int, float]], number: int, where: str) -> Layer:
@@ -65,7 +65,7 @@ def _layer(row: list[str], columns: dict[str, tuple[int, float]], number: int, w
         _number(row, name, *columns[name], where) for name in list(columns)[1:]
     )
     if forward_ms > total_ms:
-        raise GraphError(f"{where}: the way forward takes longer than the total time")
+        raise GraphError(f"{where}: the forward time is longer than the total time")
     at = columns["Layer Type"][0]
     kind = row[at].strip() if at < len(row) else ""
     return Layer(f"node{number}", kind or "layer", forward_ms, total_ms - forward_ms, (output_bytes,), parameter_bytes)

@@ -7,16 +7,15 @@ plan that it was generated of, in the order of their `stage_id`s.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 from detrain.errors import GraphError
 from detrain.pipeline.plan import Plan, Stage
 from detrain.pipeline.profile import Profile
-from detrain.plans.documents import Fields, parsed
+from detrain.plans.documents import Fields, errors_naming, parsed
 
 _MODULES, _RANKS, _DEPTHS = "module_to_stage_map", "stage_to_rank_map", "stage_to_depth_map"
 
@@ -84,47 +83,45 @@ class Deployment:
 
 def read(path: Path) -> Deployment:
     """Raises `GraphError` naming file and key, or `OSError`."""
-    document = parsed(path, "JSON", lambda text: json.loads(text, object_pairs_hook=_once))
+    document = parsed(path, "JSON", lambda text: json.loads(text, object_pairs_hook=_without_repeats))
     fields = Fields(document, str(path), (_MODULES, _RANKS, _DEPTHS))
     stage_of = fields.wholes(_MODULES)
     num_stages = max(stage_of, default=-1) + 1
     ranks = fields.table(_RANKS)
-    _check_stages(document[_RANKS], num_stages, ranks.place)
+    _check_stages(ranks, num_stages)
     depths = None
     if fields.has(_DEPTHS):
         table = fields.table(_DEPTHS)
-        _check_stages(document[_DEPTHS], num_stages, table.place)
+        _check_stages(table, num_stages)
         depths = tuple(table.whole(str(stage)) for stage in range(num_stages))
-    try:
+    with errors_naming(path):
         return Deployment(stage_of, tuple(ranks.wholes(str(stage)) for stage in range(num_stages)), depths)
-    except GraphError as error:
-        raise error if str(error).startswith(str(path)) else GraphError(f"{path}: {error}") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands there twice")
-    return found
+    return table
 
 
-def _check_stages(names: Iterable[str], num_stages: int, place: str) -> None:
-    for name in names:
+def _check_stages(table: Fields, num_stages: int) -> None:
+    for name in table.names():
         if not (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < num_stages):
-            raise GraphError(f"{place} has a stage {name!r}, and {_MODULES} has none of that number")
+            raise GraphError(f"{table.place} has a stage {name!r}, and {_MODULES} has none of that number")
 
 
 def write(path: Path, deployment: Deployment) -> None:
     """In the spelling of PipeDream's own files. Raises `OSError`."""
-    document: dict[str, Any] = {_MODULES: list(deployment.stage_of), _RANKS: _by_stage(map(list, deployment.ranks))}
+    document: dict[str, object] = {_MODULES: list(deployment.stage_of), _RANKS: _by_stage(map(list, deployment.ranks))}
     if deployment.depths is not None:
         document[_DEPTHS] = _by_stage(deployment.depths)
     lines = (f'    "{name}": {json.dumps(value)}' for name, value in document.items())
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8", newline="\n")
 
 
-def _by_stage(values: Iterable[Any]) -> dict[str, Any]:
+def _by_stage(values: Iterable[object]) -> dict[str, object]:
     return {str(stage): value for stage, value in enumerate(values)}
 
 
@@ -133,8 +130,8 @@ def of_plan(plan: Plan) -> Deployment:
 
     All copies of the pipeline make one. Raises `GraphError` for a device that runs several stages: a rank has one.
     """
-    found = sorted({device for stage in plan.stages for device in stage.devices})
-    rank_of = {device: rank for rank, device in enumerate(found)}
+    devices = sorted({device for stage in plan.stages for device in stage.devices})
+    rank_of = {device: rank for rank, device in enumerate(devices)}
     ranks = tuple(tuple(rank_of[device] for device in stage.devices) for stage in plan.stages)
     return Deployment((*range(len(ranks)), len(ranks) - 1), ranks)
 
@@ -154,20 +151,20 @@ def stages_of(deployment: Deployment, profile: Profile) -> tuple[Stage, ...]:
         raise GraphError(
             f"the profile's layers are of {len(modules)} modules, and {_MODULES} has {len(deployment.stage_of) - 1} and the criterion"
         )
-    found: list[list[str]] = [[] for _ in deployment.ranks]
+    layers_of: list[list[str]] = [[] for _ in deployment.ranks]
     stages = {layer.name: deployment.stage_of[modules[layer.stage or 0]] for layer in planned.layers}
     _check_order(planned, stages)
     for layer in planned.layers:
-        found[stages[layer.name]].append(layer.name)
-    ends = list(accumulate(map(len, found)))
+        layers_of[stages[layer.name]].append(layer.name)
+    ends = list(accumulate(map(len, layers_of)))
     return tuple(
         Stage(end - len(names), end, tuple(names), len(ranks), ranks)
-        for end, names, ranks in zip(ends, found, deployment.ranks, strict=True)
+        for end, names, ranks in zip(ends, layers_of, deployment.ranks, strict=True)
     )
 
 
 def _check_order(profile: Profile, stages: Mapping[str, int]) -> None:
-    layers: Sequence[Any] = profile.layers
+    layers = profile.layers
     for begin, end in profile.edges:
         if stages[layers[begin].name] > stages[layers[end].name]:
             raise GraphError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -35,6 +34,9 @@ FLAGS = (
 )  # fmt: skip
 
 
+Option = str | float | bool  # a whole number is a float, too
+
+
 @dataclass(frozen=True)
 class Driver:
     """Raises `GraphError` for machines that cannot be."""
@@ -42,7 +44,7 @@ class Driver:
     #: By rank: host, and number of its device.
     machines: tuple[tuple[str, int], ...]
     #: All else, by name, in the order of the file.
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.machines:
@@ -59,26 +61,28 @@ class Driver:
 
 def read(path: Path) -> Driver:
     """Raises `GraphError` naming file and key, or `OSError`."""
-    document = parsed(path, "YAML", _load)
-    fields = Fields(document, str(path), ("machines", *TEXTS, *WHOLES, *NUMBERS, *FLAGS))
+    fields = Fields(parsed(path, "YAML", _load), str(path), ("machines", *TEXTS, *WHOLES, *NUMBERS, *FLAGS))
     for name in REQUIRED:
         fields.text(name)
-    options = {name: _option(fields, name) for name in document if name != "machines"}
-    machines = tuple(_machine(one, f"{path}: machines[{at}]") for at, one in enumerate(fields.texts("machines")))
+    options = {name: _option(fields, name) for name in fields.names() if name != "machines"}
+    machines = tuple(
+        _machine(machine, f"{path}: machines[{at}]") for at, machine in enumerate(fields.texts("machines"))
+    )
     try:
         return Driver(machines, options)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from None
 
 
-def _load(text: str) -> Any:
+def _load(text: str) -> object:
     try:
-        return yaml.safe_load(text)
+        document: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
+    return document
 
 
-def _option(fields: Fields, name: str) -> Any:
+def _option(fields: Fields, name: str) -> Option:
     if name in TEXTS:
         return fields.text(name)
     if name in WHOLES:

@@ -81,31 +81,31 @@ def _layer(parts: list[str], where: str) -> Layer:
         raise GraphError(f"{where}: layer {parts[0]} has ` -- ` in its description: {' -- '.join(parts[1:-1])[:80]}")
     if len(parts) < 3:
         raise GraphError(f"{where}: a layer is `{_SHAPE}`, not {' -- '.join(parts)[:80]}")
-    found = _fields(parts[2], f"{where}: layer {parts[0]}")
-    sizes = found["activation_size"]
+    fields = _fields(parts[2], f"{where}: layer {parts[0]}")
+    sizes = fields["activation_size"]
     is_list = sizes.startswith("[") and sizes.endswith("]")
     outputs = (
-        _number(one.strip(), parts[0], "activation_size", where)
-        for one in (sizes[1:-1].split(";") if is_list else [sizes])
+        _number(text.strip(), parts[0], "activation_size", where)
+        for text in (sizes[1:-1].split(";") if is_list else [sizes])
     )
     forward_ms, backward_ms, parameter_bytes = (
-        _number(found[name], parts[0], name, where) for name in (*_FIELDS[:2], _FIELDS[3])
+        _number(fields[name], parts[0], name, where) for name in (*_FIELDS[:2], _FIELDS[3])
     )
     return Layer(parts[0], parts[1], forward_ms, backward_ms, tuple(outputs), parameter_bytes, stage)
 
 
 def _fields(text: str, layer: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
-        if name not in _FIELDS or name in found:
-            why = "stands there twice" if name in found else f"is none of {', '.join(_FIELDS)}"
+        if name not in _FIELDS or name in fields:
+            why = "stands there twice" if name in fields else f"is none of {', '.join(_FIELDS)}"
             raise GraphError(f"{layer} has a field {name[:40]}, which {why}")
-        found[name] = value.strip()
+        fields[name] = value.strip()
     for name in _FIELDS:
-        if name not in found:
+        if name not in fields:
             raise GraphError(f"{layer} has no {name}")
-    return found
+    return fields
 
 
 def _number(text: str, layer: str, field: str, where: str) -> float:

@@ -8,9 +8,10 @@ import numpy as np
 
 from detrain.errors import GraphError
 from detrain.pipeline.compression import states_of
-from detrain.pipeline.plan import NoPlanError, Plan, Stage
+from detrain.pipeline.plan import Plan, Stage
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Floats, States
+from detrain.plans.errors import NoPlanError
 
 
 def interleaved(plan: Plan, profile: Profile, chunks: int) -> Plan:
@@ -46,7 +47,7 @@ def _cuts(states: States, replicas: list[int]) -> list[int] | None:
         best = through.min(axis=0)
     if not np.isfinite(best[-1]):
         return None
-    found = [count - 1]
+    cuts = [count - 1]
     for earlier in reversed(came):
-        found.append(int(earlier[found[-1]]))
-    return found[::-1]
+        cuts.append(int(earlier[cuts[-1]]))
+    return cuts[::-1]

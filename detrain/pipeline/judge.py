@@ -1,11 +1,10 @@
-"""Judges plans: by the simulator, and by nothing else."""
+"""Judges plans by the simulator."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from detrain.errors import GraphError
 from detrain.pipeline import simulator
@@ -28,7 +27,7 @@ MOST_FORWARDS = 1 << 20
 
 @dataclass(frozen=True, slots=True, order=True)
 class Score:
-    """Less is better: first what does not fit, then time."""
+    """The quality of a plan; less is better: first the missing memory, then the time."""
 
     #: Sum over the stages of what is missing, over what there is.
     missing_share: float
@@ -36,7 +35,7 @@ class Score:
 
 
 class Judge:
-    """Of plans for one profile, topology and schedule, with micro-batches of one size."""
+    """Judges plans for one profile, topology and schedule, with micro-batches of one size."""
 
     def __init__(self, profile: Profile, topology: Topology, workload: Workload, kind: Schedule = SYNCHRONOUS) -> None:
         self.pricing = Pricing(profile, topology, workload)
@@ -55,14 +54,14 @@ class Judge:
         rounds = num_mini_batches(schedule, [len(devices) for devices in arranged.devices])
         if count * rounds * len(arranged.done) > MOST_FORWARDS:
             raise GraphError(
-                f"{count:,} micro-batches of {size} through {len(arranged.done)} stages are more than can be simulated; "
-                "a smaller batch shows the same"
+                f"{count:,} micro-batches of {size} through {len(arranged.done)} stages are too many to simulate; a "
+                "smaller batch shows the same"
             )
         return schedule
 
     @property
     def samples(self) -> int:
-        """Of what the simulator calls a step."""
+        """Samples in what the simulator calls a step."""
         return self.workload.micro_batch if self._kind.name == "1f1b-async" else self.workload.batch
 
     @property
@@ -72,7 +71,7 @@ class Judge:
         return self.pricing.profile.compute_s / self.workload.profile_batch / quickest
 
     def score(self, arranged: Arrangement) -> Score:
-        """The time of a sample, and what is missing of the memory. Raises `GraphError` for what cannot be simulated."""
+        """Seconds a sample, and the share of memory that is missing. Raises `GraphError` for stages that cannot be simulated."""
         if arranged not in self._scores:
             schedule = self.schedule(arranged)
             loads = self.pricing.loads(arranged, self._kind.name)
@@ -86,7 +85,7 @@ class Judge:
         return self._scores[arranged]
 
     def timeline(self, arranged: Arrangement) -> Timeline:
-        """All that happens."""
+        """The timeline of a step with these stages. Raises `GraphError`."""
         return simulator.simulate(self.schedule(arranged), self.pricing.loads(arranged, self._kind.name))
 
 
@@ -107,7 +106,7 @@ def _check_chunks(devices: Sequence[tuple[int, ...]], chunks: int) -> None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of one plan under one schedule."""
+    """One plan under one schedule."""
 
     timeline: Timeline
     #: Time of a sample on one device, over that of this plan.
@@ -125,7 +124,7 @@ class Judgement:
 def judge(
     plan: Plan, profile: Profile, topology: Topology, workload: Workload, kind: Schedule = SYNCHRONOUS
 ) -> Judgement:
-    """Simulates a plan. `profile` is what was planned, `Profile.to_plan()`; a plan's own workload is not looked at."""
+    """Simulates a plan for `workload`, not for its own. `profile` is what was planned: `Profile.to_plan()`. Raises `GraphError`."""
     judging = Judge(profile, topology, workload, kind)
     arranged = judging.pricing.arrangement(plan)
     timeline = judging.timeline(arranged)
@@ -138,25 +137,32 @@ def judge(
 
 
 def kind_of(name: str, *, warmup: str = "pa", vertical_sync: bool = False, chunks: int = 2) -> Schedule:
-    """A schedule by name, and those of the options that it has. Raises `GraphError` for one that it lacks."""
+    """The schedule `name` with its options, without micro-batches yet. Raises `GraphError` for an option that it lacks."""
     if name == "1f1b-async":
         return replace(PIPEDREAM, vertical_sync=vertical_sync)
     return Schedule(name, chunks=chunks if name == "interleaved" else 1, warmup=warmup, vertical_sync=vertical_sync)
 
 
-def prepared(planned: Planned, kind: Schedule, **asked: float | None) -> tuple[Planned, Workload]:
-    """A plan as this schedule takes it, and what a step is: as planned for, but for the fields of `Workload` that are asked.
+def prepared(
+    planned: Planned, kind: Schedule, *, profile_batch: int | None = None, batch: int | None = None, micro_batch: int | None = None,
+    state_factor: float | None = None,
+) -> tuple[Planned, Workload]:  # fmt: skip
+    """A plan as this schedule takes it, and what a step is: the plan's own workload, but for the fields of it that are given.
 
     Of a plan that knows no batches, the profile's mini-batch is a micro-batch, and divides evenly over all replicas; a step
     has four for each stage.
     """
     plan = planned.plan
-    told: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if kind.name == "interleaved" and len({stage.devices for stage in plan.stages}) == len(plan.stages):
         plan = interleaved(plan, planned.profile.to_plan(), kind.chunks)
-    known = plan.workload
-    if known is None:
-        even = int(told.get("profile_batch", math.lcm(*(stage.replicas for stage in plan.stages))))
-        size = int(told.get("micro_batch", even))
-        known = Workload(even, int(told.get("batch", size * plan.replication * 4 * len(plan.stages))), size)
-    return replace(planned, plan=plan), replace(known, **told)
+    workload = plan.workload
+    if workload is None:
+        even = math.lcm(*(stage.replicas for stage in plan.stages)) if profile_batch is None else profile_batch
+        size = even if micro_batch is None else micro_batch
+        workload = Workload(even, size * plan.replication * 4 * len(plan.stages) if batch is None else batch, size)
+    workload = Workload(
+        workload.profile_batch if profile_batch is None else profile_batch, workload.batch if batch is None else batch,
+        workload.micro_batch if micro_batch is None else micro_batch,
+        workload.state_factor if state_factor is None else state_factor,
+    )  # fmt: skip
+    return replace(planned, plan=plan), workload

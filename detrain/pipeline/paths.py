@@ -1,23 +1,22 @@
-"""Compiled: an order in which tasks can be done, when they are done, and what their workers hold then."""
+"""Compiled loops: a topological order of tasks, their times, and the memory of their workers."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from detrain.pipeline.schedules import Kind
 
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
 
 _FORWARD, _ALL_REDUCE = int(Kind.FORWARD), int(Kind.ALL_REDUCE)
 
 
 @njit(cache=True)
 def sort_tasks(waiting: Ints, user_first: Ints, users: Ints, tasks: Ints, order: Ints) -> int:
-    """A topological order, into `order`; returns how many can be done. `waiting` counts down to what is left to wait for."""
+    """Writes a topological order into `order` and returns its length. `waiting` counts the dependencies of each task and is used up."""
     count = 0
     for task in tasks:
         if waiting[task] == 0:
@@ -57,7 +56,7 @@ def fill_times(dep_first: Ints, deps: Ints, slots: Ints, table: Floats, starts: 
 
 @njit(cache=True)
 def last_end_s(dep_first: Ints, deps: Ints, slots: Ints, table: Floats) -> float:
-    """When everything is done."""
+    """Seconds until the last task ends."""
     starts, ends = np.empty(len(slots)), np.empty(len(slots))
     fill_times(dep_first, deps, slots, table, starts, ends)
     return float(ends.max())
@@ -65,7 +64,7 @@ def last_end_s(dep_first: Ints, deps: Ints, slots: Ints, table: Floats) -> float
 
 @njit(cache=True)
 def steady_s(dep_first: Ints, deps: Ints, slots: Ints, table: Floats, first: int, last: int, num_steps: int) -> float:
-    """Mean time between the ends of two tasks that lie so many steps apart."""
+    """Seconds a step, from the ends of the tasks `first` and `last`, which lie `num_steps` steps apart."""
     starts, ends = np.empty(len(slots)), np.empty(len(slots))
     fill_times(dep_first, deps, slots, table, starts, ends)
     return float((ends[last] - ends[first]) / num_steps)
@@ -88,10 +87,10 @@ def fill_usage(
             now[stage] += 1
             held[stage] = max(held[stage], now[stage])
         used = sizes[3, stage] + (versions[place] - 1) * sizes[0, stage]
-        one = stage % num_workers
-        while one < num_stages:
-            used += sizes[1, one] + now[one] * sizes[2, one]
-            one += num_workers
+        chunk = stage % num_workers
+        while chunk < num_stages:
+            used += sizes[1, chunk] + now[chunk] * sizes[2, chunk]
+            chunk += num_workers
         usage[place] = used
         if kind == releasing:
             now[stage] -= 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from detrain.pipeline.schedules import Kind
 from detrain.pipeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COLORS = {
     Kind.FORWARD: "#2563eb", Kind.BACKWARD: "#059669", Kind.WEIGHT: "#d97706", Kind.SEND: "#93c5fd", Kind.SEND_BACK: "#6ee7b7",
@@ -37,7 +40,7 @@ def draw(path: Path, timeline: Timeline) -> None:
     has_memory = max(timeline.peak_bytes) > 0
     height = 1.4 + 0.42 * timeline.num_workers
     figure = Figure(figsize=(11, height + (1.3 if has_memory else 0)), layout="constrained")
-    rows: Any
+    rows: Axes
     if has_memory:
         rows, strip = figure.subplots(2, 1, sharex=True, height_ratios=[height, 1.3])
         _draw_memory(strip, timeline, unit)
@@ -61,7 +64,7 @@ def draw(path: Path, timeline: Timeline) -> None:
         figure.savefig(path, format="svg" if is_svg else None, metadata={"Date": None} if is_svg else None)
 
 
-def _draw_rows(axes: Any, timeline: Timeline, unit: float) -> None:
+def _draw_rows(axes: Axes, timeline: Timeline, unit: float) -> None:
     count = timeline.num_workers
     spans: dict[tuple[Kind, int], list[tuple[float, float]]] = {}
     labels = 0
@@ -90,7 +93,7 @@ def _draw_rows(axes: Any, timeline: Timeline, unit: float) -> None:
     axes.tick_params(labelsize=8)
 
 
-def _draw_memory(axes: Any, timeline: Timeline, unit: float) -> None:
+def _draw_memory(axes: Axes, timeline: Timeline, unit: float) -> None:
     """What each worker holds, the first light, the last dark."""
     has_bytes = ~np.isnan(timeline.used_bytes)
     for worker in range(timeline.num_workers):

@@ -1,4 +1,4 @@
-"""A plan: which layers make a stage, who runs it, and what the planner expects of it."""
+"""A plan: the layers of each stage, the devices that run it, and the speed that the planner expects."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from detrain.errors import GraphError
 
 
-class NoPlanError(GraphError):
-    """A planner has found no plan; the message says what stands in the way."""
-
-    exit_status = 1
-
-
 @dataclass(frozen=True)
 class Workload:
-    """What one step of the training is. Counts are in samples."""
+    """The batch sizes of a training step, in samples."""
 
     #: Mini-batch that the profile was measured with; times and activations are taken in proportion to it.
     profile_batch: int
@@ -62,7 +56,7 @@ class Stage:
     replicas: int
     #: Of the topology: those of the first copy, then those of the second.
     devices: tuple[int, ...]
-    #: What of its activations is thrown away and made again on the way back: nothing (""), all but what enters it ("all"),
+    #: What of its activations is thrown away and made again in the backward pass: nothing (""), all but what enters it ("all"),
     #: or what a planner of `detrain.remat` says within a share of what the stage takes beyond its weights ("rotor@0.5").
     recompute: str = ""
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from detrain.errors import GraphError
 from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.profile import Layer, Profile
 from detrain.pipeline.topology import Device, Level, Topology
-from detrain.plans.documents import Fields, number, parsed
+from detrain.plans.documents import DocumentKind, Fields, errors_naming, number
 
-FORMAT = 1
-KIND = "detrain pipeline plan"
+DOCUMENT = DocumentKind("detrain pipeline plan", 1, "a plan")
 
 
 @dataclass(frozen=True)
@@ -29,16 +26,13 @@ class Planned:
 
 
 def write(path: Path, planned: Planned) -> None:
-    """What is read of it again is the same. Raises `OSError`."""
-    document = {
-        "kind": KIND, "format": FORMAT, **summary(planned.plan), "profile": _encode_profile(planned.profile),
-        "topology": _encode_topology(planned.topology),
-    }  # fmt: skip
-    path.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+    """Writes a plan with its profile and topology; `read` gives the same again. Raises `OSError`."""
+    profile, topology = _encode_profile(planned.profile), _encode_topology(planned.topology)
+    DOCUMENT.write(path, {**summary(planned.plan), "profile": profile, "topology": topology})
 
 
-def summary(plan: Plan) -> dict[str, Any]:
-    """What is said of a plan. Times in seconds; states, devices and layers as in `Stage`."""
+def summary(plan: Plan) -> dict[str, object]:
+    """The figures of a plan. Times in seconds; states, devices and layers as in `Stage`."""
     stages = [
         {
             "start": int(stage.start), "end": int(stage.end), "replicas": int(stage.replicas), "devices": list(map(int, stage.devices)),
@@ -57,7 +51,7 @@ def summary(plan: Plan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _encode_profile(profile: Profile) -> dict[str, Any]:
+def _encode_profile(profile: Profile) -> dict[str, object]:
     layers = [
         {
             "name": layer.name, "description": layer.description, "forward_ms": layer.forward_ms, "backward_ms": layer.backward_ms,
@@ -69,7 +63,7 @@ def _encode_profile(profile: Profile) -> dict[str, Any]:
     return {"name": profile.name, "layers": layers, "edges": [list(edge) for edge in profile.edges]}
 
 
-def _encode_topology(topology: Topology) -> dict[str, Any]:
+def _encode_topology(topology: Topology) -> dict[str, object]:
     levels = [
         {
             "bandwidth": level.bandwidth, "groups": list(level.groups), "latency_s": level.latency_s,
@@ -77,7 +71,7 @@ def _encode_topology(topology: Topology) -> dict[str, Any]:
         }
         for level in topology.levels
     ]  # fmt: skip
-    devices = [{"memory_bytes": one.memory_bytes, "speed": one.speed} for one in topology.devices]
+    devices = [{"memory_bytes": device.memory_bytes, "speed": device.speed} for device in topology.devices]
     return {
         "name": topology.name, "devices": devices, "levels": levels, "bandwidths": list(map(list, topology.bandwidths)),
         "latencies_s": list(map(list, topology.latencies_s)),
@@ -85,19 +79,12 @@ def _encode_topology(topology: Topology) -> dict[str, Any]:
 
 
 def read(path: Path) -> Planned:
-    """Raises `GraphError` for what is no plan, naming file and place, or `OSError`."""
-    document = parsed(path, "JSON", json.loads)
-    if type(document) is not dict or document.get("kind") != KIND:
-        raise GraphError(f"{path} is no plan: it does not say that its kind is {KIND!r}")
-    if document.get("format") != FORMAT:
-        raise GraphError(f"{path} has format {document.get('format')!r}; this detrain reads format {FORMAT}")
-    fields = Fields(document, str(path))
-    try:
+    """Reads a plan. Raises `GraphError` naming file and place for anything else and for parts that do not match, or `OSError`."""
+    fields = Fields(DOCUMENT.read(path), str(path))
+    with errors_naming(path):
         profile, topology = _profile(fields.table("profile")), _topology(fields.table("topology"))
         plan = _plan(fields)
         check(plan, profile, topology)
-    except GraphError as error:
-        raise error if str(error).startswith(str(path)) else GraphError(f"{path}: {error}") from None
     return Planned(plan, profile, topology)
 
 
@@ -129,15 +116,15 @@ def _stage(fields: Fields) -> Stage:
 def _profile(fields: Fields) -> Profile:
     layers = tuple(
         Layer(
-            one.text("name"), one.text("description"), one.number("forward_ms"), one.number("backward_ms"),
-            _numbers(one.list("output_bytes"), f"{one.place}: output_bytes"), one.number("parameter_bytes"),
-            one.whole("stage") if one.has("stage") else None,
+            layer.text("name"), layer.text("description"), layer.number("forward_ms"), layer.number("backward_ms"),
+            _numbers(layer.list("output_bytes"), f"{layer.place}: output_bytes"), layer.number("parameter_bytes"),
+            layer.whole("stage") if layer.has("stage") else None,
         )
-        for one in fields.tables("layers")
+        for layer in fields.tables("layers")
     )  # fmt: skip
     edges = []
     for place, edge in enumerate(fields.list("edges")):
-        if type(edge) is not list or len(edge) != 2 or any(type(one) is not int for one in edge):
+        if type(edge) is not list or len(edge) != 2 or any(type(end) is not int for end in edge):
             raise GraphError(f"{fields.place}: edges[{place}] is {str(edge)[:60]}, not [from, to]")
         edges.append((edge[0], edge[1]))
     try:
@@ -148,16 +135,16 @@ def _profile(fields: Fields) -> Profile:
 
 def _topology(fields: Fields) -> Topology:
     devices = tuple(
-        Device(one.number("memory_bytes", is_above_zero=True), one.number("speed", is_above_zero=True))
-        for one in fields.tables("devices")
+        Device(device.number("memory_bytes", is_above_zero=True), device.number("speed", is_above_zero=True))
+        for device in fields.tables("devices")
     )
     levels = tuple(
         Level(
-            one.number("bandwidth", is_above_zero=True), one.wholes("groups"),
-            one.number("collective_bandwidth", is_above_zero=True) if one.has("collective_bandwidth") else None,
-            one.number("latency_s"),
+            level.number("bandwidth", is_above_zero=True), level.wholes("groups"),
+            level.number("collective_bandwidth", is_above_zero=True) if level.has("collective_bandwidth") else None,
+            level.number("latency_s"),
         )
-        for one in fields.tables("levels")
+        for level in fields.tables("levels")
     )  # fmt: skip
     bandwidths, latencies_s = (_rows(fields, name) for name in ("bandwidths", "latencies_s"))
     try:
@@ -167,16 +154,16 @@ def _topology(fields: Fields) -> Topology:
 
 
 def _rows(fields: Fields, name: str) -> tuple[tuple[float, ...], ...]:
-    found = []
+    rows = []
     for place, row in enumerate(fields.list(name)):
         if type(row) is not list:
             raise GraphError(f"{fields.place}: {name}[{place}] is {str(row)[:60]}, not a list")
-        found.append(_numbers(row, f"{fields.place}: {name}[{place}]"))
-    return tuple(found)
+        rows.append(_numbers(row, f"{fields.place}: {name}[{place}]"))
+    return tuple(rows)
 
 
-def _numbers(values: Iterable[Any], place: str) -> tuple[float, ...]:
-    return tuple(number(one, f"{place}[{at}]") for at, one in enumerate(values))
+def _numbers(values: Iterable[object], place: str) -> tuple[float, ...]:
+    return tuple(number(value, f"{place}[{at}]") for at, value in enumerate(values))
 
 
 def check(plan: Plan, profile: Profile, topology: Topology) -> None:

@@ -1,12 +1,12 @@
-"""What a plan's stages take in time and memory: from a profile, a topology and a workload to the simulator's loads.
+"""Time and memory of the stages of a plan: from a profile, a topology and a workload to the simulator's loads.
 
 Nothing here estimates a step; it says what each stage does for one micro-batch, and the simulator does the rest.
 
 * Times and activations are in proportion to samples. The replicas of a stage share out a micro-batch in whole samples, in
   proportion to their speeds as nearly as whole samples allow; the last one to end decides.
 * Between stages goes whatever of the layers so far any later layer needs, also past the next stage.
-* Of a stage's way back, half makes gradients of the weights, where its layers have any; profiles do not tell the two apart.
-* The all-reduce of a layer's gradients may begin when the way back of the last micro-batch is through with that layer.
+* Of a stage's backward pass, half makes gradients of the weights, where its layers have any; profiles do not tell the two apart.
+* The all-reduce of a layer's gradients may begin when the backward pass of the last micro-batch is through with that layer.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Work:
 
     forward_s: float
     backward_s: float
-    #: Of the way back, what makes gradients of weights.
+    #: Of the backward pass, what makes gradients of weights.
     weight_s: float
     activation_bytes: float
     parameter_bytes: float
-    #: By layer, in the order of the way back: when it is through, as a share of the way back, and the share of the
+    #: By layer, in the order of the backward pass: when it is through, as a share of the backward pass, and the share of the
     #: parameters of it and of all layers that follow.
     ready: Floats
     still: Floats
 
     def all_reduce_lead_s(self, backward_s: float, all_reduce_s: float) -> float:
-        """How long before the end of the last way back the all-reduce may begin, if it is to go on without a pause."""
+        """How long before the end of the last backward pass the all-reduce may begin, if it is to go on without a pause."""
         if not all_reduce_s or not len(self.ready):
             return 0.0
         end_s = float((self.ready * backward_s + self.still * all_reduce_s).max())
@@ -56,7 +56,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What of a plan counts for its price."""
+    """The parts of a plan that determine its time and memory."""
 
     #: By stage the layers of it and of those before, as bits; the last has all.
     done: tuple[int, ...]
@@ -89,15 +89,15 @@ class Pricing:
 
     def arrangement(self, plan: Plan) -> Arrangement:
         """Of a plan. Raises `GraphError` for a layer that the profile lacks."""
-        found, done = [], 0
+        ends, done = [], 0
         for stage in plan.stages:
             for name in stage.layers:
                 if name not in self._number_of:
                     raise GraphError(f"the plan has a layer {name}, and the profile has none of that name")
                 done |= 1 << self._number_of[name]
-            found.append(done)
+            ends.append(done)
         devices = tuple(stage.devices for stage in plan.stages)
-        return Arrangement(tuple(found), devices, plan.replication, tuple(stage.recompute for stage in plan.stages))
+        return Arrangement(tuple(ends), devices, plan.replication, tuple(stage.recompute for stage in plan.stages))
 
     def portions(self, arranged: Arrangement, schedule: str) -> tuple[int, int]:
         """Micro-batches of a step, as in `Workload.portions`; PipeDream's mini-batches are micro-batches of their own."""
@@ -127,7 +127,7 @@ class Pricing:
         layers, devices = arranged.done[number] & ~before, arranged.devices[number]
         work, kept = self.work(layers), self.kept(layers, arranged.recompute[number])
         if is_dealt:
-            slowest = min(self.topology.devices[one].speed for one in devices)
+            slowest = min(self.topology.devices[device].speed for device in devices)
             times, most = size / slowest, size
         else:
             shares = [self.samples(arranged.of_copy(number, copy), size) for copy in range(arranged.replication)]
@@ -144,7 +144,7 @@ class Pricing:
         )  # fmt: skip
 
     def _boundary_s(self, arranged: Arrangement, number: int, samples: int, *, is_dealt: bool) -> float:
-        """Of one micro-batch from this stage to the next; the gradients of it take the same on their way back."""
+        """Of one micro-batch from this stage to the next; the gradients of it take the same back."""
         size = self.crossing_bytes(arranged.done[number]) * samples
         senders, receivers = arranged.devices[number : number + 2]
         if not is_dealt:
@@ -154,7 +154,7 @@ class Pricing:
             )
             return self.transfer_s(pairs, size)
         length = min(math.lcm(len(senders), len(receivers)), _LONGEST_ROUND)
-        pairs = tuple(((senders[one % len(senders)],), (receivers[one % len(receivers)],)) for one in range(length))
+        pairs = tuple(((senders[number % len(senders)],), (receivers[number % len(receivers)],)) for number in range(length))
         # As many transfers go on at once as the side with fewer devices has; each of them waits for the latency.
         together = min(len(senders), len(receivers)) / length
         latency_s = self.topology.transfer_s(pairs, 0.0) if size else 0.0
@@ -162,16 +162,16 @@ class Pricing:
 
     def _work(self, layers: int) -> Work:
         inside = [number for number in self.profile.order if layers >> number & 1]
-        found = [self.profile.layers[number] for number in inside]
-        backward = np.array([layer.backward_ms for layer in reversed(found)])
-        parameters = np.array([layer.parameter_bytes for layer in reversed(found)])
+        inner = [self.profile.layers[number] for number in inside]
+        backward = np.array([layer.backward_ms for layer in reversed(inner)])
+        parameters = np.array([layer.parameter_bytes for layer in reversed(inner)])
         per_sample = 1.0 / 1000.0 / self.workload.profile_batch
-        with_weights = math.fsum(layer.backward_ms for layer in found if layer.parameter_bytes)
+        with_weights = math.fsum(layer.backward_ms for layer in inner if layer.parameter_bytes)
         total = float(parameters.sum())
-        still = parameters[::-1].cumsum()[::-1] / total if total else np.zeros(len(found))
+        still = parameters[::-1].cumsum()[::-1] / total if total else np.zeros(len(inner))
         return Work(
-            math.fsum(layer.forward_ms for layer in found) * per_sample, math.fsum(backward) * per_sample,
-            with_weights / 2 * per_sample, math.fsum(layer.activation_bytes for layer in found) / self.workload.profile_batch,
+            math.fsum(layer.forward_ms for layer in inner) * per_sample, math.fsum(backward) * per_sample,
+            with_weights / 2 * per_sample, math.fsum(layer.activation_bytes for layer in inner) / self.workload.profile_batch,
             math.fsum(parameters), backward.cumsum() / (float(backward.sum()) or 1.0), still,
         )  # fmt: skip
 
@@ -181,14 +181,14 @@ class Pricing:
 
     def _samples(self, devices: tuple[int, ...], micro_batch: int) -> tuple[float, int]:
         """A micro-batch shared out in whole samples: samples of the last to end over its speed, and the most on one device."""
-        speeds = [self.topology.devices[one].speed for one in devices]
+        speeds = [self.topology.devices[device].speed for device in devices]
         if len(set(speeds)) == 1:
             most = math.ceil(micro_batch / len(devices))
             return most / speeds[0], most
         given = [int(micro_batch * speed / sum(speeds)) for speed in speeds]
         while sum(given) < micro_batch:
             # The next sample goes to whoever would be done with it first; of those to who has fewest, who has room.
-            at = min(range(len(speeds)), key=lambda one: ((given[one] + 1) / speeds[one], given[one], one))
+            at = min(range(len(speeds)), key=lambda device: ((given[device] + 1) / speeds[device], given[device], device))
             given[at] += 1
         return max(count / speed for count, speed in zip(given, speeds, strict=True)), max(given)
 
@@ -202,7 +202,7 @@ class Pricing:
         return self.topology.uplinks(devices)
 
     def _memory_bytes(self, devices: tuple[int, ...]) -> float:
-        return min(self.topology.devices[one].memory_bytes for one in devices)
+        return min(self.topology.devices[device].memory_bytes for device in devices)
 
     def _kept(self, layers: int, how: str) -> Kept:
         return recompute(self.profile, layers, how, self.workload.profile_batch)

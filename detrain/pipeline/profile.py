@@ -18,7 +18,7 @@ MOST = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One operator of the way forward, with what its way back takes."""
+    """One operator of the forward pass, with what its backward pass takes."""
 
     name: str
     description: str
@@ -64,14 +64,14 @@ class Profile:
                 raise GraphError(f"there is an edge {begin} to {end}, and {len(self.layers)} layers")
         if len(self.order) < len(self.layers):
             stuck = sorted(set(range(len(self.layers))) - set(self.order))
-            raise GraphError(f"a circle of edges goes through layer {self.layers[self._in_circle(stuck)].name}")
+            raise GraphError(f"the edges form a cycle through layer {self.layers[self._in_circle(stuck)].name}")
 
     def _in_circle(self, stuck: Sequence[int]) -> int:
         """One of those that wait for each other: going back from any of them ends in a circle."""
         waiting, seen, at = set(stuck), set(), stuck[0]
         while at not in seen:
             seen.add(at)
-            at = next(one for one in self.predecessors[at] if one in waiting)
+            at = next(before for before in self.predecessors[at] if before in waiting)
         return at
 
     @cached_property
@@ -85,34 +85,34 @@ class Profile:
         return self._ends(0, 1)
 
     def _ends(self, of: int, other: int) -> tuple[tuple[int, ...], ...]:
-        found: list[list[int]] = [[] for _ in self.layers]
+        ends: list[list[int]] = [[] for _ in self.layers]
         for edge in self.edges:
-            found[edge[of]].append(edge[other])
-        return tuple(map(tuple, found))
+            ends[edge[of]].append(edge[other])
+        return tuple(map(tuple, ends))
 
     @cached_property
     def order(self) -> tuple[int, ...]:
         """A topological order, the earliest of the file first; shorter than the layers if there is a circle."""
-        waiting = [len(one) for one in self.predecessors]
+        waiting = [len(before) for before in self.predecessors]
         ready = [number for number, count in enumerate(waiting) if not count]
-        found: list[int] = []
+        ordered: list[int] = []
         while ready:
             at = ready.pop(0)
-            found.append(at)
-            for one in self.successors[at]:
-                waiting[one] -= 1
-                if not waiting[one]:
-                    ready.append(one)
-        return tuple(found)
+            ordered.append(at)
+            for after in self.successors[at]:
+                waiting[after] -= 1
+                if not waiting[after]:
+                    ready.append(after)
+        return tuple(ordered)
 
     @cached_property
     def ancestors(self) -> tuple[int, ...]:
         """By layer the set of all before it, as bits."""
-        found = [0] * len(self.layers)
+        ancestors = [0] * len(self.layers)
         for at in self.order:
-            for one in self.predecessors[at]:
-                found[at] |= found[one] | 1 << one
-        return tuple(found)
+            for before in self.predecessors[at]:
+                ancestors[at] |= ancestors[before] | 1 << before
+        return tuple(ancestors)
 
     @cached_property
     def compute_s(self) -> float:

@@ -1,9 +1,9 @@
-"""Who does what after what: the static order of work of each schedule. Times are the simulator's affair.
+"""The static order of the work of each worker, by schedule, without times.
 
 - `gpipe` (Huang et al. 2019): all micro-batches forward, then all back, the last first; then the update.
 - `1f1b` (DAPPLE: Fan et al. 2021): a stage goes back as soon as it can, and has few micro-batches in flight.
 - `interleaved` (Narayanan et al. 2021): the same over several chunks of layers on each device.
-- `zb-h1` (Qi et al. 2024): the way back makes the gradients of the inputs first, those of the weights where there is room.
+- `zb-h1` (Qi et al. 2024): the backward pass makes the gradients of the inputs first, those of the weights where there is room.
 - `1f1b-async` (PipeDream: Narayanan et al. 2019): no flush; an update follows each mini-batch, and versions of the weights are stashed.
 - `2bw` (PipeDream-2BW: Narayanan et al. 2021): no flush; an update follows M micro-batches, and two versions are enough.
 
@@ -109,7 +109,7 @@ class Schedule:
         return self.name == "zb-h1"
 
     def check(self, replicas: Sequence[int]) -> None:
-        """Raises `GraphError` if these stages, by their numbers of replicas, cannot be run so."""
+        """Raises `GraphError` if stages with these numbers of replicas cannot be run under this schedule."""
         if not replicas:
             raise GraphError("a pipeline has at least one stage")
         for stage, count in enumerate(replicas):
@@ -143,7 +143,7 @@ class Schedule:
 
 
 def in_flight(schedule: Schedule, replicas: Sequence[int]) -> tuple[int, ...]:
-    """By stage the most micro-batches that a worker has begun and not gone back through.
+    """By stage, the most micro-batches of which a worker has begun the forward and not ended the backward pass.
 
     Interleaved: by device, over all its chunks. For zb-h1 this does not count those that only their W is left of: with them
     there are up to min(S, M) at each stage, which is what 1f1b has at the first.
@@ -180,7 +180,7 @@ def drain(schedule: Schedule, replicas: Sequence[int]) -> int:
 
 
 def num_mini_batches(schedule: Schedule, replicas: Sequence[int]) -> int:
-    """That are simulated: 1 of a synchronous schedule."""
+    """The mini-batches to simulate; 1 for a synchronous schedule."""
     if not schedule.is_asynchronous:
         return 1
     if schedule.num_mini_batches:
@@ -209,22 +209,22 @@ def orders(schedule: Schedule, replicas: Sequence[int]) -> list[list[Work]]:
         return [
             _one_by_one(dealt, dealt, held[stage])
             for stage, dealt_to in enumerate(replicas)
-            for dealt in ([(one, stage) for one in range(first, total, dealt_to)] for first in range(dealt_to))
+            for dealt in ([(micro_batch, stage) for micro_batch in range(first, total, dealt_to)] for first in range(dealt_to))
         ]
-    found = []
+    by_worker = []
     for stage in range(count):
-        forwards = [(one, stage) for one in range(micro_batches)]
+        forwards = [(micro_batch, stage) for micro_batch in range(micro_batches)]
         backwards = forwards[::-1] if schedule.name == "gpipe" else forwards
         done = _one_by_one(forwards, backwards, held[stage])
-        found.append(list(_with_weights(done, stage)) if schedule.splits_backward else done)
-    return found
+        by_worker.append(list(_with_weights(done, stage)) if schedule.splits_backward else done)
+    return by_worker
 
 
 def _one_by_one(forwards: Sequence[tuple[int, int]], backwards: Sequence[tuple[int, int]], held: int) -> list[Work]:
     """So many forwards, then backwards and forwards in turn as long as there are any."""
-    done = [(Kind.FORWARD, *one) for one in forwards[:held]]
-    for number, one in enumerate(backwards):
-        done.append((Kind.BACKWARD, *one))
+    done = [(Kind.FORWARD, *work) for work in forwards[:held]]
+    for number, work in enumerate(backwards):
+        done.append((Kind.BACKWARD, *work))
         done += [(Kind.FORWARD, *following) for following in forwards[number + held : number + held + 1]]
     return done
 
@@ -235,10 +235,10 @@ def _interleaved(schedule: Schedule, device: int, devices: int, held: int) -> li
     def through(chunks: Iterable[int]) -> list[tuple[int, int]]:
         chunks = list(chunks)
         return [
-            (first + one, chunk * devices + device)
+            (first + offset, chunk * devices + device)
             for first in range(0, schedule.num_micro_batches, devices)
             for chunk in chunks
-            for one in range(devices)
+            for offset in range(devices)
         ]
 
     return _one_by_one(through(range(schedule.chunks)), through(reversed(range(schedule.chunks))), held)

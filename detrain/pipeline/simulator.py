@@ -1,4 +1,4 @@
-"""Does what a schedule says and tells what that takes: times and memory. All plans are judged by this, none by its own estimate.
+"""Executes a schedule event by event: its times and memory. All plans are judged by this, none by its planner's own estimate.
 
 What is counted in memory at a worker: what is always there; one version of the weights more for each that micro-batches under way
 still need, or that an all-reduce under way is making; the activations of each micro-batch from the beginning of its forward to the
@@ -12,12 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
 from detrain.errors import GraphError
-from detrain.pipeline.paths import Floats, fill_times, fill_usage, last_end_s, steady_s
+from detrain.pipeline.paths import Floats, Ints, fill_times, fill_usage, last_end_s, steady_s
 from detrain.pipeline.schedules import Kind, Schedule
 from detrain.pipeline.structure import Structure, structure
 from detrain.pipeline.timeline import Timeline
@@ -57,17 +56,19 @@ class StageLoad:
 
 
 def structure_of(schedule: Schedule, loads: Sequence[StageLoad]) -> Structure:
-    """The tasks of a step; loads that differ in times and sizes only have the same one. Raises `GraphError` if it cannot be."""
+    """The tasks of a step. Loads with the same replicas and fabrics share one. Raises `GraphError` if the schedule is impossible."""
     users = Counter(fabric for load in loads for fabric in set(load.fabrics))
-    numbers = {fabric: number for number, fabric in enumerate(one for one, count in users.items() if count > 1)}
-    fabrics = tuple(tuple(sorted(numbers[one] for one in set(load.fabrics) if one in numbers)) for load in loads)
+    numbers = {fabric: number for number, fabric in enumerate(fabric for fabric, count in users.items() if count > 1)}
+    fabrics = tuple(
+        tuple(sorted(numbers[fabric] for fabric in set(load.fabrics) if fabric in numbers)) for load in loads
+    )
     replicas = tuple(load.replicas for load in loads)
     schedule.check(replicas)
     return structure(schedule, replicas if schedule.is_asynchronous else (1,) * len(loads), fabrics)
 
 
 def table(schedule: Schedule, loads: Sequence[StageLoad]) -> Floats:
-    """Seconds, kinds and the leads of all-reduces by stage: shape (7, S). Raises `GraphError` for what no time can be."""
+    """Seconds by kind of task and stage, and in the last row the leads of the all-reduces: shape (7, stages). Raises `GraphError`."""
     _check(schedule, loads)
     split = schedule.splits_backward
     return np.array(
@@ -82,14 +83,14 @@ def table(schedule: Schedule, loads: Sequence[StageLoad]) -> Floats:
 
 
 def sizes(loads: Sequence[StageLoad]) -> Floats:
-    """Bytes by stage: a version of the weights, what is always there, what a micro-batch keeps, what work takes. Shape (4, S)."""
+    """Bytes by stage; rows: a version of the weights, permanent state, a micro-batch's activations, working memory. Shape (4, stages)."""
     return np.array(
         [(load.weight_bytes, load.state_bytes, load.activation_bytes, load.working_bytes) for load in loads]
     ).T.copy()
 
 
 def step_s(structure: Structure, table: Floats) -> float:
-    """As `Timeline.step_s`, and nothing else: for planners that ask often. `table` is float64, in rows, and is not checked."""
+    """`Timeline.step_s` alone, for planners that need it often. `table` is as `table` gives it, and is not checked."""
     if structure.num_steps:
         return float(
             steady_s(
@@ -101,12 +102,12 @@ def step_s(structure: Structure, table: Floats) -> float:
 
 
 def peak_bytes(structure: Structure, sizes: Floats) -> Floats:
-    """As `Timeline.peak_bytes`, and nothing else: it does not depend on times."""
+    """`Timeline.peak_bytes` alone; it does not depend on times. `sizes` is as `sizes` gives it. Shape: (stages,)."""
     return _peaks(structure, _usage(structure, sizes)[0])
 
 
 def simulate(schedule: Schedule, loads: Sequence[StageLoad]) -> Timeline:
-    """One step of a synchronous schedule, some mini-batches of an asynchronous one. Raises `GraphError` if it cannot be."""
+    """Of a step of a synchronous schedule, or of some mini-batches of an asynchronous one; `loads` by stage. Raises `GraphError`."""
     whole, times = structure_of(schedule, loads), table(schedule, loads)
     starts, ends = np.empty(len(whole.slots)), np.empty(len(whole.slots))
     fill_times(whole.dep_first, whole.deps, whole.slots, times, starts, ends)
@@ -135,7 +136,7 @@ def simulate(schedule: Schedule, loads: Sequence[StageLoad]) -> Timeline:
 def _check(schedule: Schedule, loads: Sequence[StageLoad]) -> None:
     for stage, load in enumerate(loads):
         for field in fields(load):
-            value: Any = getattr(load, field.name)
+            value = getattr(load, field.name)
             if field.name.endswith(("_s", "_bytes")) and not (
                 0 <= value < math.inf or (field.name == "memory_bytes" and value > 0)
             ):
@@ -154,8 +155,8 @@ def _check(schedule: Schedule, loads: Sequence[StageLoad]) -> None:
             )
 
 
-def _usage(whole: Structure, sizes: Floats) -> tuple[Floats, Any]:
-    """Bytes beside `sequence`; by stage the most micro-batches kept."""
+def _usage(whole: Structure, sizes: Floats) -> tuple[Floats, Ints]:
+    """Bytes in use for each task of `sequence`, and by stage the most micro-batches whose activations are kept."""
     usage, held = np.empty(len(whole.sequence)), np.zeros(len(whole.replicas), np.int32)
     releasing = Kind.WEIGHT if whole.schedule.splits_backward else Kind.BACKWARD
     fill_usage(
@@ -182,12 +183,14 @@ def _versions(whole: Structure) -> tuple[int, ...]:
 
 
 def _over(whole: Structure, peaks: Floats, loads: Sequence[StageLoad]) -> tuple[int, ...]:
-    room = {stage: min(loads[one].memory_bytes for one in stages) for stages in whole.worker_stages for stage in stages}
+    room = {
+        stage: min(loads[chunk].memory_bytes for chunk in stages) for stages in whole.worker_stages for stage in stages
+    }
     return tuple(stage for stage in sorted(room) if peaks[stage] > room[stage])
 
 
 def _all_reduces(whole: Structure, times: Floats, starts: Floats, ends: Floats, length_s: float) -> tuple[float, float]:
-    """Exposed seconds, and the part of all seconds that is not."""
+    """Exposed seconds of the all-reduces, and the share of their time that is not exposed."""
     reduced = whole.kinds == Kind.ALL_REDUCE
     if whole.num_steps:
         without = times.copy()

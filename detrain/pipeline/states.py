@@ -40,7 +40,7 @@ class States:
 
     @cached_property
     def compute_s(self) -> Floats:
-        """The same, with the way back."""
+        """The same, with the backward pass."""
         return self._sums([(layer.forward_ms + layer.backward_ms) / 1000.0 for layer in self.profile.layers])
 
     @cached_property
@@ -57,13 +57,13 @@ class States:
     def below(self) -> Bools:
         """[k, j]: state k lies within state j and is not the same."""
         num_words = (len(self.profile.layers) + 63) // 64
-        raw = b"".join(one.to_bytes(8 * num_words, "little") for one in self.members)
+        raw = b"".join(bits.to_bytes(8 * num_words, "little") for bits in self.members)
         words = np.frombuffer(raw, np.uint64).reshape(len(self.members), num_words)
-        found = np.empty((len(self.members),) * 2, np.bool_)
+        is_below = np.empty((len(self.members),) * 2, np.bool_)
         for number, row in enumerate(words):
-            found[number] = ((words & row) == row).all(axis=1)
-        np.fill_diagonal(found, val=False)
-        return found
+            is_below[number] = ((words & row) == row).all(axis=1)
+        np.fill_diagonal(is_below, val=False)
+        return is_below
 
     def layers_between(self, start: int, end: int) -> tuple[str, ...]:
         """Names of the layers of the stage that begins behind state `start` (-1: with the first) and ends with state `end`."""
@@ -100,11 +100,11 @@ def published(profile: Profile, first_by: Callable[[int], str] = lambda _: "", l
     if walk.members[order[-1]] != (1 << len(profile.layers)) - 1:
         missing = next(numbers_of(~walk.members[order[-1]] & ((1 << len(profile.layers)) - 1)))
         raise GraphError(
-            f"{profile.name}: nothing leads from the first layer to {profile.layers[missing].name}, directly or through what "
-            "comes behind both; the published planners leave such layers out without a word"
+            f"{profile.name}: no path leads from the first layer to {profile.layers[missing].name}, directly or through a "
+            "common successor; the published planners silently leave such layers out"
         )
     return States(
-        profile, tuple(walk.members[one] for one in order), np.array([walk.output_bytes(one) for one in order])
+        profile, tuple(walk.members[number] for number in order), np.array([walk.output_bytes(number) for number in order])
     )
 
 
@@ -125,13 +125,13 @@ class _Walk:
         self._add([source])
         at = 0
         while at < len(self.members) <= limit:
-            self._next[at] = [self._add(one) for one in self._following(at)]
+            self._next[at] = [self._add(antichain) for antichain in self._following(at)]
             at += 1
 
     def _add(self, antichain: list[int]) -> int:
         bits = 0
-        for one in antichain:
-            bits |= self._profile.ancestors[one] | 1 << one
+        for layer in antichain:
+            bits |= self._profile.ancestors[layer] | 1 << layer
         if bits not in self._number_of:
             self._number_of[bits] = len(self.members)
             self.members.append(bits)
@@ -141,33 +141,33 @@ class _Walk:
         return self._number_of[bits]
 
     def _extras(self, antichain: list[int]) -> list[int]:
-        found = 0
-        for one in antichain:
-            before = self._profile.ancestors[one]
-            for earlier in numbers_of(before & ~found):
-                if any(not before >> out & 1 and out != one for out in self._profile.successors[earlier]):
-                    found |= 1 << earlier
-        return list(numbers_of(found))
+        extras = 0
+        for layer in antichain:
+            before = self._profile.ancestors[layer]
+            for earlier in numbers_of(before & ~extras):
+                if any(not before >> out & 1 and out != layer for out in self._profile.successors[earlier]):
+                    extras |= 1 << earlier
+        return list(numbers_of(extras))
 
     def _following(self, at: int) -> Iterator[list[int]]:
         ancestors = self._profile.ancestors
         for old in self._augmented[at]:
             for new in self._profile.successors[old]:
                 if not self.members[at] >> new & 1:
-                    changed = [new if one == old else one for one in self._augmented[at]]
+                    changed = [new if layer == old else layer for layer in self._augmented[at]]
                     within = 0
-                    for one in changed:
-                        within |= ancestors[one]
-                    yield [one for one in dict.fromkeys(changed) if not within >> one & 1]
+                    for layer in changed:
+                        within |= ancestors[layer]
+                    yield [layer for layer in dict.fromkeys(changed) if not within >> layer & 1]
 
     def output_bytes(self, state: int) -> float:
         """Of the augmented antichain."""
-        return math.fsum(self._profile.layers[one].activation_bytes for one in self._augmented[state])
+        return math.fsum(self._profile.layers[layer].activation_bytes for layer in self._augmented[state])
 
     def order(self, first_by: Callable[[int], str]) -> list[int]:
         """Depth-first, as published: what was finished last comes first."""
-        names = [first_by(one[0]) for one in self._antichains]
-        found: list[int] = []
+        names = [first_by(antichain[0]) for antichain in self._antichains]
+        finished: list[int] = []
         seen = [False] * len(self.members)
         for root in sorted(range(len(names)), key=lambda state: names[state]):
             if seen[root]:
@@ -176,14 +176,14 @@ class _Walk:
             stack = [(root, iter(sorted(self._next[root], key=lambda state: names[state])))]
             while stack:
                 state, rest = stack[-1]
-                following = next((one for one in rest if not seen[one]), None)
+                following = next((state for state in rest if not seen[state]), None)
                 if following is None:
                     stack.pop()
-                    found.append(state)
+                    finished.append(state)
                     continue
                 seen[following] = True
                 stack.append((following, iter(sorted(self._next[following], key=lambda state: names[state]))))
-        return found[::-1]
+        return finished[::-1]
 
 
 def of_members(profile: Profile, members: Iterable[int]) -> States:
@@ -194,7 +194,7 @@ def of_members(profile: Profile, members: Iterable[int]) -> States:
 
 
 def crossing_bytes(profile: Profile, bits: int) -> float:
-    """Of a mini-batch, what layers outside a set need of it."""
+    """Bytes of a mini-batch that layers outside a set read from those inside it."""
     return math.fsum(
         profile.layers[number].activation_bytes
         for number in numbers_of(bits)
@@ -204,7 +204,7 @@ def crossing_bytes(profile: Profile, bits: int) -> float:
 
 def all_ideals(profile: Profile, limit: int) -> set[int] | None:
     """All sets of layers that are states, and the empty one; None if there are more than `limit` states."""
-    before = [sum(1 << one for one in set(earlier)) for earlier in profile.predecessors]
+    before = [sum(1 << ancestor for ancestor in set(earlier)) for earlier in profile.predecessors]
     seen, queue = {0}, deque([0])
     while queue:
         bits = queue.popleft()

@@ -1,6 +1,6 @@
 """Profiles as training steps of `detrain remat`, and steps as profiles.
 
-A profile has a layer's way forward and its way back as two times; a step has them as operators, each with the tensors that it
+A profile has a layer's forward pass and its backward pass as two times; a step has them as operators, each with the tensors that it
 takes and makes. So a stage that a planner has found can be planned within a budget of memory, and a step that was logged can be
 divided into stages.
 """
@@ -21,9 +21,9 @@ _NS = 10**6  # of a millisecond
 
 
 def to_graph(profile: Profile) -> Graph:
-    """A step: every layer forward, then every layer back in reverse, each freed as soon as its own way back is done.
+    """A step: every layer forward, then every layer back in reverse, each freed as soon as its own backward pass is done.
 
-    Parameters and data are constants, and the gradients of the parameters are there at the end. A layer's way back takes what
+    Parameters and data are constants, and the gradients of the parameters are there at the end. A layer's backward pass takes what
     the layer took and made, and the gradients of what it made; it makes those of its parameters, and of each layer it took from.
     Times are rounded to ns, sizes to bytes. A source that is only data is a constant of all its bytes; its time is not counted.
     """
@@ -58,20 +58,20 @@ class _Step:
             self._outputs[number] = (self._made.constant(layers[number].name, size),)
         for number in self._layers:
             self._forward(number)
-        kept = [one for number in reversed(self._layers) for one in self._backward(number)]
+        kept = [gradient for number in reversed(self._layers) for gradient in self._backward(number)]
         return self._made.build(kept)
 
     def _forward(self, number: int) -> None:
         layer = self._profile.layers[number]
         sizes = layer.output_bytes or (0.0,)
-        names = [layer.name, *(self._name(f"{layer.name} output {one}") for one in range(1, len(sizes)))]
+        names = [layer.name, *(self._name(f"{layer.name} output {place}") for place in range(1, len(sizes)))]
         self._outputs[number] = self._made.compute(
             layer.description or layer.name, round(layer.forward_ms * _NS), self._inputs(number),
             [(name, round(size), -1) for name, size in zip(names, sizes, strict=True)],
         )  # fmt: skip
 
     def _inputs(self, number: int) -> list[int]:
-        taken = [one for before in self._before(number) for one in self._outputs[before]]
+        taken = [output for before in self._before(number) for output in self._outputs[before]]
         return taken + self._parameters[number]
 
     def _before(self, number: int) -> Iterable[int]:
@@ -83,9 +83,9 @@ class _Step:
         own = [(self._name(f"{layer.name} parameters' gradient"), round(layer.parameter_bytes), -1)]
         outputs = own if self._parameters[number] else []
         num_kept = len(outputs)
-        before = [one for one in self._before(number) if not self._is_data(one)]
-        for one in before:
-            taken = self._profile.layers[one]
+        before = [source for source in self._before(number) if not self._is_data(source)]
+        for source in before:
+            taken = self._profile.layers[source]
             outputs = [
                 *outputs,
                 (self._name(f"{taken.name} gradient of {layer.name}"), round(taken.activation_bytes), -1),
@@ -95,8 +95,8 @@ class _Step:
             [*self._gradients[number], *self._inputs(number), *self._outputs[number]],
             outputs or [(self._name(f"{layer.name} done"), 0, -1)], is_backward=True,
         )  # fmt: skip
-        for one, gradient in zip(before, made[num_kept:], strict=False):
-            self._gradients[one].append(gradient)
+        for source, gradient in zip(before, made[num_kept:], strict=False):
+            self._gradients[source].append(gradient)
         for gone in (*self._gradients[number], *self._outputs[number], *(() if outputs else made)):
             self._made.release(gone)
         return made[:num_kept]
@@ -110,23 +110,23 @@ class _Step:
 
 
 def from_graph(graph: Graph) -> Profile:
-    """The layers of a step's way forward, each with the time of what belongs to it on the way back.
+    """The layers of a step's forward pass, each with the time of what belongs to it in the backward pass.
 
-    An operator that makes views only belongs to the layer that has made what it looks into. An operator of the way back belongs
+    An operator that makes views only belongs to the layer that has made what it looks into. An operator of the backward pass belongs
     to the layer with which it shares most tensors; of equal ones to one that has no others, then to the one that takes most
     tensors of the sizes that the operator makes, then to the one that has fewest others, then to the latest that does not come
-    behind the layers whose gradients the operator takes. One that shares none goes with those. The way back is what is flagged so;
+    behind the layers whose gradients the operator takes. One that shares none goes with those. The backward pass is what is flagged so;
     where nothing is, the operator at which most memory is in use, and all behind it.
 
     No time is lost, and no constant: one is a parameter of the layer that uses it first if a gradient of its size stays at the
     end, of this layer's before others'; else it is data. Where no gradient stays, the constant that is used first is the data, and
-    the others are parameters. Raises `GraphError` for a graph without a way forward.
+    the others are parameters. Raises `GraphError` for a graph without a forward pass.
     """
-    return _Reading(graph).profile()
+    return _LayerFinder(graph).profile()
 
 
 @dataclass
-class _Found:
+class _PartialLayer:
     """A layer that is being put together."""
 
     #: The operator that stands for it.
@@ -141,35 +141,35 @@ class _Found:
     parameters: list[int] = field(default_factory=list)
 
 
-class _Reading:
+class _LayerFinder:
     """Finds the layers of a graph. Layers are numbered in the order of the program."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._base = [tensor.base for tensor in graph.tensors]
-        order = [number for number, one in enumerate(graph.operators) if not one.is_constant]
+        order = [number for number, operator in enumerate(graph.operators) if not operator.is_constant]
         flagged = [number for number in order if graph.operators[number].is_backward]
         self._back = flagged or order[turn(graph, order) :]
         self._forward = sorted(set(order) - set(self._back))
         self._forward_set = set(self._forward)
         self._views = {
-            number for number in self._forward if all(self._base[one] != one for one in graph.operators[number].outputs)
+            number for number in self._forward if all(self._base[output] != output for output in graph.operators[number].outputs)
         }
         if not self._forward:
-            raise GraphError(f"{graph.name or 'the graph'} has no operators of the way forward: there are no layers")
-        self._found: list[_Found] = []
+            raise GraphError(f"{graph.name or 'the graph'} has no forward operators, so there are no layers")
+        self._partial: list[_PartialLayer] = []
         #: By operator, of either way: its layer.
         self._layer: dict[int, int] = {}
 
     def profile(self) -> Profile:
         """The profile."""
         self._find_layers()
-        self._add_way_forward()
-        self._add_way_back()
+        self._add_forward_pass()
+        self._add_backward_pass()
         self._fold_idle()
         users = self._first_users()
         for constant, layer in self._parameters(users).items():
-            self._found[layer].parameters.append(constant)
+            self._partial[layer].parameters.append(constant)
         return self._build()
 
     # --- which operator belongs to which layer ----------------------------------------------------------------------------------
@@ -183,86 +183,86 @@ class _Reading:
             maker = self._graph.tensors[base].operator
             if number not in self._views:
                 self._layer[number] = self._new(number)
-                for one in operator.inputs:
-                    for view in waiting.pop(self._base[one], ()):
+                for tensor in operator.inputs:
+                    for view in waiting.pop(self._base[tensor], ()):
                         self._layer[view] = self._layer[number]
             elif maker in self._layer:
                 self._layer[number] = self._layer[maker]
             else:
                 waiting.setdefault(base, []).append(number)
-        for view in sorted(one for views in waiting.values() for one in views):
+        for view in sorted(number for views in waiting.values() for number in views):
             self._layer[view] = self._new(view)
 
     def _new(self, operator: int) -> int:
-        self._found.append(_Found(operator))
-        return len(self._found) - 1
+        self._partial.append(_PartialLayer(operator))
+        return len(self._partial) - 1
 
-    def _add_way_forward(self) -> None:
+    def _add_forward_pass(self) -> None:
         for number in self._forward:
-            layer = self._found[self._layer[number]]
+            layer = self._partial[self._layer[number]]
             layer.forward_ns += self._graph.operators[number].cost_ns
             layer.bases |= self._bases(number)
-            layer.taken_bytes |= {self._graph.size_bytes(one) for one in self._graph.operators[number].inputs}
+            layer.taken_bytes |= {self._graph.size_bytes(tensor) for tensor in self._graph.operators[number].inputs}
 
     def _bases(self, number: int) -> set[int]:
         operator = self._graph.operators[number]
-        return {self._base[one] for one in (*operator.inputs, *operator.outputs)}
+        return {self._base[tensor] for tensor in (*operator.inputs, *operator.outputs)}
 
-    def _add_way_back(self) -> None:
+    def _add_backward_pass(self) -> None:
         users: dict[int, list[int]] = {}
-        used = {self._base[one] for operator in self._graph.operators for one in operator.inputs}
-        used |= {self._base[one] for one in self._graph.outputs}
-        for layer, found in enumerate(self._found):
+        used = {self._base[tensor] for operator in self._graph.operators for tensor in operator.inputs}
+        used |= {self._base[output] for output in self._graph.outputs}
+        for layer, partial in enumerate(self._partial):
             # What nothing uses has no gradient.
-            for base in found.bases if used.intersection(self._graph.operators[found.operator].outputs) else ():
+            for base in partial.bases if used.intersection(self._graph.operators[partial.operator].outputs) else ():
                 users.setdefault(base, []).append(layer)
         for number in self._back:
-            at = self._layer_of_back(number, users)
+            at = self._layer_of_backward(number, users)
             self._layer[number] = at
-            self._found[at].backward_ns += self._graph.operators[number].cost_ns
-            self._found[at].has_back = True
+            self._partial[at].backward_ns += self._graph.operators[number].cost_ns
+            self._partial[at].has_back = True
 
-    def _layer_of_back(self, number: int, users: dict[int, list[int]]) -> int:
-        makers = {self._graph.tensors[one].operator for one in self._graph.operators[number].inputs}
-        #: Layers of the operators of the way back whose outputs it takes. Gradients come from behind.
-        behind = [self._layer[one] for one in makers if one in self._layer and one not in self._forward_set]
+    def _layer_of_backward(self, number: int, users: dict[int, list[int]]) -> int:
+        makers = {self._graph.tensors[tensor].operator for tensor in self._graph.operators[number].inputs}
+        #: Layers of the operators of the backward pass whose outputs it takes. Gradients come from behind.
+        behind = [self._layer[maker] for maker in makers if maker in self._layer and maker not in self._forward_set]
         shared = Counter(layer for base in self._bases(number) for layer in users.get(base, ()))
         if not shared:
-            return max(behind, default=len(self._found) - 1)
-        last = min(behind, default=len(self._found))
-        made = [self._graph.size_bytes(one) for one in self._graph.operators[number].outputs]
+            return max(behind, default=len(self._partial) - 1)
+        last = min(behind, default=len(self._partial))
+        made = [self._graph.size_bytes(output) for output in self._graph.operators[number].outputs]
 
         def rank(layer: int) -> tuple[int, bool, int, float, bool, int]:
-            found = self._found[layer]
-            share = shared[layer] / len(found.bases)
-            fits = sum(size in found.taken_bytes for size in made)
+            partial = self._partial[layer]
+            share = shared[layer] / len(partial.bases)
+            fits = sum(size in partial.taken_bytes for size in made)
             return shared[layer], share == 1.0, fits, share, layer <= last, layer
 
         return max(shared, key=rank)
 
     def _fold_idle(self) -> None:
-        """A layer beside all others that the way back knows nothing of, such as a counter, is part of the next, or else of the last."""
-        taken = {self._base[one] for number in self._back for one in self._graph.operators[number].inputs}
-        busy = {one for edge in self._edges() if edge[0] >= 0 for one in edge}
-        for layer, found in enumerate(self._found):
-            if found.has_back or taken.intersection(self._graph.operators[found.operator].outputs):
+        """Merges a layer without a backward pass that no other uses, such as a counter, into the next layer, or else into the last."""
+        taken = {self._base[tensor] for number in self._back for tensor in self._graph.operators[number].inputs}
+        busy = {layer for edge in self._edges() if edge[0] >= 0 for layer in edge}
+        for layer, partial in enumerate(self._partial):
+            if partial.has_back or taken.intersection(self._graph.operators[partial.operator].outputs):
                 busy.add(layer)
-        left = sorted(busy) or list(range(len(self._found)))
-        goes = [min(bisect_left(left, old), len(left) - 1) for old in range(len(self._found))]
-        for old, found in enumerate(self._found):
+        left = sorted(busy) or list(range(len(self._partial)))
+        goes = [min(bisect_left(left, old), len(left) - 1) for old in range(len(self._partial))]
+        for old, partial in enumerate(self._partial):
             if left[goes[old]] != old:
-                self._found[left[goes[old]]].forward_ns += found.forward_ns
+                self._partial[left[goes[old]]].forward_ns += partial.forward_ns
         self._layer = {operator: goes[layer] for operator, layer in self._layer.items()}
-        self._found = [self._found[old] for old in left]
+        self._partial = [self._partial[old] for old in left]
 
     # --- constants --------------------------------------------------------------------------------------------------------------
 
     def _first_users(self) -> dict[int, int]:
-        """By constant, of those that the way forward uses: the layer that uses it first."""
+        """By constant, of those that the forward pass uses: the layer that uses it first."""
         users: dict[int, int] = {}
         for number in self._forward:
-            for one in self._graph.operators[number].inputs:
-                base = self._base[one]
+            for tensor in self._graph.operators[number].inputs:
+                base = self._base[tensor]
                 if self._graph.operators[self._graph.tensors[base].operator].is_constant:
                     users.setdefault(base, self._layer[number])
         return users
@@ -270,26 +270,26 @@ class _Reading:
     def _parameters(self, users: dict[int, int]) -> dict[int, int]:
         """By constant, of those that are parameters: the layer that uses it first."""
         back = set(self._back)
-        staying = sorted({self._base[one] for one in self._graph.outputs})
-        gradients = [one for one in staying if self._graph.tensors[one].operator in back]
+        staying = sorted({self._base[output] for output in self._graph.outputs})
+        gradients = [tensor for tensor in staying if self._graph.tensors[tensor].operator in back]
         if not gradients:
-            return {one: layer for at, (one, layer) in enumerate(users.items()) if at}
+            return {constant: layer for at, (constant, layer) in enumerate(users.items()) if at}
         of_size: dict[int, list[int]] = {}
-        for one in sorted(users):
-            of_size.setdefault(self._graph.size_bytes(one), []).append(one)
-        found: dict[int, int] = {}
+        for base in sorted(users):
+            of_size.setdefault(self._graph.size_bytes(base), []).append(base)
+        parameters: dict[int, int] = {}
         for is_of_layer in (True, False):
             left = []
             for gradient in gradients:
                 layer, size = self._layer[self._graph.tensors[gradient].operator], self._graph.size_bytes(gradient)
-                constant = next((one for one in of_size.get(size, ()) if users[one] == layer or not is_of_layer), None)
+                constant = next((candidate for candidate in of_size.get(size, ()) if users[candidate] == layer or not is_of_layer), None)
                 if constant is None:
                     left.append(gradient)
                 else:
-                    found[constant] = users[constant]
+                    parameters[constant] = users[constant]
                     of_size[size].remove(constant)
             gradients = left
-        return found
+        return parameters
 
     # --- the profile ------------------------------------------------------------------------------------------------------------
 
@@ -299,19 +299,19 @@ class _Reading:
             operator, layer = self._graph.operators[number], self._layer[number]
             # What else a view takes, it takes for the shape.
             taken = operator.outputs if number in self._views else operator.inputs
-            for one in taken:
-                for maker in (self._graph.tensors[one].operator, self._graph.tensors[self._base[one]].operator):
+            for tensor in taken:
+                for maker in (self._graph.tensors[tensor].operator, self._graph.tensors[self._base[tensor]].operator):
                     if self._graph.operators[maker].is_constant:
-                        yield -1 - self._base[one], layer
+                        yield -1 - self._base[tensor], layer
                     elif maker in self._forward_set and maker not in self._views and self._layer[maker] != layer:
                         yield self._layer[maker], layer
 
     def _build(self) -> Profile:
-        parameters = {one for found in self._found for one in found.parameters}
-        constants = [output for one in self._graph.operators if one.is_constant for output in one.outputs]
-        data = {one: place for place, one in enumerate(one for one in constants if one not in parameters)}
-        layers = [Layer(self._graph.tensors[one].name, "Input", 0.0, 0.0, (self._size(one),), 0.0) for one in data]
-        layers += map(self._as_layer, self._found)
+        parameters = {constant for partial in self._partial for constant in partial.parameters}
+        constants = [output for operator in self._graph.operators if operator.is_constant for output in operator.outputs]
+        data = {tensor: place for place, tensor in enumerate(constant for constant in constants if constant not in parameters)}
+        layers = [Layer(self._graph.tensors[constant].name, "Input", 0.0, 0.0, (self._size(constant),), 0.0) for constant in data]
+        layers += map(self._as_layer, self._partial)
         edges: dict[tuple[int, int], None] = {}
         for begin, end in self._edges():
             if begin >= 0:
@@ -320,12 +320,12 @@ class _Reading:
                 edges[data[-1 - begin], end + len(data)] = None
         return Profile(tuple(layers), tuple(edges), self._graph.name)
 
-    def _as_layer(self, found: _Found) -> Layer:
-        operator = self._graph.operators[found.operator]
-        own = [one for one in operator.outputs if self._base[one] == one]
+    def _as_layer(self, partial: _PartialLayer) -> Layer:
+        operator = self._graph.operators[partial.operator]
+        own = [output for output in operator.outputs if self._base[output] == output]
         return Layer(
-            self._graph.tensors[(own or operator.outputs)[0]].name, operator.name, found.forward_ns / _NS, found.backward_ns / _NS,
-            tuple(map(self._size, own)) or (0.0,), float(sum(map(self._graph.size_bytes, found.parameters))),
+            self._graph.tensors[(own or operator.outputs)[0]].name, operator.name, partial.forward_ns / _NS, partial.backward_ns / _NS,
+            tuple(map(self._size, own)) or (0.0,), float(sum(map(self._graph.size_bytes, partial.parameters))),
         )  # fmt: skip
 
     def _size(self, tensor: int) -> float:

@@ -1,4 +1,4 @@
-"""A step as tasks that wait for each other, without their times: built once, timed often.
+"""The tasks of a step and their dependencies, without times: built once, evaluated often.
 
 A task waits for what it works on and for the task before it at the same resource. Resources are the workers; the links, one
 for each boundary between stages and direction; and the all-reduces, one for each worker, or stage of an asynchronous schedule.
@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detrain.errors import GraphError
 from detrain.pipeline.paths import Ints, fill_times, sort_tasks
 from detrain.pipeline.schedules import Kind, Schedule, Work, drain, in_flight, num_mini_batches, orders, window
 
+#: Numbers of tasks, stages, micro-batches while the structure is built; `Ints` are what is kept of them.
+Longs = NDArray[np.int64]
 #: By stage the numbers of the uplinks that its all-reduce goes over.
 Fabrics = tuple[tuple[int, ...], ...]
 
@@ -72,9 +75,9 @@ class _Versions(NamedTuple):
     """By micro-batch, at one stage."""
 
     #: The version that it uses: how many updates that has had.
-    used: Any
+    used: Longs
     #: Updates that its forward waits for.
-    awaited: Any
+    awaited: Longs
     #: Micro-batches from one update to the next.
     size: int
 
@@ -88,19 +91,22 @@ class _Build:
         self.total = num_mini_batches(schedule, replicas) * schedule.num_micro_batches
         self.num_plain = int(Kind.ALL_REDUCE) * self.num_stages * self.total
         self.all_reduces: list[tuple[int, int]] = []  # stage, round
-        self.edges: list[tuple[Any, Any]] = []  # tasks, and what they wait for
+        self.edges: list[tuple[Longs, Longs]] = []  # tasks, and what they wait for
         self.versions = _versions(schedule, replicas, self.total) if schedule.is_asynchronous else []
         self.first_worker = np.concatenate([[0], np.cumsum(replicas)[:-1]])
-        work = np.array([one for order in self.orders for one in order], np.int64)
+        work = np.array([task for order in self.orders for task in order], np.int64)
+        self.kinds: Longs
+        self.micro_batches: Longs
+        self.stages: Longs
         self.kinds, self.micro_batches, self.stages = work.T
         self.workers = np.repeat(np.arange(len(self.orders)), [len(order) for order in self.orders])
         self.sequence = self.numbers(self.kinds, self.stages, self.micro_batches)
 
-    def numbers(self, kinds: Any, stages: Any, micro_batches: Any) -> Any:
+    def numbers(self, kinds: Longs | int, stages: Longs | int, micro_batches: Longs) -> Longs:
         """Of tasks that are no all-reduces."""
-        return (kinds * self.num_stages + stages) * self.total + micro_batches
+        return np.asarray((kinds * self.num_stages + stages) * self.total + micro_batches, np.int64)
 
-    def grid(self, kind: Kind, begin: int, end: int) -> Any:
+    def grid(self, kind: Kind, begin: int, end: int) -> Longs:
         """All micro-batches of these stages."""
         return self.numbers(int(kind), np.arange(begin, end)[:, None], np.arange(self.total)).ravel()
 
@@ -122,12 +128,12 @@ class _Build:
         order = np.argsort(self.lanes, kind="stable")
         self.chain(self.sent[order], self.lanes[order])
 
-    def chain(self, tasks: Any, resources: Any) -> None:
+    def chain(self, tasks: Longs, resources: Longs) -> None:
         """One after the other at each resource."""
         is_next = resources[1:] == resources[:-1]
         self.edges.append((tasks[1:][is_next], tasks[:-1][is_next]))
 
-    def link(self, kind: Kind, sending: Kind) -> tuple[Any, Any]:
+    def link(self, kind: Kind, sending: Kind) -> tuple[Longs, Longs]:
         """What is sent of what workers make, what is sent first first, and the number of its link: no more than there are workers."""
         edge, step = (self.num_stages - 1, 1) if sending == Kind.SEND else (0, -1)
         chosen = np.flatnonzero((self.kinds == kind) & (self.stages != edge))
@@ -204,13 +210,13 @@ class _Build:
         num_tasks = self.num_plain + len(self.all_reduces)
         tasks, deps = (np.concatenate([edge[side] for edge in self.edges]) for side in (0, 1))
         users, user_first = _grouped(deps, tasks, num_tasks)
-        deps, dep_first = _grouped(tasks, deps, num_tasks)
+        dep_tasks, dep_first = _grouped(tasks, deps, num_tasks)
         there = np.concatenate([self.sequence, self.sent, np.arange(self.num_plain, num_tasks)])
         order, waiting = np.empty(len(there), np.int32), np.diff(dep_first)
         if sort_tasks(waiting, user_first, users, np.sort(there), order) < len(there):
             kind, stage = divmod(int(np.flatnonzero(waiting)[0]) // self.total, self.num_stages)
             raise GraphError(
-                f"{self.schedule.name} would wait for itself: the {Kind(kind).name.lower()} of micro-batch "
+                f"{self.schedule.name} would wait for itself (deadlock): the {Kind(kind).name.lower()} of micro-batch "
                 f"{np.flatnonzero(waiting)[0] % self.total} at stage {stage} never begins"
             )
         place = np.empty(num_tasks, np.int64)
@@ -218,9 +224,9 @@ class _Build:
         lengths = np.diff(dep_first)[order]
         first = np.concatenate([[0], np.cumsum(lengths)])
         within = np.arange(first[-1]) + np.repeat(dep_first[order] - first[:-1], lengths)
-        return self.structure(order.astype(np.int64), place, first, place[deps[within]])
+        return self.structure(order.astype(np.int64), place, first, place[dep_tasks[within]])
 
-    def structure(self, order: Any, place: Any, dep_first: Any, deps: Any) -> Structure:
+    def structure(self, order: Longs, place: Longs, dep_first: Longs, deps: Longs) -> Structure:
         """All of it, by the places of the tasks in the order."""
         reduced = np.flatnonzero(order >= self.num_plain)
         kinds, stages = np.divmod(order // self.total, self.num_stages)
@@ -254,20 +260,20 @@ class _Build:
             return tuple((stage,) for stage, count in enumerate(self.replicas) for _ in range(count))
         return tuple(tuple(range(worker, self.num_stages, len(self.orders))) for worker in range(len(self.orders)))
 
-    def versions_held(self) -> Any:
+    def versions_held(self) -> Longs:
         """Beside `sequence`."""
         if not self.schedule.is_asynchronous:
             return np.ones(len(self.sequence), np.int64)
         return np.array(
-            [one for order in self.orders if order for one in _held(order, self.versions[order[0][2]])], np.int64
+            [held for order in self.orders if order for held in _held(order, self.versions[order[0][2]])], np.int64
         )
 
 
-def _short(numbers: Any) -> Ints:
+def _short(numbers: Longs) -> Ints:
     return np.asarray(numbers, np.int32)
 
 
-def _grouped(keys: Any, values: Any, num_keys: int) -> tuple[Ints, Ints]:
+def _grouped(keys: Longs, values: Longs, num_keys: int) -> tuple[Ints, Ints]:
     """Values by their keys, and where those of each key begin."""
     order = np.argsort(keys, kind="stable")
     first = np.searchsorted(keys[order], np.arange(num_keys + 1))
@@ -284,15 +290,15 @@ def _versions(schedule: Schedule, replicas: Sequence[int], total: int) -> list[_
     if schedule.name == "2bw":
         used = np.maximum(batches // schedule.num_micro_batches - 1, 0)
         return [_Versions(used, used, schedule.num_micro_batches) for _ in replicas]
-    found: list[_Versions] = []
+    versions: list[_Versions] = []
     for count, held in zip(replicas, in_flight(schedule, replicas), strict=True):
         late = held - 1 + (schedule.update_delay if count > 1 else 0)
         stashed = np.maximum(batches // count - late, 0)
         used = stashed
-        if schedule.vertical_sync and found:
-            used = found[0].used * replicas[0] // count
-        found.append(_Versions(used, np.maximum(used, stashed), count))
-    return found
+        if schedule.vertical_sync and versions:
+            used = versions[0].used * replicas[0] // count
+        versions.append(_Versions(used, np.maximum(used, stashed), count))
+    return versions
 
 
 def _held(order: Sequence[Work], versions: _Versions) -> Iterable[int]:

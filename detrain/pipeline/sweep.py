@@ -1,4 +1,4 @@
-"""One planner over batches and devices, beside what data parallelism would do: a table as in DAPPLE's reproduction."""
+"""Plans of several planners over batches and devices, beside data parallelism: a table as in DAPPLE's reproduction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from detrain.errors import DetrainError, GraphError
 from detrain.pipeline.compression import states_of
 from detrain.pipeline.judge import SYNCHRONOUS, judge, prepared
-from detrain.pipeline.plan import NoPlanError, Plan, Workload
+from detrain.pipeline.plan import Plan, Workload
 from detrain.pipeline.planfile import Planned
 from detrain.pipeline.planners import registry
 from detrain.pipeline.planners.baselines import baselines
@@ -24,6 +24,7 @@ from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import States
 from detrain.pipeline.topology import Topology
 from detrain.plans import tables
+from detrain.plans.errors import NoPlanError
 
 _BASELINES = {
     "dp_no_overlap": ("data parallel, no overlap", ":"), "dp_overlap": ("data parallel, overlap", "--"),
@@ -60,28 +61,28 @@ class Row:
 
 
 def sweep(
-    request: registry.Request, cells: Sequence[Cell], planners: Sequence[str], told: Callable[[Row], None] = lambda _: None,
+    request: registry.Request, cells: Sequence[Cell], planners: Sequence[str], on_row: Callable[[Row], None] = lambda _: None,
     num_processes: int | None = None,
 ) -> list[Row]:  # fmt: skip
-    """A row for each cell and planner, in processes side by side; `told` hears of each as it comes.
+    """A row for each cell and planner, in processes side by side; `on_row` is called with each as soon as it is there.
 
     Raises `DetrainError` if one of the processes is ended by somebody else. Ctrl-C ends them all.
     """
     if request.workload is None:
         raise GraphError("a sweep needs a micro-batch and the profile's batch")
-    asked = [(replace(request, topology=cell.topology), cell, planner) for cell in cells for planner in planners]
+    wanted = [(replace(request, topology=cell.topology), cell, planner) for cell in cells for planner in planners]
     rows: dict[int, Row] = {}
-    with _processes(min(num_processes or multiprocessing.cpu_count(), len(asked))) as pool:
+    with _processes(min(num_processes or multiprocessing.cpu_count(), len(wanted))) as pool:
         with _unheard(signal.SIGINT):
-            waiting = {pool.submit(row, *one): number for number, one in enumerate(asked)}
+            waiting = {pool.submit(row, *arguments): number for number, arguments in enumerate(wanted)}
         try:
             for done in as_completed(waiting):
                 rows[waiting[done]] = done.result()
-                told(done.result())
+                on_row(done.result())
         except BrokenProcessPool:
             raise DetrainError(
-                f"a process of the sweep has been ended, perhaps for want of memory, with {len(asked) - len(rows)} of {len(asked)} plans "
-                "still to make; fewer at the same time take less (--processes)"
+                f"a process of the sweep was ended, perhaps because memory ran out, with {len(wanted) - len(rows)} of {len(wanted)} plans "
+                "still to compute; use fewer in parallel (--processes)"
             ) from None
     return [rows[number] for number in sorted(rows)]
 
@@ -121,22 +122,22 @@ def row(request: registry.Request, cell: Cell, planner: str) -> Row:
         workload = replace(request.workload, batch=cell.batch)
         empty = _with_baselines(empty, request, workload)
         planned_for = SYNCHRONOUS if kind.name == "interleaved" else kind
-        found = registry.plan(planner, replace(request, workload=workload, schedule=planned_for))
-        planned, _ = prepared(Planned(found, request.profile, request.topology), kind)
-        judged = judge(planned.plan, request.profile.to_plan(), request.topology, found.workload or workload, kind)
+        chosen = registry.plan(planner, replace(request, workload=workload, schedule=planned_for))
+        planned, _ = prepared(Planned(chosen, request.profile, request.topology), kind)
+        judged = judge(planned.plan, request.profile.to_plan(), request.topology, chosen.workload or workload, kind)
     except GraphError as error:
         return replace(empty, why=str(error))
     return replace(
-        empty, hybrid=found.speedup, simulated=judged.speedup, fits=judged.fits, seconds=round(found.seconds, 3), plan=plan_words(found)
+        empty, hybrid=chosen.speedup, simulated=judged.speedup, fits=judged.fits, seconds=round(chosen.seconds, 3), plan=plan_words(chosen)
     )  # fmt: skip
 
 
 def _with_baselines(empty: Row, request: registry.Request, workload: Workload) -> Row:
     try:
-        found = baselines(_in_order(request.profile), workload, cluster_of(request.topology))
+        speedups = baselines(_in_order(request.profile), workload, cluster_of(request.topology))
     except GraphError as error:
         return replace(empty, why=f"no data parallelism: {error}")
-    return replace(empty, dp_no_overlap=found.no_overlap, dp_p3=found.current_p3, dp_overlap=found.current_inner)
+    return replace(empty, dp_no_overlap=speedups.no_overlap, dp_p3=speedups.current_p3, dp_overlap=speedups.current_inner)
 
 
 def _in_order(profile: Profile) -> States:
@@ -149,7 +150,9 @@ def _in_order(profile: Profile) -> States:
 
 def plan_words(plan: Plan) -> str:
     """Stages as published: (first state, end, replicas), and the copies."""
-    stages = "".join(f"({one.start},{one.end},{one.replicas}{',R' if one.recompute else ''})" for one in plan.stages)
+    stages = "".join(
+        f"({stage.start},{stage.end},{stage.replicas}{',R' if stage.recompute else ''})" for stage in plan.stages
+    )
     return f"{stages} x{plan.replication}"
 
 
@@ -158,14 +161,14 @@ def write_table(path: Path, rows: Sequence[Row]) -> None:
     tables.write(path, Row, rows)
 
 
-def row_text(one: Row) -> str:
+def row_text(row: Row) -> str:
     """A line."""
-    what = f"{one.devices:>12} batch {one.batch:>6}  {one.planner:10}"
-    if one.simulated is None or one.hybrid is None:
-        return f"{what} none: {one.why}"
-    parallel = "-" if one.dp_no_overlap is None else f"{one.dp_no_overlap:.3f}"
-    memory = "" if one.fits else " too much memory"
-    return f"{what} {one.simulated:8.3f} (reckoned {one.hybrid:.3f}; data parallel {parallel}){memory}  {one.plan}"
+    what = f"{row.devices:>12} batch {row.batch:>6}  {row.planner:10}"
+    if row.simulated is None or row.hybrid is None:
+        return f"{what} none: {row.why}"
+    parallel = "-" if row.dp_no_overlap is None else f"{row.dp_no_overlap:.3f}"
+    memory = "" if row.fits else " too much memory"
+    return f"{what} {row.simulated:8.3f} (reckoned {row.hybrid:.3f}; data parallel {parallel}){memory}  {row.plan}"
 
 
 def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
@@ -173,19 +176,19 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    kinds = list(dict.fromkeys(one.devices for one in rows))
+    kinds = list(dict.fromkeys(row.devices for row in rows))
     figure = Figure(figsize=(6.5, 3.6 * len(kinds)), layout="constrained")
     for axes, devices in zip(figure.subplots(len(kinds), 1, squeeze=False)[:, 0], kinds, strict=True):
-        here = [one for one in rows if one.devices == devices]
-        for planner in dict.fromkeys(one.planner for one in here):
-            points = _points((one.batch, one.simulated) for one in here if one.planner == planner)
+        here = [row for row in rows if row.devices == devices]
+        for planner in dict.fromkeys(row.planner for row in here):
+            points = _points((row.batch, row.simulated) for row in here if row.planner == planner)
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.4, label=planner)
         for name, (label, style) in _BASELINES.items():
-            points = _points((one.batch, getattr(one, name)) for one in here)
+            points = _points((row.batch, getattr(row, name)) for row in here)
             if points:
                 axes.plot(*zip(*points, strict=True), style, color="#6b7280", linewidth=1.0, label=label)
-        batches = sorted({one.batch for one in here})
+        batches = sorted({row.batch for row in here})
         axes.set_xscale("log")
         axes.set_xticks(batches, [str(batch) for batch in batches])
         axes.minorticks_off()
@@ -197,6 +200,6 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def _points(found: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
+def _points(pairs: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
     """Those that there are, from the smallest batch on."""
-    return sorted({(batch, value) for batch, value in found if value is not None})
+    return sorted({(batch, value) for batch, value in pairs if value is not None})

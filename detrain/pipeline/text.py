@@ -1,8 +1,6 @@
-"""What has been planned and simulated, for people and for programs."""
+"""Plans and simulations, as text and as JSON."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from detrain.pipeline.judge import Judgement
 from detrain.pipeline.plan import Plan, Workload
@@ -10,7 +8,7 @@ from detrain.pipeline.planfile import Planned
 
 
 def plan_text(planned: Planned) -> str:
-    """Stages in a table, and what the planner expects of them."""
+    """A plan as text: its stages in a table, and the speed that the planner expects."""
     plan = planned.plan
     layers = {layer.name: layer for layer in planned.profile.layers}
     lines = [_headline(plan, planned.topology.num_devices)]
@@ -54,17 +52,17 @@ def _again(recompute: str) -> str:
 
 def _ranges(numbers: tuple[int, ...]) -> str:
     """3, 4, 5, 9 are 3-5,9."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in found)
+            ranges.append([number, number])
+    return ",".join(f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in ranges)
 
 
-def simulation_document(judged: Judgement, planned: Planned, workload: Workload) -> dict[str, Any]:
-    """As JSON says it; times in seconds."""
+def simulation_document(judged: Judgement, planned: Planned, workload: Workload) -> dict[str, object]:
+    """A simulation as a JSON document; times in seconds, memory in bytes."""
     timeline = judged.timeline
     stages = [
         {
@@ -82,7 +80,7 @@ def simulation_document(judged: Judgement, planned: Planned, workload: Workload)
 
 
 def simulation_text(judged: Judgement, planned: Planned) -> str:
-    """A table of the stages, and the step."""
+    """A simulation as text: the step, and its stages in a table."""
     timeline = judged.timeline
     what = "mini-batch" if timeline.schedule.is_asynchronous else "step"
     micro_batches = _counted(timeline.schedule.num_micro_batches, "micro-batch")
@@ -102,4 +100,4 @@ def simulation_text(judged: Judgement, planned: Planned) -> str:
 
 
 def _memory_bytes(planned: Planned, stage: int) -> float:
-    return min(planned.topology.devices[one].memory_bytes for one in planned.plan.stages[stage].devices)
+    return min(planned.topology.devices[device].memory_bytes for device in planned.plan.stages[stage].devices)

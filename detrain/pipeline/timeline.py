@@ -1,17 +1,18 @@
-"""What a simulated step was: who did what when, what it took, and the same for trace viewers."""
+"""The timeline of a simulated step: tasks, times and memory; also as a trace for viewers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detrain.pipeline.schedules import Kind, Schedule
 
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
 
 _LETTERS = {
     Kind.FORWARD: "F",
@@ -25,7 +26,7 @@ _THREADS = {Kind.SEND: "send", Kind.SEND_BACK: "send back", Kind.ALL_REDUCE: "al
 
 
 class Task(NamedTuple):
-    """One thing done."""
+    """One task of a simulated step."""
 
     kind: Kind
     stage: int
@@ -105,7 +106,7 @@ class Timeline:
             yield Task(Kind(kind), *rest)
 
     def doers(self, task: Task) -> list[int]:
-        """Its worker; all those of the stage if it is an all-reduce."""
+        """The workers that do a task: one, or all of the stage for an all-reduce."""
         if task.kind != Kind.ALL_REDUCE:
             return [task.worker]
         return [worker for worker, stages in enumerate(self.worker_stages) if task.stage in stages]
@@ -115,17 +116,17 @@ class Timeline:
         stages = self.worker_stages[worker]
         if len(stages) > 1:
             return f"device {worker}: stages {', '.join(map(str, stages))}"
-        others = [one for one, theirs in enumerate(self.worker_stages) if theirs == stages]
-        return f"stage {stages[0]}" + (f", replica {worker - others[0]}" if len(others) > 1 else "")
+        replicas = [number for number, theirs in enumerate(self.worker_stages) if theirs == stages]
+        return f"stage {stages[0]}" + (f", replica {worker - replicas[0]}" if len(replicas) > 1 else "")
 
 
-def chrome_trace(timeline: Timeline) -> dict[str, Any]:
+def chrome_trace(timeline: Timeline) -> dict[str, object]:
     """The timeline as JSON for Perfetto or chrome://tracing, in microseconds: a process for each worker, a thread for each resource.
 
     What takes no time is left out. An all-reduce stands at each worker of its stage. The counter is what the worker holds.
     """
     names: dict[tuple[int, int], str] = {}  # by process and thread
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, object]] = []
     columns = timeline.tasks(), timeline.resources.tolist(), timeline.used_bytes.tolist()
     for task, resource, used_bytes in zip(*columns, strict=True):
         start_us, length_us = task.start_s * 1e6, (task.end_s - task.start_s) * 1e6
@@ -138,7 +139,7 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
         thread = resource if task.kind in _THREADS else 0
         for worker in timeline.doers(task):
             names[worker, thread] = _THREADS.get(task.kind, "compute")
-            event = {
+            event: dict[str, object] = {
                 "name": task.name, "cat": task.kind.name.lower(), "ph": "X", "pid": worker, "tid": thread, "ts": start_us, "dur": length_us,
                 "args": {"stage": task.stage, "chunk": task.chunk, "micro_batch": task.micro_batch},
             }  # fmt: skip
@@ -150,7 +151,7 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _names(timeline: Timeline, threads: dict[tuple[int, int], str]) -> Iterator[dict[str, Any]]:
+def _names(timeline: Timeline, threads: dict[tuple[int, int], str]) -> Iterator[dict[str, object]]:
     for worker in range(timeline.num_workers):
         yield {"name": "process_name", "ph": "M", "pid": worker, "args": {"name": timeline.worker_name(worker)}}
         yield {"name": "process_sort_index", "ph": "M", "pid": worker, "args": {"sort_index": worker}}
@@ -158,7 +159,7 @@ def _names(timeline: Timeline, threads: dict[tuple[int, int], str]) -> Iterator[
         yield {"name": "thread_name", "ph": "M", "pid": worker, "tid": thread, "args": {"name": name}}
 
 
-def _figures(timeline: Timeline) -> dict[str, Any]:
+def _figures(timeline: Timeline) -> dict[str, object]:
     return {
         "schedule": timeline.schedule.name,
         "step_s": timeline.step_s,

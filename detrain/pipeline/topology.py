@@ -67,7 +67,7 @@ class Topology:
             if len(set(zip(inner.groups, outer.groups, strict=True))) != len(set(inner.groups)):
                 raise GraphError("a group of a level lies in more than one group of the level around it")
         if self.levels and len(set(self.levels[-1].groups)) > 1:
-            raise GraphError("the outermost level has more than one group: nothing joins them")
+            raise GraphError("the outermost level has more than one group: no link connects them")
         self._check_matrix("bandwidth", self.bandwidths, lowest=0.0, is_open=True)
         self._check_matrix("latency", self.latencies_s, lowest=0.0, is_open=False)
 
@@ -109,21 +109,21 @@ class Topology:
         )
         return tuple(first.setdefault(kind, number) for number, kind in enumerate(kinds))
 
-    def level_between(self, one: int, other: int) -> int:
+    def level_between(self, device: int, other: int) -> int:
         """The innermost level that has both in one group."""
-        return next(number for number, level in enumerate(self.levels) if level.groups[one] == level.groups[other])
+        return next(number for number, level in enumerate(self.levels) if level.groups[device] == level.groups[other])
 
     def uplinks(self, devices: Iterable[int]) -> tuple[int, ...]:
         """Numbers of the uplinks, of whatever level, that an all-reduce over these devices goes through."""
-        found: list[int] = []
+        uplinks: list[int] = []
         members = set(devices)
         for number in range(1, len(self.levels)):
             inner, outer = self.levels[number - 1].groups, self.levels[number].groups
-            for group in sorted({outer[one] for one in members}):
-                within = {inner[one] for one in members if outer[one] == group}
+            for group in sorted({outer[device] for device in members}):
+                within = {inner[device] for device in members if outer[device] == group}
                 if len(within) > 1:
-                    found += (one * len(self.levels) + number for one in sorted(within))
-        return tuple(found)
+                    uplinks += (device * len(self.levels) + number for device in sorted(within))
+        return tuple(uplinks)
 
     def all_reduce_s(self, devices: Iterable[int], size_bytes: float) -> float:
         """A ring over these devices: each link carries 2 (g - 1) / g of the bytes; the slowest one decides."""
@@ -136,7 +136,7 @@ class Topology:
             slowest = min(self.bandwidths[begin][end] for begin, end in links)
             latency_s = max(self.latencies_s[begin][end] for begin, end in links) if self.latencies_s else 0.0
         else:
-            outermost = max(self.level_between(ring[0], one) for one in ring[1:])
+            outermost = max(self.level_between(ring[0], device) for device in ring[1:])
             used = self.levels[: outermost + 1]
             slowest = min(level.collective_bandwidth or level.bandwidth for level in used)
             latency_s = used[-1].latency_s
@@ -155,7 +155,7 @@ class Topology:
         for senders, receivers in pairs:
             for number, level in enumerate(self.levels):
                 inner: Sequence[int] = self.levels[number - 1].groups if number else range(self.num_devices)
-                sending, receiving = (Counter(inner[one] for one in ends) for ends in (senders, receivers))
+                sending, receiving = (Counter(inner[device] for device in ends) for ends in (senders, receivers))
                 if len(sending.keys() | receiving.keys()) > 1:
                     latency_s = max(latency_s, level.latency_s)
                 for link in sending.keys() | receiving.keys():

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from detrain.errors import GraphError
 from detrain.pipeline.topology import Device, Level, Topology, machines, nested
-from detrain.plans.documents import Fields, number, parsed
+from detrain.plans.documents import Fields, errors_naming, number, parsed
 from detrain.plans.units import parse_bytes, parse_rate
 
 #: More are a slip of the pen.
@@ -54,7 +53,7 @@ class Preset:
 def preset(name: str) -> Preset:
     """One of those that come with detrain. Raises `GraphError` naming them all."""
     folder = resources.files("detrain.pipeline") / "presets"
-    names = sorted(one.name.removesuffix(".toml") for one in folder.iterdir() if one.name.endswith(".toml"))
+    names = sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
     if name not in names:
         raise GraphError(f"there is no preset {name}: it is one of {', '.join(names)}")
     return _preset(tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8")), f"preset {name}", name)
@@ -65,7 +64,7 @@ def read_preset(path: Path) -> Preset:
     return _preset(parsed(path, "TOML", tomllib.loads), str(path), path.stem)
 
 
-def _preset(document: Any, place: str, name: str) -> Preset:
+def _preset(document: object, place: str, name: str) -> Preset:
     fields = Fields(document, place, ("name", "device", "level"))
     levels = fields.tables("level", _LINK)
     if not levels:
@@ -76,10 +75,8 @@ def _preset(document: Any, place: str, name: str) -> Preset:
 def read(path: Path) -> Topology:
     """Raises `GraphError` naming file and key, or `OSError`."""
     fields = Fields(parsed(path, "TOML", tomllib.loads), str(path), _TOP)
-    try:
+    with errors_naming(path):
         return _topology(fields, path.stem)
-    except GraphError as error:
-        raise error if str(error).startswith(str(path)) else GraphError(f"{path}: {error}") from None
 
 
 def _topology(fields: Fields, stem: str) -> Topology:
@@ -100,7 +97,7 @@ def _topology(fields: Fields, stem: str) -> Topology:
 
 def _num_devices(levels: Sequence[Fields]) -> int:
     """What the ends of a level say, or else all sizes together."""
-    found, total = 0, 1
+    last_end, total = 0, 1
     for level in levels:
         if level.has("size") == level.has("ends"):
             raise GraphError(f"{level.place}: there is either size or ends, and not both")
@@ -110,13 +107,13 @@ def _num_devices(levels: Sequence[Fields]) -> int:
         ends = level.wholes("ends", 1)
         if not ends or any(later <= earlier for earlier, later in pairwise(ends)):
             level.wrong("ends", "not numbers that rise")
-        if found not in (0, ends[-1]):
-            level.wrong("ends", f"and another level has {found} devices")
-        found = ends[-1]
+        if last_end not in (0, ends[-1]):
+            level.wrong("ends", f"and another level has {last_end} devices")
+        last_end = ends[-1]
     if not levels:
         raise GraphError("there are no levels")
-    _check_number(found or total)
-    return found or total
+    _check_number(last_end or total)
+    return last_end or total
 
 
 def _levels(levels: Sequence[Fields], num_devices: int) -> list[Level]:
@@ -151,7 +148,7 @@ def _rate(fields: Fields, name: str) -> float:
     return fields.number(name, is_above_zero=True)
 
 
-def _rate_of(value: Any, place: str) -> float:
+def _rate_of(value: object, place: str) -> float:
     if type(value) is str:
         try:
             value = parse_rate(value)
@@ -180,22 +177,24 @@ def memory_of(text: str, place: str = "memory") -> float:
 
 def _devices(fields: Fields, device: Device, num_devices: int) -> tuple[Device, ...]:
     devices = [device] * num_devices
-    for one in fields.tables("devices", ("first", "last", "memory", "speed")) if fields.has("devices") else ():
-        first, last = one.whole("first"), one.whole("last")
+    ranges = fields.tables("devices", ("first", "last", "memory", "speed")) if fields.has("devices") else ()
+    for some in ranges:
+        first, last = some.whole("first"), some.whole("last")
         if not first <= last < num_devices:
-            raise GraphError(f"{one.place}: there are no devices {first} to {last}; the last is {num_devices - 1}")
+            raise GraphError(f"{some.place}: there are no devices {first} to {last}; the last is {num_devices - 1}")
         for at in range(first, last + 1):
-            if one.has("memory"):
-                devices[at] = replace(devices[at], memory_bytes=_memory(one))
-            if one.has("speed"):
-                devices[at] = replace(devices[at], speed=one.number("speed", is_above_zero=True))
+            if some.has("memory"):
+                devices[at] = replace(devices[at], memory_bytes=_memory(some))
+            if some.has("speed"):
+                devices[at] = replace(devices[at], speed=some.number("speed", is_above_zero=True))
     return tuple(devices)
 
 
 def _matrix(fields: Fields, name: str) -> tuple[tuple[float, ...], ...]:
     rows = fields.list(name)
     place = f"{fields.place}: {name}"
-    if not rows or len(rows) > MOST_DEVICES or any(type(row) is not list or len(row) != len(rows) for row in rows):
+    square = [row for row in rows if type(row) is list and len(row) == len(rows)]
+    if not rows or len(rows) > MOST_DEVICES or len(square) < len(rows):
         raise GraphError(f"{place} is not square: as many rows as each has numbers, one at least")
     return tuple(
         tuple(
@@ -203,7 +202,7 @@ def _matrix(fields: Fields, name: str) -> tuple[tuple[float, ...], ...]:
             else number(value, f"{place}[{begin}][{end}]")
             for end, value in enumerate(row)
         )
-        for begin, row in enumerate(rows)
+        for begin, row in enumerate(square)
     )  # fmt: skip
 
 
@@ -211,10 +210,10 @@ def of_machines(text: str, links: Preset, bandwidths: Sequence[float] | None = N
     """`8,16`: the first machine ends before device 8, the second before 16; DAPPLE's separators. Raises `GraphError`."""
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text, re.ASCII):
         raise GraphError(f"machines are where they end, as in 8,16, not {text}")
-    ends = [int(one) for one in text.split(",")]
+    ends = [int(end) for end in text.split(",")]
     _check_number(max(ends))
-    found = machines(ends, 1.0, 1.0, 1.0)
-    return _linked(found, _told(links, bandwidths, len(found.levels)))
+    topology = machines(ends, 1.0, 1.0, 1.0)
+    return _linked(topology, _with_bandwidths(links, bandwidths, len(topology.levels)))
 
 
 def of_levels(sizes: Sequence[int], bandwidths: Sequence[float] | None = None, links: Preset | None = None) -> Topology:
@@ -222,7 +221,7 @@ def of_levels(sizes: Sequence[int], bandwidths: Sequence[float] | None = None, l
 
     Without bandwidths, and for all else, as `links` have it, or else as PipeDream does. Raises `GraphError`.
     """
-    links = _told(links or preset("pipedream"), bandwidths, len(sizes))
+    links = _with_bandwidths(links or preset("pipedream"), bandwidths, len(sizes))
     _check_number(math.prod(sizes))
     return _linked(nested(sizes, (1.0,) * len(sizes), 1.0), links)
 
@@ -231,10 +230,10 @@ def of_shape(text: str, bandwidths: Sequence[float] | None = None, links: Preset
     """`2x8`: two machines of eight devices, as the papers write it. Bandwidths begin at the innermost level, as everywhere."""
     if not re.fullmatch(r"\s*\d+(x\d+)*\s*", text, re.ASCII):
         raise GraphError(f"a shape is machines by devices, as in 2x8, not {text}")
-    return of_levels([int(one) for one in reversed(text.split("x"))], bandwidths, links)
+    return of_levels([int(size) for size in reversed(text.split("x"))], bandwidths, links)
 
 
-def _told(links: Preset, bandwidths: Sequence[float] | None, num_levels: int) -> Preset:
+def _with_bandwidths(links: Preset, bandwidths: Sequence[float] | None, num_levels: int) -> Preset:
     if bandwidths is None:
         return links
     if len(bandwidths) != num_levels:

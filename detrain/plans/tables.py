@@ -20,4 +20,6 @@ def write(path: Path, kind: type[DataclassInstance], rows: Sequence[DataclassIns
         writer.writerow(names)
         for row in rows:
             values = [getattr(row, name) for name in names]
-            writer.writerow(["" if one is None else int(one) if isinstance(one, bool) else one for one in values])
+            writer.writerow(
+                ["" if value is None else int(value) if isinstance(value, bool) else value for value in values]
+            )

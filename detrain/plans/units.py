@@ -30,11 +30,11 @@ def parse_rate(text: str) -> float:
 
 
 def _parse(text: str) -> tuple[float, str]:
-    found = re.fullmatch(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*", text, re.ASCII)
-    amount = float(found[1]) if found else float("inf")
-    if found is None or amount == float("inf"):
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*", text, re.ASCII)
+    amount = float(match[1]) if match else float("inf")
+    if match is None or amount == float("inf"):
         raise ValueError(f"{text} is no number with a unit")
-    return amount, found[2]
+    return amount, match[2]
 
 
 def _known(unit: str, units: Mapping[str, float]) -> float:

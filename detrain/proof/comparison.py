@@ -26,12 +26,14 @@ import json
 import logging
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from detrain.state.fields import Holds, holds
 from detrain.state.machinery import of_libraries
 from detrain.state.tree import Node, Ref, Tree, is_node, join_path, key_segment
 from detrain.store import checkpoint as checkpoint_file
@@ -42,10 +44,9 @@ _SHOWN = 20
 
 _NOT_COMPARED = frozenset({"k", "t", "p", "s", "from", "kept", "loud", "as", "graph", "array", "code"})
 _OF_LOGGERS = frozenset({"levels", "libraries", "loggers"})
-_NAMED = frozenset({"items", "attrs", "slots", "cells", "data", "locals", "loader_attrs"})
-_LISTED = frozenset({"seq", "stack", "flying"})
 _SETS = frozenset({"set", "frozenset", "weak container"})
-_OWN_PATH = frozenset({"v", "args", "storage", "dict", "to"})
+#: Fields that have no segment of their own in a path: what they hold is all that the object is, or its elements.
+_OWN_PATH = frozenset({"v", "args", "storage", "dict", "to", "seq", "stack", "flying"})
 
 
 @dataclass
@@ -63,8 +64,8 @@ class Side:
         meta = self.checkpoint.meta
         named = {
             str(self.checkpoint.path.absolute().parent): "<run directory>",
-            **{str(Path(source).parent): "<sources>" for source in meta["sources"]},
-            meta["folder"]: "<folder>",
+            **{str(Path(source).parent): "<sources>" for source in meta.sources},
+            meta.folder: "<folder>",
         }
         self.roots = sorted(
             ((root, mark) for root, mark in named.items() if len(root) > 1), key=lambda pair: -len(pair[0])
@@ -87,13 +88,13 @@ class Comparison:
         self.a, self.b = a, b
         self.num_leaves = 0
         self.num_differences = 0
-        self.differences: list[dict[str, Any]] = []
+        self.differences: list[dict[str, object]] = []
         #: What differs and does not count: name, in A, in B.
-        self.notes: list[tuple[str, Any, Any]] = []
+        self.notes: list[tuple[str, object, object]] = []
         self._partner: dict[int, int] = {}
         self._paths: tuple[dict[int, str], dict[int, str]] = ({}, {})
         self._pending: deque[tuple[int, int, str]] = deque()
-        self._processes = [side.checkpoint.meta.get("process") for side in (a, b)]
+        self._processes = [side.checkpoint.meta.process for side in (a, b)]
         self._is_of_library = False
 
     def run(self) -> None:
@@ -102,21 +103,23 @@ class Comparison:
         if self.a.is_finished is not None and self.b.is_finished is not None:
             self._values(self.a.is_finished, self.b.is_finished, "run.is_finished")
         # Not the counts of epochs and batches: they depend on when the attempt that saved had found the loops.
-        self._values(meta_a["is_exhausted"], meta_b["is_exhausted"], "position.is_exhausted")
-        self._values([one[2:] for one in meta_a["position"]], [one[2:] for one in meta_b["position"]], "position.loops")
-        self._any(meta_a["flags"], meta_b["flags"], "flags")
-        self._any(meta_a["entropy"][:1], meta_b["entropy"][:1], "entropy")
-        self._note("processes started", meta_a["entropy"][1:], meta_b["entropy"][1:])
-        self._by_name(sorted(self.a.tree.roots.items()), sorted(self.b.tree.roots.items()), "", "roots")
+        self._values(meta_a.is_exhausted, meta_b.is_exhausted, "position.is_exhausted")
+        self._values(
+            [list(loop[2:]) for loop in meta_a.position], [list(loop[2:]) for loop in meta_b.position], "position.loops"
+        )
+        self._plain(meta_a.flags, meta_b.flags, "flags")
+        self._plain(meta_a.entropy[:1], meta_b.entropy[:1], "entropy")
+        self._note("processes started", meta_a.entropy[1:], meta_b.entropy[1:])
+        self._by_name(sorted(self.a.tree.roots.items()), sorted(self.b.tree.roots.items()), "", "roots", self._refs)
         while self._pending:
             self._nodes(*self._pending.popleft())
 
-    def _differs(self, path: str, what: str, **details: Any) -> None:
+    def _differs(self, path: str, what: str, **details: object) -> None:
         self.num_differences += 1
         if len(self.differences) < _SHOWN:
             self.differences.append({"path": path or "the state tree", "what": what, **details})
 
-    def _note(self, name: str, a: Any, b: Any) -> None:
+    def _note(self, name: str, a: object, b: object) -> None:
         if a != b:
             self.notes.append((name, a, b))
 
@@ -126,6 +129,8 @@ class Comparison:
         if not (is_node(a) and is_node(b)):
             if is_node(a) or is_node(b):
                 self._differs(path, "type", a=self._describe(self.a, a), b=self._describe(self.b, b))
+            elif _is_tuple(a) and _is_tuple(b):
+                self._sequence(a[1], b[1], path, self._refs)
             else:
                 self._values(a, b, path)
             return
@@ -159,27 +164,23 @@ class Comparison:
             bits = {"a_bits": texts[0], "b_bits": texts[1]} if all(texts) else {}
             self._differs(path, "value", a=leaves.plain_json(values[0]), b=leaves.plain_json(values[1]), **bits)
 
-    def _any(self, a: Any, b: Any, path: str) -> None:
-        """Values of a field that holds refs, lists of them, or plain JSON."""
-        if (a and is_node(a)) or (b and is_node(b)):
-            self._refs(a, b, path)
-        elif isinstance(a, dict) and isinstance(b, dict):
+    def _plain(self, a: Any, b: Any, path: str) -> None:
+        """Plain JSON."""
+        if isinstance(a, dict) and isinstance(b, dict):
             if a.keys() == b.keys() == {"array", "dtype"}:
                 self._elements(np.array(a["array"], a["dtype"]), np.array(b["array"], b["dtype"]), path, a["dtype"])
             else:
-                self._by_name(list(a.items()), list(b.items()), path, "attrs")
-        elif isinstance(a, list) and isinstance(b, list) and _is_plain_list(a) and _is_plain_list(b):
-            self._sequence(a, b, path)
-        elif isinstance(a, list) and isinstance(b, list) and a[:1] == b[:1] == ["t"]:
-            self._sequence(a[1], b[1], path)
+                self._by_name(list(a.items()), list(b.items()), path, "attrs", self._plain)
+        elif isinstance(a, list) and isinstance(b, list):
+            self._sequence(a, b, path, self._plain)
         else:
             self._values(a, b, path)
 
-    def _sequence(self, a: list[Any], b: list[Any], path: str) -> None:
+    def _sequence(self, a: list[Any], b: list[Any], path: str, compare: Callable[[Any, Any, str], None]) -> None:
         if len(a) != len(b):
             self._differs(path, "length", a=len(a), b=len(b))
         for position, (one, other) in enumerate(zip(a, b, strict=False)):
-            self._any(one, other, f"{path}[{position}]")
+            compare(one, other, f"{path}[{position}]")
 
     def _nodes(self, number_a: int, number_b: int, path: str) -> None:
         a, b = self.a.tree.nodes[number_a], self.b.tree.nodes[number_b]
@@ -203,15 +204,22 @@ class Comparison:
             self._bulk(a, b, path)
 
     def _field(self, a: Node, b: Node, name: str, path: str) -> None:
+        below = path if name in _OWN_PATH else f"{path}.<{name}>"
+        held = holds(name)
         if name not in a or name not in b:
             self._differs(f"{path}.<{name}>", "only in a" if name in a else "only in b")
-        elif name in _NAMED:
-            self._by_name(a[name], b[name], path, name)
-        elif name in _LISTED:
-            in_order = [_in_order(side.tree, node, name) for side, node in ((self.a, a), (self.b, b))]
-            self._sequence(in_order[0], in_order[1], path)
+        elif held in (Holds.NAMED, Holds.ITEMS):
+            self._by_name(a[name], b[name], path, name, self._refs)
+        elif held is Holds.LIST:
+            self._sequence(_in_order(self.a.tree, a, name), _in_order(self.b.tree, b, name), below, self._refs)
+        elif held is Holds.LISTS:
+            self._sequence(
+                a[name], b[name], below, lambda one, other, inside: self._sequence(one, other, inside, self._refs)
+            )
+        elif held is Holds.ONE and not isinstance(a[name], dict):
+            self._refs(a[name], b[name], below)
         else:
-            self._any(a[name], b[name], path if name in _OWN_PATH else f"{path}.<{name}>")
+            self._plain(a[name], b[name], below)
 
     def _loggers(self, a: Node, b: Node, path: str) -> None:
         """What the root logger tells of the others: their levels, and those that are set up otherwise."""
@@ -223,9 +231,11 @@ class Comparison:
             else:
                 self._values(one, other, f"{path}.<levels>.{name}")
         if "loggers" in a and "loggers" in b:  # checkpoints of an earlier detrain have none
-            self._by_name(a["loggers"], b["loggers"], f"{path}.<loggers>", "items")
+            self._by_name(a["loggers"], b["loggers"], f"{path}.<loggers>", "items", self._refs)
 
-    def _by_name(self, a: list[Any], b: list[Any], path: str, field_name: str) -> None:
+    def _by_name(
+        self, a: list[Any], b: list[Any], path: str, field_name: str, compare: Callable[[Any, Any, str], None]
+    ) -> None:
         """Pairs of key and value. Keys that are objects are paired in their order, all others by their value."""
         known_a = {json.dumps(key): (key, ref) for key, ref in a if not is_node(key)}
         known_b = {json.dumps(key): (key, ref) for key, ref in b if not is_node(key)}
@@ -236,7 +246,7 @@ class Comparison:
             segment = key if field_name == "roots" else key_segment(key, field_name)
             below = join_path((path, segment))
             if text in known_a and text in known_b:
-                self._any(ref, known_b[text][1], below)
+                compare(ref, known_b[text][1], below)
             else:
                 side = self.a if text in known_a else self.b
                 self._differs(below, "only in a" if side is self.a else "only in b", value=self._describe(side, ref))
@@ -245,7 +255,7 @@ class Comparison:
             self._differs(path, "length", a=len(a), b=len(b))
         for (key_a, one), (key_b, other) in zip(objects_a, objects_b, strict=False):
             self._refs(key_a, key_b, f"{path}.<key>")
-            self._any(one, other, f"{path}[{self._paths[0].get(key_a[1], '?')}]")
+            compare(one, other, f"{path}[{self._paths[0].get(key_a[1], '?')}]")
 
     def _bulk(self, a: Node, b: Node, path: str) -> None:
         """Bulk data of two nodes of one kind; of a storage only the bytes that its tensors look at."""
@@ -275,9 +285,9 @@ class Comparison:
             )  # fmt: skip
 
 
-def _is_plain_list(value: list[Any]) -> bool:
-    """False for the tagged values of the tree's format."""
-    return not value or value[0] not in ("f", "i", "b", "c", "t")
+def _is_tuple(ref: Ref) -> bool:
+    """True for a tuple of values, which is no object of its own."""
+    return type(ref) is list and ref[0] == "t"
 
 
 def _in_order(tree: Tree, node: Node, name: str) -> list[Ref]:

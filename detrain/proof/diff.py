@@ -12,6 +12,7 @@ from detrain.proof.divergence import Parting, find
 from detrain.store import checkpoint as checkpoint_file
 from detrain.store import ledger
 from detrain.store.directory import RunDirectory
+from detrain.store.record import RunRecord
 
 
 def compare(a: Path, b: Path) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def compare_sides(a: Side, b: Side, parting: Parting | None = None) -> dict[str,
 
 def parting_of(a: Path, b: Path) -> Parting | None:
     """Where two runs part, by their ledgers."""
-    names = [str((RunDirectory(path).read_record() or {}).get("name", "")) for path in (a, b)]
+    names = [(RunDirectory(path).read_record() or RunRecord()).name for path in (a, b)]
     return find(ledger.read(a / "ledger"), ledger.read(b / "ledger"), (names[0], names[1]))
 
 
@@ -60,7 +61,7 @@ def open_side(path: Path) -> Side:
     directory = RunDirectory(path)
     good, bad = directory.read_checkpoints()
     is_finished = bool(directory.finished_at())
-    if bad and not (is_finished and good and good[0].meta["is_exhausted"]):
+    if bad and not (is_finished and good and good[0].meta.is_exhausted):
         raise CheckpointError(f"{path}: {bad[0]}, and it may be the latest. Name two checkpoint files instead")
     if not good:
         raise CheckpointError(f"there is no checkpoint in {path}")
@@ -69,16 +70,16 @@ def open_side(path: Path) -> Side:
 
 def _summary(side: Side) -> dict[str, Any]:
     meta = side.checkpoint.meta
-    found = {"path": str(side.checkpoint.path), "position": [one[2:] for one in meta["position"]]}
+    found = {"path": str(side.checkpoint.path), "position": [list(loop[2:]) for loop in meta.position]}
     return found if side.is_finished is None else {**found, "is_finished": side.is_finished}
 
 
 def _notes(a: Side, b: Side) -> list[str]:
     meta_a, meta_b = a.checkpoint.meta, b.checkpoint.meta
-    facts = sorted(meta_a["facts"].keys() | meta_b["facts"].keys())
-    found = [(name, meta_a["facts"].get(name), meta_b["facts"].get(name)) for name in facts]
-    found.append(("arguments", meta_a["arguments"], meta_b["arguments"]))
-    one, other = ({side.text(key): value for key, value in side.checkpoint.meta["sources"].items()} for side in (a, b))
+    facts = sorted(meta_a.facts.keys() | meta_b.facts.keys())
+    found = [(name, meta_a.facts.get(name), meta_b.facts.get(name)) for name in facts]
+    found.append(("arguments", meta_a.arguments, meta_b.arguments))
+    one, other = ({side.text(key): value for key, value in side.checkpoint.meta.sources.items()} for side in (a, b))
     found.append(("sources", one, other))
     return [f"{name}: {one} / {other}" for name, one, other in found if one != other]
 
@@ -106,8 +107,8 @@ def _format_parting(found: dict[str, Any]) -> str:
         )
     since = f"the same after batch {found['last_same']}" if found["last_same"] >= 0 else "no record before is the same"
     return (
-        f"  the runs part by batch {found['batches']} (epoch {found['epoch']}, batch {found['batch']} of it): {found['leaf']} differs "
-        f"first; {since}, by the {found['num_compared']} records that both ledgers have up to there"
+        f"  the runs differ from batch {found['batches']} on (epoch {found['epoch']}, batch {found['batch']} of it): "
+        f"{found['leaf']} differs first; {since}, according to the {found['num_compared']} records that both ledgers have up to there"
     )
 
 

@@ -32,7 +32,7 @@ def find(a: Path, b: Path) -> dict[str, Any] | None:
         logs.append(found["operators"])
         if found["difference"] is not None:
             notes.append(
-                f"done again, {name} does not give what its own ledger says (after batch {found['difference']['batches']}, "
+                f"when repeated, {name} does not give what its own ledger says (after batch {found['difference']['batches']}, "
                 f"{found['difference']['leaf']}): the cause is not in the program, its arguments or the checkpoint"
             )
     return {**compare(*logs), "notes": notes}
@@ -43,10 +43,10 @@ def _do_again(path: Path, parting: Parting) -> dict[str, Any]:
         usable = [one for one in checkpoints if _is_before(one, parting.last_key)]
         start = max(usable, key=lambda one: one.sequence, default=None)
         part = Segment(start, None, False, 0)
-        found = order_for(directory, record, checkpoints, part, [parting.last_key, parting.key]).carry_out()
+        found = order_for(directory, record, checkpoints, part, (parting.last_key, parting.key)).carry_out()
     if "operators" not in found:
         why = found["said"].strip() or f"the script ended with status {found['status']}"
-        raise ResumeRefused(f"{path}: batch {parting.batches} was not come to again: {why}")
+        raise ResumeRefused(f"{path}: batch {parting.batches} was not reached again: {why}")
     return found
 
 
@@ -54,8 +54,8 @@ def _is_before(checkpoint: Checkpoint, key: tuple[int, int] | None) -> bool:
     """True if an attempt that resumes there comes by the header of this key."""
     if key is None:
         return False
-    batches = int(checkpoint.meta["batches"])
-    here = ledger.digest_of_position((one[2], one[3]) for one in checkpoint.meta["position"])
+    batches = checkpoint.meta.batches
+    here = ledger.digest_of_position((loop.ordinal, loop.iteration) for loop in checkpoint.meta.position)
     return batches < key[0] or (batches, here) == key
 
 
@@ -106,11 +106,11 @@ def format_result(found: dict[str, Any]) -> str:
     ]
     what, one, other = found["what"], found["a"], found["b"]
     if what == "output":
-        lines.append(f"  then {_describe(one)} gives something else in B of the same inputs{_elsewhere(one, other)}")
+        lines.append(f"  then {_describe(one)} gives another result in B for the same inputs{_elsewhere(one, other)}")
     elif what == "input":
         lines.append(
-            f"  then {_describe(one)} is given something else in B (tensors, or a generator of random numbers), which no operator of "
-            f"these batches has made so{_elsewhere(one, other)}"
+            f"  then {_describe(one)} gets other inputs in B (tensors, or a generator of random numbers), which no operator of "
+            f"these batches has produced{_elsewhere(one, other)}"
         )
     elif what == "operator":
         for side in ("A", "B"):
@@ -118,9 +118,11 @@ def format_result(found: dict[str, Any]) -> str:
             lines += [f"  then only {side} runs {_describe(each)}" for each in only[:_SHOWN]]
             lines += [f"  … and {len(only) - _SHOWN} more"] if len(only) > _SHOWN else []
         if one is not None:
-            lines.append(f"  and {_describe(one)} is the first of both to give something else{_elsewhere(one, other)}")
+            lines.append(
+                f"  and {_describe(one)} is the first in both that gives another result{_elsewhere(one, other)}"
+            )
     else:
-        lines.append("  no operator differs: what differs was changed without one, or not by the program")
+        lines.append("  no operator differs: the difference was not made by an operator, or not by the program")
     return "\n".join([*lines, *(f"  note: {note}" for note in found["notes"])])
 
 

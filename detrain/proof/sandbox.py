@@ -86,7 +86,7 @@ def enter(needed: Iterable[Path], wished: Iterable[Path], place: Path) -> dict[P
     changed, a descriptor of where what is written below it goes. What has been opened before stays as it was. Raises `NoSandbox`.
     """
     if platform.system() != "Linux":
-        raise NoSandbox("a part of a run can only be done again, apart from your files, on Linux")
+        raise NoSandbox("a run can be repeated without touching your files only on Linux")
     system, folder, mounts = _System(), os.getcwd(), mount_points()
     needed = outermost(needed)
     targets = outermost([*needed, *wished, _SHARED_MEMORY], mounts)
@@ -190,7 +190,7 @@ class _System:
         if status != 0:
             reason = os.strerror(ctypes.get_errno())
             raise NoSandbox(
-                f"{what} here ({reason}), so the script cannot be run again without touching your files. Unprivileged user namespaces "
+                f"{what} here ({reason}), so the script cannot be repeated without touching your files. Unprivileged user namespaces "
                 "must be allowed (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor, the container's seccomp profile), "
                 "and Linux be 5.12 or later"
             )

@@ -38,6 +38,6 @@ def segments_of(checkpoints: list[Checkpoint], ledger: Ledger, *, is_finished: b
 
 
 def _count(ledger: Ledger, start: Checkpoint | None, until: Checkpoint | None) -> int:
-    first = start.meta["batches"] if start is not None else -1
-    end = until.meta["batches"] if until is not None else float("inf")
+    first = start.meta.batches if start is not None else -1
+    end = until.meta.batches if until is not None else float("inf")
     return sum(first < batches < end for batches, _ in ledger.batches)

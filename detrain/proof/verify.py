@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,19 @@ from detrain.loops import instfile
 from detrain.proof.sandbox import NoSandbox
 from detrain.proof.segments import Segment, segments_of
 from detrain.proof.worker import Order
-from detrain.session.trusting import Way
+from detrain.session.goal import Goal, Key
 from detrain.store import ledger
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.directory import RunDirectory, write_atomically
+from detrain.store.record import Invocation, RunRecord
+from detrain.world.machine import Machine
 
 #: How a part came out; only the first proves it.
 SAME, DIFFERENT, BROKEN, UNPROVED = "same", "different", "could not be done again", "not all compared"
 
 
 @contextlib.contextmanager
-def open_run(path: Path) -> Iterator[tuple[RunDirectory, dict[str, Any], list[Checkpoint], list[str]]]:
+def open_run(path: Path) -> Iterator[tuple[RunDirectory, RunRecord, list[Checkpoint], list[str]]]:
     """A run that can be done again, and does not go on meanwhile: directory, record, checkpoints, what is wrong with others.
 
     Raises `DetrainError`.
@@ -35,26 +38,26 @@ def open_run(path: Path) -> Iterator[tuple[RunDirectory, dict[str, Any], list[Ch
     record = directory.read_record()
     if record is None:
         raise UsageError(f"{path} is no run directory")
-    if "command" not in record:
-        raise ResumeRefused(f"{path} is a run of an earlier detrain, which did not note how to start it again")
+    if record.command is None:
+        raise ResumeRefused(
+            f"{path} is a run of an earlier version of detrain, which did not record how to start it again"
+        )
     with directory.shared():
         yield directory, record, *_usable(directory, record)
 
 
-def _usable(directory: RunDirectory, record: dict[str, Any]) -> tuple[list[Checkpoint], list[str]]:
+def _usable(directory: RunDirectory, record: RunRecord) -> tuple[list[Checkpoint], list[str]]:
     checkpoints, bad = directory.read_checkpoints()
-    sources = checkpoints[0].meta["sources"] if checkpoints else _sources(directory, record)
-    changed = sorted(name for name, digest in sources.items() if instfile.digest_of(name) != digest)
+    sources = checkpoints[0].meta.sources if checkpoints else _sources(directory, record)
+    changed = instfile.changed_sources(sources)
     if changed:
-        raise ResumeRefused(
-            f"the source has changed since the run: {', '.join(changed)}. What it did cannot be done again"
-        )
+        raise ResumeRefused(f"the source has changed since the run: {', '.join(changed)}. It cannot be repeated")
     return checkpoints, [str(error) for error in bad]
 
 
-def _sources(directory: RunDirectory, record: dict[str, Any]) -> dict[str, str]:
+def _sources(directory: RunDirectory, record: RunRecord) -> dict[str, str]:
     path = directory.path / "inst.info"
-    return instfile.read(path, Path(record["script"]).parent).sources if path.exists() else {}
+    return instfile.read(path, Path(record.script).parent).sources if path.exists() else {}
 
 
 def verify(
@@ -89,7 +92,7 @@ def verify(
             "same": not damaged and all(row["result"] == SAME for row in rows),
             "run": str(directory.path),
             "is_finished": bool(directory.finished_at()),
-            "attempts": record["attempts"],
+            "attempts": record.attempts,
             "jobs": count,
             "damaged": damaged,
             "segments": rows,
@@ -103,19 +106,18 @@ def keep(path: Path, result: dict[str, Any]) -> None:
 
 
 def order_for(
-    directory: RunDirectory, record: dict[str, Any], checkpoints: list[Checkpoint], part: Segment,
-    operators: list[Any] | None = None,
+    directory: RunDirectory, record: RunRecord, checkpoints: list[Checkpoint], part: Segment,
+    operators: tuple[Key | None, Key] | None = None,
 ) -> Order:  # fmt: skip
     """What a worker needs to do a part again. Raises `OtherArguments`."""
-    way = _way_of(part, record, checkpoints)
-    _check_way(part, way, checkpoints, ledger.read(directory.path / "ledger"))
+    invocation = _invocation_of(part, record, checkpoints)
+    _check_invocation(part, invocation, checkpoints, ledger.read(directory.path / "ledger"))
     known = [one.name for one in checkpoints if part.start is not None and one.sequence <= part.start.sequence]
-    until = None
+    goal = Goal(operators=operators, is_whole=part.is_whole)
     if part.until is not None:
-        until = {name: part.until.meta[name] for name in ("position", "is_exhausted")}
-    plan = {"until": until, "operators": operators, "is_whole": part.is_whole}
+        goal = replace(goal, position=part.until.meta.position, is_exhausted=part.until.meta.is_exhausted)
     return Order(
-        str(directory.path), {**record, **way.told()}, plan, part.start.name if part.start else None,
+        str(directory.path), record.with_invocation(invocation), goal, part.start.name if part.start else None,
         part.until.name if part.until else None, known,
     )  # fmt: skip
 
@@ -124,16 +126,18 @@ class OtherArguments(ResumeRefused):
     """A part begins where the run went on with other arguments; what was taken over there is not found again."""
 
 
-def _way_of(part: Segment, record: dict[str, Any], checkpoints: list[Checkpoint]) -> Way:
+def _invocation_of(part: Segment, record: RunRecord, checkpoints: list[Checkpoint]) -> Invocation:
     """The arguments with which a part was done: those of the checkpoint that comes next."""
     since = part.start.sequence if part.start is not None else 0
     ahead = [part.until] if part.until is not None else [one for one in checkpoints if one.sequence > since]
-    return Way.of(min(ahead, key=lambda one: one.sequence).meta if ahead else record)
+    return min(ahead, key=lambda one: one.sequence).meta.invocation if ahead else record.invocation
 
 
-def _check_way(part: Segment, way: Way, checkpoints: list[Checkpoint], done: ledger.Ledger) -> None:
-    first = part.start.meta["batches"] if part.start is not None else -1
-    end = part.until.meta["batches"] if part.until is not None else float("inf")
+def _check_invocation(
+    part: Segment, invocation: Invocation, checkpoints: list[Checkpoint], done: ledger.Ledger
+) -> None:
+    first = part.start.meta.batches if part.start is not None else -1
+    end = part.until.meta.batches if part.until is not None else float("inf")
     within = [one for one in done.changed_at if first < one < end]
     if within:
         raise OtherArguments(
@@ -141,12 +145,12 @@ def _check_way(part: Segment, way: Way, checkpoints: list[Checkpoint], done: led
         )
     if part.start is None:
         return
-    passed = {*part.start.meta["chain"], part.start.name}
+    passed = {*part.start.meta.chain, part.start.name}
     for one in checkpoints:
-        if one.name in passed and Way.of(one.meta) != way:
+        if one.name in passed and one.meta.invocation != invocation:
             raise OtherArguments(
-                f"the arguments were {Way.of(one.meta)} up to {one.name}, and {way} from there on: that the run took over what it "
-                "should is not proved"
+                f"the arguments were {one.meta.invocation} up to {one.name}, and {invocation} from there on: it is not proved "
+                "that the run took the right values from them"
             )
 
 
@@ -186,9 +190,9 @@ def _judge(part: Segment, order: Order) -> dict[str, Any]:
     return {**row, "result": SAME}
 
 
-def _cores_for(record: dict[str, Any]) -> int:
-    machine = record.get("machine") or {}
-    threads = machine.get("variables", {}).get("OMP_NUM_THREADS") or machine.get("processors") or 1
+def _cores_for(record: RunRecord) -> int:
+    machine = record.machine or Machine()
+    threads = machine.variables.get("OMP_NUM_THREADS") or machine.processors
     return max(1, len(os.sched_getaffinity(0)) // max(1, int(str(threads).partition(",")[0])))
 
 
@@ -233,7 +237,7 @@ def _notes(row: dict[str, Any]) -> list[str]:
     if "why" in row:
         lines.append(f"segment {row['number']} {row['result']}: {row['why']}")
     lines += [
-        f"segment {row['number']}: note: not counted: {note} (of the run / done again)" for note in row.get("notes", ())
+        f"segment {row['number']}: note: not counted: {note} (original / repeated)" for note in row.get("notes", ())
     ]
     for path in (row.get("files") or {}).get("different", ()):
         lines.append(f"note: not counted: the script's file {path} came out with other bytes")
@@ -250,6 +254,6 @@ def _summary(result: dict[str, Any]) -> str:
     files = sum(len((row.get("files") or {}).get("same", ())) for row in rows)
     end = "to its end" if result["is_finished"] else "as far as it came"
     return (
-        f"proved: the run was done again {end}, in {len(rows)} segments; {compared} records of the ledger, {checkpoints} checkpoints and "
+        f"proved: the run was repeated {end}, in {len(rows)} segments; {compared} records of the ledger, {checkpoints} checkpoints and "
         f"{files} files of the script, as far as the last segment writes them, have the same bits"
     )

@@ -24,11 +24,14 @@ import psutil
 
 from detrain.errors import DetrainError
 from detrain.launch import environment
+from detrain.launch.request import Request
 from detrain.messages import say
 from detrain.outputs.journal import ABSENT, FILE, LINK, Journal, look
 from detrain.proof import sandbox
-from detrain.session.goal import REPORT
+from detrain.session.goal import Goal
+from detrain.session.rerun import REPORT
 from detrain.store.directory import RunDirectory
+from detrain.store.record import RunRecord
 
 #: As much of what a failed attempt said is handed on. Characters.
 _TAIL = 2000
@@ -42,12 +45,22 @@ class Order:
     """What is to be done again."""
 
     directory: str
-    record: dict[str, Any]  # how the run was started
-    plan: dict[str, Any]  # of `detrain.session.goal.Rerun`
+    record: RunRecord  # how the run was started
+    goal: Goal
     start: str | None  # name of the checkpoint to begin from
     until: str | None  # name of the checkpoint to compare with
     checkpoints: list[str]  # names of those that may be there
     olds: dict[str, Any] = field(default_factory=dict)  # what `detrain.session.trusting.Trusting` needs on the way
+
+    def encode(self) -> str:
+        """As JSON."""
+        return json.dumps({**dataclasses.asdict(self), "record": self.record.encode(), "goal": self.goal.encode()})
+
+    @classmethod
+    def decode(cls, document: dict[str, Any]) -> Order:
+        """The inverse of `encode`, of the document that was read."""
+        record, goal = RunRecord.decode(document["record"]), Goal.decode(document["goal"])
+        return cls(**{**document, "record": record, "goal": goal})
 
     def carry_out(self) -> dict[str, Any]:
         """In a process of its own; returns what it found. Raises `DetrainError` where nothing could be run."""
@@ -58,14 +71,14 @@ class Order:
         )
         with tempfile.TemporaryDirectory(prefix="detrain-rerun-") as place:
             done = subprocess.run(
-                [sys.executable, "-P", "-c", code, place], input=json.dumps(dataclasses.asdict(self)), capture_output=True,
+                [sys.executable, "-P", "-c", code, place], input=self.encode(), capture_output=True,
                 text=True, check=False,
             )  # fmt: skip
         try:
             found: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
             raise DetrainError(
-                f"the process that was to do it again ended with {done.returncode}: {done.stderr[-_TAIL:]}"
+                f"the process that repeats it ended with {done.returncode}: {done.stderr[-_TAIL:]}"
             ) from None
         if "error" in found:
             raise (DetrainError if found["has_sandbox"] else sandbox.NoSandbox)(found["error"])
@@ -75,7 +88,7 @@ class Order:
 def main() -> None:
     """Entry point of the process."""
     _end_with_parent()
-    order = Order(**json.load(sys.stdin))
+    order = Order.decode(json.load(sys.stdin))
     try:
         found = _carry_out(order)
     except DetrainError as error:
@@ -88,18 +101,18 @@ def _carry_out(order: Order) -> dict[str, Any]:
     machine = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # as it is outside
     directory = RunDirectory(Path(order.directory))
     uppers = sandbox.enter(*_folders(order), Path(sys.argv[1]))
-    if os.path.isdir(order.record["folder"]):
-        os.chdir(order.record["folder"])
+    if os.path.isdir(order.record.folder):
+        os.chdir(order.record.folder)
     _clear(directory, order)
     status = _run(order, directory)
     _kill_what_is_left()
     report = _report(directory)
     found = {"status": status, "seconds": time.monotonic() - began_s, **report, "said": ""}
-    if not report["is_stopped"] and (status or not order.plan["is_whole"]):
+    if not report["is_stopped"] and (status or not order.goal.is_whole):
         found["said"] = (directory.path / "rerun.err").read_text(encoding="utf-8", errors="replace")[-_TAIL:]
     if order.until is not None and (directory.path / order.until).exists():
         found["checkpoint"] = _compare(directory.path, Path(f"/proc/self/fd/{machine}{directory.path}"), order.until)
-    if order.plan["is_whole"]:
+    if order.goal.is_whole:
         found["files"] = _changed_files(uppers, machine, directory.path)
     return found
 
@@ -107,8 +120,8 @@ def _carry_out(order: Order) -> dict[str, Any]:
 def _folders(order: Order) -> tuple[list[Path], list[Path]]:
     """Where the script must be able to write, and where it may."""
     record = order.record
-    needed = [order.directory, record["folder"], *(os.path.dirname(path) for path in _journal(order).paths())]
-    wished = [os.path.dirname(record["script"]), os.path.expanduser("~"), tempfile.gettempdir(), "/tmp", "/var/tmp"]
+    needed = [order.directory, record.folder, *(os.path.dirname(path) for path in _journal(order).paths())]
+    wished = [os.path.dirname(record.script), os.path.expanduser("~"), tempfile.gettempdir(), "/tmp", "/var/tmp"]
     return [Path(name) for name in needed], [
         Path(name) for name in wished if os.path.isabs(name)
     ] + sandbox.user_folders()
@@ -152,15 +165,14 @@ def _kill_what_is_left() -> None:
 
 def _run(order: Order, directory: RunDirectory) -> int:
     """Run the script as a later attempt of its run; returns the exit status."""
-    record, command = order.record, order.record["command"]
-    request = {
-        "script": command["script"], "module": command["module"], "interpreter": command["interpreter"],
-        "nondeterministic": command["nondeterministic"], "arguments": record["arguments"], "name": record["name"],
-        "ckpt_dir": str(directory.path), "every": "never", "keep": 1_000_000, "seed": record["seed"], "fresh": False,
-        "from": order.start, "trust_changes": order.plan.get("tells_arrivals", False), "no_pickle": False,
-        "leave_files": command.get("leave_files", False), "rerun": order.plan, "changes": record.get("changes", []),
-        "olds": str(directory.path / _OLDS),
-    }  # fmt: skip
+    record, command = order.record, order.record.command
+    assert command is not None, "a run without its command is refused before"
+    request = Request(
+        command.script, command.module, record.arguments, record.name, str(directory.path), every="never", keep=1_000_000,
+        seed=record.seed, start=order.start, nondeterministic=command.nondeterministic, leave_files=command.leave_files,
+        trust_changes=order.goal.tells_arrivals, interpreter=list(command.interpreter), changes=record.changes,
+        olds=str(directory.path / _OLDS), goal=order.goal,
+    )  # fmt: skip
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

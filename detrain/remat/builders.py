@@ -99,7 +99,7 @@ class _Network:
         is_random: bool = False,
     ) -> None:
         def call() -> None:
-            numbers = [*(self._number[one] for one in inputs), *constants]
+            numbers = [*(self._number[tensor] for tensor in inputs), *constants]
             (self._number[name],) = self._made.compute(
                 operator, cost_ns, numbers, [(name, size_bytes, -1)], is_backward=is_backward, is_random=is_random
             )
@@ -109,7 +109,7 @@ class _Network:
 
     def _forward(self, number: int, layer: Layer) -> None:
         constants = [self._parameters[number]] if number in self._parameters else []
-        inputs = [str(one) for one in layer.inputs]
+        inputs = [str(source) for source in layer.inputs]
         self._call(
             "forward", str(number), layer.size_bytes, layer.cost_ns, inputs, constants, is_random=layer.is_random
         )
@@ -122,24 +122,24 @@ class _Network:
         if len(parts) > 1:
             self._call("sum", f"g{number}", layer.size_bytes, len(parts), parts, [], is_backward=True)
             parts = [f"g{number}"]
-        saved = [str(number)] if layer.keeps_output else [str(one) for one in layer.inputs]
+        saved = [str(number)] if layer.keeps_output else [str(source) for source in layer.inputs]
         constants = [self._parameters[number]] if number in self._parameters else []
         if number in self._parameters:
             self._call(
                 "backward", f"dw{number}", layer.parameter_bytes, cost_ns, [*parts, *saved], constants, is_backward=True
             )
             self._kept.append(f"dw{number}")
-        for one in sorted({one for one in layer.inputs if one >= 0}):
-            name = f"d{number}.{one}"
+        for source in sorted({source for source in layer.inputs if source >= 0}):
+            name = f"d{number}.{source}"
             self._call(
-                "backward", name, self._layers[one].size_bytes, cost_ns, [*parts, *saved], constants, is_backward=True
+                "backward", name, self._layers[source].size_bytes, cost_ns, [*parts, *saved], constants, is_backward=True
             )
-            gradients.setdefault(one, []).append(name)
+            gradients.setdefault(source, []).append(name)
 
 
 def chain(length: int, *, size_bytes: int = 8, parameter_bytes: int = 2) -> Graph:
     """Layer upon layer."""
-    layers = [Layer((one - 1,), size_bytes, 4, parameter_bytes) for one in range(length)]
+    layers = [Layer((number - 1,), size_bytes, 4, parameter_bytes) for number in range(length)]
     return network(layers, name=f"chain-{length}")
 
 

@@ -1,4 +1,4 @@
-"""An operator graph in Graphviz' language: what is done again, and how often, stands out."""
+"""An operator graph in Graphviz' language; operators that a plan does several times are coloured, with their counts."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def _lines(planned: Planned) -> Iterator[str]:
     yield "digraph step {"
     yield '  node [shape=box, style=filled, fontname="sans-serif", fontsize=10, color="#9ca3af"];'
     for number, operator in enumerate(graph.operators):
-        size_bytes = sum(graph.tensors[one].size_bytes for one in operator.outputs)
+        size_bytes = sum(graph.tensors[tensor].size_bytes for tensor in operator.outputs)
         label = f"{operator.name}\n{size_bytes:,} bytes\n{operator.cost_ns:,} ns"
         color = "#e5e7eb" if operator.is_constant else "#dbeafe"
         if counts[number] > 1:
             label, color = f"{label}\n{counts[number]} times", "#fdba74"
         yield f"  {number} [label={json.dumps(label, ensure_ascii=False)}, fillcolor={json.dumps(color)}];"
     for number, operator in enumerate(graph.operators):
-        for maker in dict.fromkeys(graph.tensors[one].operator for one in operator.inputs):
+        for maker in dict.fromkeys(graph.tensors[tensor].operator for tensor in operator.inputs):
             yield f"  {maker} -> {number};"
     yield "}"

@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from detrain.errors import GraphError
 from detrain.remat.graph import Command, Graph, GraphBuilder, Kind, Operator
+
+#: One line of a log: the names and values of its JSON object.
+Instruction = dict[str, object]
+_Value = TypeVar("_Value")
 
 
 def read(path: Path, *, is_whole: bool = False) -> Graph:
@@ -24,40 +28,40 @@ def read(path: Path, *, is_whole: bool = False) -> Graph:
 
 
 def parse(lines: Iterable[str], *, name: str = "", is_whole: bool = False) -> Graph:
-    """The same of lines."""
+    """The same of lines; the graph gets this name."""
     numbered = [(number, _decode(number, line)) for number, line in enumerate(lines, 1) if line.strip()]
     begin = 0
     if not is_whole:
-        starts = [place for place, (_, one) in enumerate(numbered) if one.get("ANNOTATION") == "START"]
+        starts = [place for place, (_, line) in enumerate(numbered) if line.get("ANNOTATION") == "START"]
         begin = starts[-1] + 1 if starts else 0
     return _Reader(name, numbered[begin:]).read()
 
 
-def _decode(number: int, line: str) -> dict[str, Any]:
+def _decode(number: int, line: str) -> Instruction:
     try:
-        found = json.loads(line)
+        instruction = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise GraphError(f"line {number} is no JSON: {error}") from None
-    if type(found) is not dict or type(found.get("INSTRUCTION")) is not str:
-        raise GraphError(f"line {number} is no instruction: {line.strip()[:80]}")
-    return found
+        raise GraphError(f"line {number} is not JSON: {error}") from None
+    if type(instruction) is not dict or type(instruction.get("INSTRUCTION")) is not str:
+        raise GraphError(f"line {number} is not an instruction: {line.strip()[:80]}")
+    return instruction
 
 
 class _Reader:
     """Follows a log: which name stands for which tensor."""
 
-    def __init__(self, name: str, lines: list[tuple[int, dict[str, Any]]]) -> None:
+    def __init__(self, name: str, lines: list[tuple[int, Instruction]]) -> None:
         self._builder = GraphBuilder(name)
-        self._lines: Iterator[tuple[int, dict[str, Any]]] = iter(lines)
+        self._lines: Iterator[tuple[int, Instruction]] = iter(lines)
         self._number = 0
-        self._line: dict[str, Any] = {}
-        #: In the order in which names were first heard; none ever goes.
+        self._line: Instruction = {}
+        #: Name to tensor, in the order in which the names first stand in the log; none is ever removed.
         self._bound: dict[str, int] = {}
         self._text: dict[int, str] = {}
         self._is_backward = False
-        #: A log that says where the way back begins is believed; the names of its operators are not, where it says so.
-        self._goes_by_names = not any(one.get("ANNOTATION") == "BACKWARD" for _, one in lines)
-        self._on: dict[str, Callable[[], None]] = {
+        #: A log without a BACKWARD annotation: its backward pass begins at the first operator with "backward" in its name.
+        self._goes_by_names = not any(line.get("ANNOTATION") == "BACKWARD" for _, line in lines)
+        self._handlers: dict[str, Callable[[], None]] = {
             "ANNOTATE": self._annotate, "CONSTANT": self._constant, "CALL": self._call, "MUTATE": self._mutate, "COPY": self._copy,
             "COPY_FROM": self._copy_from, "RELEASE": self._release,
         }  # fmt: skip
@@ -65,21 +69,21 @@ class _Reader:
     def read(self) -> Graph:
         """To the end."""
         while self._next():
-            action = self._on.get(self._line["INSTRUCTION"])
-            if action is None:
+            handler = self._handlers.get(self._field("INSTRUCTION", str))
+            if handler is None:
                 raise self._error("this instruction is unknown here")
             try:
-                action()
+                handler()
             except GraphError as error:
                 raise error if str(error).startswith("line ") else self._error(str(error)) from None
         live = [tensor for tensor in self._bound.values() if self._builder.num_references(tensor) > 0]
         return self._builder.build(dict.fromkeys(live))
 
     def _next(self) -> bool:
-        found = next(self._lines, None)
-        if found is None:
+        line = next(self._lines, None)
+        if line is None:
             return False
-        self._number, self._line = found
+        self._number, self._line = line
         return True
 
     def _error(self, what: str) -> GraphError:
@@ -87,9 +91,9 @@ class _Reader:
 
     # --- fields ----------------------------------------------------------------------------------------------------------------
 
-    def _field(self, name: str, kind: type) -> Any:
+    def _field(self, name: str, kind: type[_Value]) -> _Value:
         value = self._line.get(name)
-        if type(value) is not kind:
+        if not isinstance(value, kind) or type(value) is not kind:
             raise self._error(f"{name} is {'missing' if value is None else f'{value!r}, not {kind.__name__}'}")
         return value
 
@@ -103,16 +107,21 @@ class _Reader:
             raise self._error(f"{name} is {text!r}, not a whole number from {least} on")
         return value
 
-    def _tensor(self, name: Any) -> int:
+    def _names(self, key: str) -> list[str]:
+        """A list of names. What is no string among them is no name that a log can have bound."""
+        names: list[object] = self._field(key, list)
+        return [name if isinstance(name, str) else repr(name) for name in names]
+
+    def _tensor(self, name: str) -> int:
         if name not in self._bound:
-            raise self._error(f"{name!r} has not been heard of before")
+            raise self._error(f"{name!r} has not been defined before")
         return self._bound[name]
 
     def _arguments(self) -> list[int]:
-        return [self._tensor(name) for name in self._field("ARGS", list)]
+        return [self._tensor(name) for name in self._names("ARGS")]
 
     def _follows(self, instruction: str, name: str) -> None:
-        """The next line tells more of what an instruction makes."""
+        """Goes to the next line, which has to be this instruction about what the one before it makes."""
         before = self._line["INSTRUCTION"]
         if not self._next():
             raise GraphError(f"line {self._number}, {before}: the log ends before {instruction} of {name}")
@@ -142,7 +151,7 @@ class _Reader:
     def _call(self) -> None:
         name, results, inputs, cost_ns = (
             self._field("NAME", str),
-            self._field("RESULT", list),
+            self._names("RESULT"),
             self._arguments(),
             self._whole("TIME"),
         )
@@ -160,12 +169,11 @@ class _Reader:
             self._bind(result, tensor, result)
 
     def _mutate(self) -> None:
-        name, inputs, positions = self._field("NAME", str), self._arguments(), self._field("MUTATE", list)
-        names, cost_ns = self._line["ARGS"], self._whole("TIME")
+        name, names, inputs = self._field("NAME", str), self._names("ARGS"), self._arguments()
+        cost_ns, positions = self._whole("TIME"), self._positions(len(inputs))
         self._is_backward |= self._goes_by_names and "backward" in name
-        if any(type(one) is not int or not 0 <= one < len(inputs) for one in positions):
-            raise self._error(f"MUTATE is {positions}, and there are {len(inputs)} arguments")
-        outputs = [(f"{self._text[inputs[one]]}$", self._builder.storage_bytes(inputs[one]), -1) for one in positions]
+        changed = [inputs[position] for position in positions]
+        outputs = [(f"{self._text[tensor]}$", self._builder.storage_bytes(tensor), -1) for tensor in changed]
         made = self._builder.compute(
             name, cost_ns, inputs, outputs, is_backward=self._is_backward, mutates=tuple(positions)
         )
@@ -173,6 +181,14 @@ class _Reader:
             old = self._tensor(names[position])
             self._bind(names[position], tensor, text)
             self._builder.release(old)
+
+    def _positions(self, num_inputs: int) -> list[int]:
+        """Of the arguments that a MUTATE changes in place."""
+        values: list[object] = self._field("MUTATE", list)
+        positions = [value for value in values if type(value) is int and 0 <= value < num_inputs]
+        if len(positions) < len(values):
+            raise self._error(f"MUTATE is {values}, and there are {num_inputs} arguments")
+        return positions
 
     def _copy(self) -> None:
         target, source = self._field("DST", str), self._tensor(self._field("SRC", str))
@@ -208,7 +224,7 @@ def lines_of(graph: Graph) -> Iterator[str]:
         yield json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
-_BACKWARD = {"INSTRUCTION": "ANNOTATE", "ANNOTATION": "BACKWARD"}
+_BACKWARD: Instruction = {"INSTRUCTION": "ANNOTATE", "ANNOTATION": "BACKWARD"}
 
 
 class _Writer:
@@ -216,14 +232,14 @@ class _Writer:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        #: In the order in which names are first heard, as the reader has them.
+        #: Name to tensor, in the order in which the reader meets the names.
         self._bound: dict[str, int] = {}
         #: By tensor: the names that hold a reference, the latest last.
         self._names: dict[int, list[str]] = {}
         self._early = _early_outputs(graph)
         self._is_backward = False
 
-    def instructions(self) -> Iterator[dict[str, Any]]:
+    def instructions(self) -> Iterator[Instruction]:
         """All lines."""
         program, place = self._graph.program, 0
         while place < len(program):
@@ -244,10 +260,10 @@ class _Writer:
             elif command.kind == Kind.GET:
                 yield self._copy(command.target)
             else:
-                raise GraphError(f"a log cannot say that {self._text(command.target)} is pinned: it is no constant")
+                raise GraphError(f"a log cannot express that {self._text(command.target)} is pinned: it is no constant")
             if program[place : place + len(done)] != tuple(done):
                 raise GraphError(
-                    f"a log cannot say what follows {operator.name} in the program, at command {place + 1}"
+                    f"a log cannot express what follows {operator.name} in the program, at command {place + 1}"
                 )
             place += len(done)
         if not self._is_backward and any("backward" in operator.name for operator in self._graph.operators):
@@ -263,9 +279,9 @@ class _Writer:
             return [Command(Kind.PIN, operator.outputs[0])]
         return [Command(Kind.RELEASE, operator.inputs[position]) for position in operator.mutates]
 
-    def _compute(self, operator: Operator) -> Iterator[dict[str, Any]]:
+    def _compute(self, operator: Operator) -> Iterator[Instruction]:
         if operator.is_random:
-            raise GraphError(f"a log cannot say that {operator.name} draws random numbers")
+            raise GraphError(f"a log cannot express that {operator.name} draws random numbers")
         if operator.is_constant:
             yield from self._constant(operator)
             return
@@ -273,16 +289,16 @@ class _Writer:
             yield _BACKWARD
         self._is_backward |= operator.is_backward
         if self._is_backward != operator.is_backward:
-            raise GraphError(f"a log cannot say that {operator.name} belongs to the way forward")
+            raise GraphError(f"a log cannot express that {operator.name} belongs to the forward pass")
         if operator.mutates:
             yield self._mutate(operator)
         else:
             yield from self._call(operator)
 
-    def _constant(self, operator: Operator) -> Iterator[dict[str, Any]]:
+    def _constant(self, operator: Operator) -> Iterator[Instruction]:
         if len(operator.outputs) != 1 or operator.cost_ns or operator.inputs:
             raise GraphError(
-                f"a log cannot say that the constant {operator.name} is one of several, takes time, or is made of something"
+                f"a log cannot express that the constant {operator.name} is one of several, takes time, or is made of something"
             )
         name = self._bind(operator.outputs[0])
         yield {"INSTRUCTION": "CONSTANT", "NAME": name}
@@ -292,20 +308,20 @@ class _Writer:
             "MEMORY": str(self._graph.tensors[operator.outputs[0]].size_bytes),
         }
 
-    def _call(self, operator: Operator) -> Iterator[dict[str, Any]]:
-        results = [self._bind(one) for one in operator.outputs]
+    def _call(self, operator: Operator) -> Iterator[Instruction]:
+        results = [self._bind(output) for output in operator.outputs]
         yield {
             "INSTRUCTION": "CALL", "NAME": operator.name, "ARGS": self._arguments(operator), "RESULT": results,
             "TIME": str(operator.cost_ns),
         }  # fmt: skip
         for name, number in zip(results, operator.outputs, strict=True):
             tensor = self._graph.tensors[number]
-            bases = [self._graph.tensors[one].base for one in operator.inputs]
+            bases = [self._graph.tensors[input_].base for input_ in operator.inputs]
             alias = bases.index(tensor.base) if tensor.base != number else -1
             yield {"INSTRUCTION": "MEMORY", "NAME": name, "MEMORY": str(self._graph.size_bytes(number))}
             yield {"INSTRUCTION": "ALIAS", "NAME": name, "ALIAS": str(alias)}
 
-    def _mutate(self, operator: Operator) -> dict[str, Any]:
+    def _mutate(self, operator: Operator) -> Instruction:
         arguments = self._arguments(operator)
         for position, made in zip(operator.mutates, operator.outputs, strict=True):
             old = operator.inputs[position]
@@ -313,7 +329,7 @@ class _Writer:
                 made
             ].size_bytes != self._graph.size_bytes(old):
                 raise GraphError(
-                    f"a log cannot say that {operator.name} makes {self._text(made)} of {self._text(old)}, which it changes"
+                    f"a log cannot express that {operator.name} makes {self._text(made)} of {self._text(old)}, which it changes"
                 )
             name = arguments[position]
             self._names[old].remove(name)
@@ -325,12 +341,14 @@ class _Writer:
         }  # fmt: skip
 
     def _arguments(self, operator: Operator) -> list[str]:
-        return [self._name(one) for one in operator.inputs]
+        return [self._name(tensor) for tensor in operator.inputs]
 
     def _name(self, tensor: int) -> str:
         names = self._names.get(tensor)
         if not names:
-            raise GraphError(f"a log cannot say that {self._text(tensor)} is used after the program has given it back")
+            raise GraphError(
+                f"a log cannot express that {self._text(tensor)} is used after the program has released it"
+            )
         return names[-1]
 
     def _bind(self, tensor: int) -> str:
@@ -341,7 +359,7 @@ class _Writer:
         self._names[tensor] = [name]
         return name
 
-    def _copy(self, source: int) -> dict[str, Any]:
+    def _copy(self, source: int) -> Instruction:
         name, known = f"{self._text(source)}+", self._name(source)
         while name in self._bound:
             name += "+"
@@ -349,7 +367,7 @@ class _Writer:
         self._names[source].append(name)
         return {"INSTRUCTION": "COPY", "DST": name, "SRC": known}
 
-    def _copy_from(self, given_back: int, taken: int) -> dict[str, Any]:
+    def _copy_from(self, given_back: int, taken: int) -> Instruction:
         source, name = self._name(taken), self._names[given_back].pop()
         self._bound[name] = taken
         self._names[taken].append(name)
@@ -357,9 +375,13 @@ class _Writer:
 
     def _check_outputs(self) -> None:
         """A log's outputs are what is referred to at its end; constants, which are there in any case, count among them."""
-        live = dict.fromkeys(one for one in self._bound.values() if self._names[one])
+        live = dict.fromkeys(tensor for tensor in self._bound.values() if self._names[tensor])
         said, meant = (
-            [one for one in outputs if not self._graph.operators[self._graph.tensors[one].operator].is_constant]
+            [
+                tensor
+                for tensor in outputs
+                if not self._graph.operators[self._graph.tensors[tensor].operator].is_constant
+            ]
             for outputs in (live, self._graph.outputs)
         )
         if said != meant:
@@ -375,8 +397,8 @@ def _early_outputs(graph: Graph) -> set[int]:
         for position, made in zip(operator.mutates, operator.outputs, strict=False):
             origin[made] = origin[operator.inputs[position]]
     early, least = set(), len(graph.tensors)
-    for one in reversed(graph.outputs):
-        if origin[one] > least:
-            early.add(one)
-        least = min(least, origin[one])
+    for output in reversed(graph.outputs):
+        if origin[output] > least:
+            early.add(output)
+        least = min(least, origin[output])
     return early

@@ -87,7 +87,7 @@ class Graph:
     def constant_bytes(self) -> int:
         """Memory of what cannot be made again."""
         return sum(
-            self.tensors[output].size_bytes for one in self.operators if one.is_constant for output in one.outputs
+            self.tensors[output].size_bytes for operator in self.operators if operator.is_constant for output in operator.outputs
         )
 
     def size_bytes(self, tensor: int) -> int:
@@ -161,7 +161,7 @@ class GraphBuilder:
             raise GraphError(f"there is no tensor {tensor} before command {len(self._program)}")
         if self._references[tensor] <= 0:
             raise GraphError(
-                f"command {len(self._program)} asks for {self._tensors[tensor].name}, which the program has given back for good"
+                f"command {len(self._program)} asks for {self._tensors[tensor].name}, which the program has released permanently"
             )
         self._references[tensor] += change
 
@@ -172,7 +172,7 @@ class GraphBuilder:
         number, first = len(self._operators), len(self._tensors)
         if cost_ns < 0 or not outputs:
             raise GraphError(f"operator {name} takes {cost_ns} ns and makes {len(outputs)} tensors")
-        unknown = [one for one in inputs if not 0 <= one < first]
+        unknown = [tensor for tensor in inputs if not 0 <= tensor < first]
         if unknown:
             raise GraphError(f"operator {name} takes tensor {unknown[0]}, which is not made before it")
         for position, (output, size_bytes, alias) in enumerate(outputs):

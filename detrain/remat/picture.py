@@ -1,4 +1,4 @@
-"""A plan as a picture: memory over time, and what is done again."""
+"""A plan as a picture: memory over time, and which operators are done again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def draw(path: Path, planned: Planned) -> None:
     graph, schedule = planned.graph, planned.schedule
     outcome = simulate(graph, schedule, schedule.budget_bytes)
     if outcome.failure:
-        raise GraphError(f"the plan cannot be done: step {outcome.failed_at}: {outcome.failure}")
+        raise GraphError(f"the plan cannot be executed: step {outcome.failed_at}: {outcome.failure}")
     times, usage, spans = [0.0], [0.0], []
     clock_ns, done = 0, set()
     for step, used_bytes in zip(schedule.steps, outcome.usage_bytes, strict=True):
@@ -45,7 +45,7 @@ def draw(path: Path, planned: Planned) -> None:
     )
     for kind, color in _COLORS.items():
         strip.broken_barh(
-            [(begin, length) for begin, length, one in spans if one == kind], (0, 1), color=color, linewidth=0
+            [(begin, length) for begin, length, of_kind in spans if of_kind == kind], (0, 1), color=color, linewidth=0
         )
     strip.set(yticks=[], xlabel="ms", xlim=(0, max(clock_ns / 1e6, 1e-6)))
     axes.legend(handles=[Patch(color=color, label=kind) for kind, color in _COLORS.items()], fontsize=8)

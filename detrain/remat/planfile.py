@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from detrain.errors import GraphError
+from detrain.plans.documents import DocumentKind
 from detrain.remat import graphfile
 from detrain.remat.graph import Graph
 from detrain.remat.planners.plan import Plan
 from detrain.remat.schedule import Action, Schedule, Step
 
-FORMAT = 1
-KIND = "detrain rematerialization plan"
+DOCUMENT = DocumentKind("detrain rematerialization plan", 1, "a plan")
 
 
 @dataclass(frozen=True)
@@ -26,17 +24,13 @@ class Planned:
 
 
 def write(path: Path, graph: Graph, plan: Plan) -> None:
-    """Raises `OSError`."""
-    document = {
-        "kind": KIND, "format": FORMAT, **summary(graph, plan),
-        "steps": [[step.action.name.lower(), step.target] for step in plan.schedule.steps],
-        "graph": graphfile.encode(graph),
-    }  # fmt: skip
-    path.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+    """The plan of a graph, and the graph. Raises `OSError`."""
+    steps = [[step.action.name.lower(), step.target] for step in plan.schedule.steps]
+    DOCUMENT.write(path, {**summary(graph, plan), "steps": steps, "graph": graphfile.encode(graph)})
 
 
-def summary(graph: Graph, plan: Plan) -> dict[str, Any]:
-    """What is said of a plan; times in ns, but for the seconds that planning took."""
+def summary(graph: Graph, plan: Plan) -> dict[str, object]:
+    """The figures of a plan: times in ns, but `seconds` for the time of the planning itself; memory in bytes."""
     return {
         "planner": plan.schedule.planner, "budget_bytes": plan.schedule.budget_bytes, "overhead": plan.outcome.overhead,
         "clock_ns": plan.outcome.clock_ns, "baseline_ns": graph.cost_ns, "peak_bytes": plan.outcome.peak_bytes,
@@ -47,14 +41,7 @@ def summary(graph: Graph, plan: Plan) -> dict[str, Any]:
 
 def read(path: Path) -> Planned:
     """Raises `GraphError` for what is no plan, or `OSError`."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise GraphError(f"{path} is no JSON: {error}") from None
-    if type(document) is not dict or document.get("kind") != KIND:
-        raise GraphError(f"{path} is no plan: it does not say that its kind is {KIND!r}")
-    if document.get("format") != FORMAT:
-        raise GraphError(f"{path} has format {document.get('format')!r}; this detrain reads format {FORMAT}")
+    document = DOCUMENT.read(path)
     graph = graphfile.decode(document.get("graph"), name=path.stem)
     steps = document.get("steps")
     if type(steps) is not list:
@@ -63,13 +50,13 @@ def read(path: Path) -> Planned:
     return Planned(
         graph,
         Schedule(
-            tuple(_step(path, place, one, graph) for place, one in enumerate(steps)), str(document.get("planner", "")),
+            tuple(_step(path, place, fields, graph) for place, fields in enumerate(steps)), str(document.get("planner", "")),
             budget_bytes if type(budget_bytes) is int else None,
         ),
     )  # fmt: skip
 
 
-def _step(path: Path, place: int, fields: Any, graph: Graph) -> Step:
+def _step(path: Path, place: int, fields: object, graph: Graph) -> Step:
     kinds = {"compute": (Action.COMPUTE, len(graph.operators)), "free": (Action.FREE, len(graph.tensors))}
     if type(fields) is not list or len(fields) != 2 or fields[0] not in kinds or type(fields[1]) is not int:
         raise GraphError(f"{path}: step {place} is {str(fields)[:60]}, not [compute, operator] or [free, tensor]")

@@ -13,7 +13,7 @@ from detrain.remat.graph import Graph, GraphBuilder, Kind, Operator
 
 
 def without_views(graph: Graph) -> Graph:
-    """Whoever asks for a view asks for what it looks into.
+    """Reading a view becomes reading its base.
 
     An operator that makes views only is part of the maker of that, with its time.
     """
@@ -21,7 +21,7 @@ def without_views(graph: Graph) -> Graph:
     gone = {
         number
         for number, operator in enumerate(graph.operators)
-        if not operator.is_constant and all(base[one] != one for one in operator.outputs)
+        if not operator.is_constant and all(base[output] != output for output in operator.outputs)
     }
     cost = [operator.cost_ns for operator in graph.operators]
     for number in gone:
@@ -32,13 +32,13 @@ def without_views(graph: Graph) -> Graph:
         if operator is None:
             made.refer(command.kind, base[command.target])
             continue
-        views = [one for one in operator.outputs if base[one] != one]
+        views = [output for output in operator.outputs if base[output] != output]
         if command.target not in gone:
-            own = [one for one in operator.outputs if base[one] == one]
-            made.compute(operator, [base[one] for one in operator.inputs], own, cost[command.target])
-        for one in views:
-            made.refer(Kind.GET, base[one])
-    return made.build(dict.fromkeys(base[one] for one in graph.outputs))
+            own = [output for output in operator.outputs if base[output] == output]
+            made.compute(operator, [base[tensor] for tensor in operator.inputs], own, cost[command.target])
+        for output in views:
+            made.refer(Kind.GET, base[output])
+    return made.build(dict.fromkeys(base[output] for output in graph.outputs))
 
 
 def with_one_output_each(graph: Graph) -> Graph:
@@ -52,17 +52,17 @@ def with_one_output_each(graph: Graph) -> Graph:
             made.refer(command.kind, first[command.target])
             continue
         operator = graph.operators[command.target]
-        total = sum(graph.tensors[one].size_bytes for one in operator.outputs)
-        inputs = dict.fromkeys(first[one] for one in operator.inputs)
+        total = sum(graph.tensors[output].size_bytes for output in operator.outputs)
+        inputs = dict.fromkeys(first[tensor] for tensor in operator.inputs)
         made.compute(operator, inputs, operator.outputs[:1], operator.cost_ns, total)
         for _ in operator.outputs[1:]:
             made.refer(Kind.GET, operator.outputs[0])
-    return made.build(dict.fromkeys(first[one] for one in graph.outputs))
+    return made.build(dict.fromkeys(first[output] for output in graph.outputs))
 
 
 def without_constants(graph: Graph) -> Graph:
     """Without what is there in any case. A budget for it is one for the graph less `graph.constant_bytes`."""
-    constant = {one for operator in graph.operators if operator.is_constant for one in operator.outputs}
+    constant = {output for operator in graph.operators if operator.is_constant for output in operator.outputs}
     kept = [tensor.base not in constant for tensor in graph.tensors]
     made = _Copy(graph)
     for command in graph.program:
@@ -71,10 +71,10 @@ def without_constants(graph: Graph) -> Graph:
                 made.refer(command.kind, command.target)
             continue
         operator = graph.operators[command.target]
-        outputs = [one for one in operator.outputs if kept[one]]
+        outputs = [output for output in operator.outputs if kept[output]]
         if outputs:
-            made.compute(operator, [one for one in operator.inputs if kept[one]], outputs, operator.cost_ns)
-    return made.build(one for one in graph.outputs if kept[one])
+            made.compute(operator, [tensor for tensor in operator.inputs if kept[tensor]], outputs, operator.cost_ns)
+    return made.build(output for output in graph.outputs if kept[output])
 
 
 class _Copy:
@@ -86,7 +86,7 @@ class _Copy:
         self._new: dict[int, int] = {}
 
     def refer(self, kind: Kind, tensor: int) -> None:
-        """Take, give back or pin."""
+        """Adds a command that takes, releases or pins a tensor of the other graph."""
         action = {Kind.GET: self._built.get, Kind.RELEASE: self._built.release, Kind.PIN: self._pin}[kind]
         action(self._new[tensor])
 
@@ -104,18 +104,18 @@ class _Copy:
             self._new[outputs[0]] = self._built.constant(tensors[outputs[0]].name, tensors[outputs[0]].size_bytes)
             return
         named = []
-        for place, one in enumerate(outputs):
+        for place, output in enumerate(outputs):
             alias = -1
-            if tensors[one].base != one:
-                alias = next(at for at, input_ in enumerate(inputs) if tensors[input_].base == tensors[one].base)
-            own = size_bytes if size_bytes is not None and place == 0 else tensors[one].size_bytes
-            named.append((tensors[one].name, 0 if alias >= 0 else own, alias))
+            if tensors[output].base != output:
+                alias = next(at for at, input_ in enumerate(inputs) if tensors[input_].base == tensors[output].base)
+            own = size_bytes if size_bytes is not None and place == 0 else tensors[output].size_bytes
+            named.append((tensors[output].name, 0 if alias >= 0 else own, alias))
         new = self._built.compute(
-            operator.name, cost_ns, [self._new[one] for one in inputs], named, is_backward=operator.is_backward,
+            operator.name, cost_ns, [self._new[tensor] for tensor in inputs], named, is_backward=operator.is_backward,
             is_random=operator.is_random,
         )  # fmt: skip
         self._new.update(zip(outputs, new, strict=True))
 
     def build(self, outputs: Iterable[int]) -> Graph:
         """The graph."""
-        return self._built.build(self._new[one] for one in outputs)
+        return self._built.build(self._new[output] for output in outputs)

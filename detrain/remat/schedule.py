@@ -1,4 +1,4 @@
-"""A schedule: which operator is done when, how often, and when which storage is thrown away."""
+"""A schedule: the order in which operators are computed, some of them several times, and in which storages are freed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def keep_all(graph: Graph) -> Schedule:
 
 def _as_the_program_does(graph: Graph) -> Iterator[Step]:
     references = [0] * len(graph.tensors)
-    kept = {graph.tensors[one].base for one in graph.outputs}
+    kept = {graph.tensors[output].base for output in graph.outputs}
     for command in graph.program:
         if command.kind == Kind.COMPUTE:
             yield Step(Action.COMPUTE, command.target)
@@ -57,7 +57,7 @@ def _as_the_program_does(graph: Graph) -> Iterator[Step]:
 
 
 def from_trace(kinds: Iterable[int], targets: Iterable[int], planner: str, budget_bytes: int | None) -> Schedule:
-    """What a runtime has done."""
+    """A schedule from the trace of a runtime."""
     steps = tuple(Step(Action(kind), int(target)) for kind, target in zip(kinds, targets, strict=True))
     return Schedule(steps, planner, budget_bytes)
 
@@ -71,7 +71,7 @@ def freeing_early(graph: Graph, operators: Sequence[int], planner: str, budget_b
 
 
 class _Freeing:
-    """Looks ahead for who asks for a tensor next."""
+    """Knows for each tensor the next operator that reads or makes it."""
 
     def __init__(self, graph: Graph, operators: Sequence[int]) -> None:
         self._graph, self._operators = graph, operators
@@ -80,14 +80,14 @@ class _Freeing:
             self._views.setdefault(tensor.base, []).append(number)
         #: By tensor: places where it is asked for (True) or made, from the last to the first.
         self._coming: list[list[tuple[int, bool]]] = [[] for _ in graph.tensors]
-        for one in graph.outputs:
-            self._coming[one].append((len(operators), True))
+        for output in graph.outputs:
+            self._coming[output].append((len(operators), True))
         for place in reversed(range(len(operators))):
             operator = graph.operators[operators[place]]
-            for one in operator.outputs:
-                self._coming[one].append((place, False))
-            for one in set(operator.inputs):
-                self._coming[one].append((place, True))
+            for output in operator.outputs:
+                self._coming[output].append((place, False))
+            for source in set(operator.inputs):
+                self._coming[source].append((place, True))
 
     def steps(self) -> Iterator[Step]:
         """All steps."""
@@ -97,7 +97,7 @@ class _Freeing:
             if not defined.issuperset(operator.outputs):
                 yield Step(Action.COMPUTE, number)
                 defined.update(operator.outputs)
-            for base in dict.fromkeys(self._graph.tensors[one].base for one in (*operator.inputs, *operator.outputs)):
+            for base in dict.fromkeys(self._graph.tensors[tensor].base for tensor in (*operator.inputs, *operator.outputs)):
                 if base in defined and not self._is_asked_for(base, place):
                     yield Step(Action.FREE, base)
                     defined.difference_update(self._views[base])
@@ -105,11 +105,11 @@ class _Freeing:
     def _is_asked_for(self, base: int, place: int) -> bool:
         if self._graph.operators[self._graph.tensors[base].operator].is_constant:
             return True
-        found = False
+        is_asked_for = False
         for view in self._views[base]:
             coming = self._coming[view]
             while coming and coming[-1][0] <= place:
                 coming.pop()
             # A view that an operator asks for and makes again is in the list as asked for first.
-            found |= bool(coming) and coming[-1][1]
-        return found
+            is_asked_for |= bool(coming) and coming[-1][1]
+        return is_asked_for

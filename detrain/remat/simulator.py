@@ -1,4 +1,4 @@
-"""Does what a schedule says and tells what that takes. All planners and policies are judged by this, none by its own estimate."""
+"""Executes a schedule step by step: its time and memory, and whether it is valid. All planners and policies are judged by this alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detrain.remat.schedule import Action, Schedule, keep_all
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a schedule takes. `failure` says where and why it cannot be done, or is empty."""
+    """Time and memory of a schedule. `failure` says why it cannot be done, or is empty."""
 
     clock_ns: int
     #: `clock_ns` over the time of all operators, each done once.
@@ -50,7 +50,7 @@ def floor_bytes(graph: Graph) -> int:
 
 
 def peak_bytes(graph: Graph) -> int:
-    """Memory of the step as the program does it."""
+    """Peak memory of the step when everything is kept and each operator is done once, in bytes."""
     return simulate(graph, keep_all(graph)).peak_bytes
 
 
@@ -58,7 +58,7 @@ def _own_bytes(graph: Graph, number: int) -> int:
     operator = graph.operators[number]
     if operator.is_constant:
         return 0
-    bases = {graph.tensors[one].base for one in (*operator.inputs, *operator.outputs)}
+    bases = {graph.tensors[tensor].base for tensor in (*operator.inputs, *operator.outputs)}
     constant = {base for base in bases if graph.operators[graph.tensors[base].operator].is_constant}
     return sum(graph.tensors[base].size_bytes for base in bases - constant)
 
@@ -80,32 +80,32 @@ class _Run:
         self.usage: list[int] = []
 
     def compute(self, number: int) -> str:
-        """Do an operator; says why that cannot be, if so."""
+        """Does an operator; returns the reason if it cannot be done, else ""."""
         if not 0 <= number < len(self._counts):
             return f"there is no operator {number}"
         operator, tensors = self._graph.operators[number], self._graph.tensors
-        missing = next((one for one in operator.inputs if one not in self._defined), None)
+        missing = next((tensor for tensor in operator.inputs if tensor not in self._defined), None)
         if missing is not None:
             return f"{operator.name} needs {tensors[missing].name}, which is not in memory"
         if operator.is_constant and self._counts[number]:
             return f"{operator.name} cannot be made again"
-        there = [one for one in operator.outputs if one in self._defined]
+        there = [output for output in operator.outputs if output in self._defined]
         if len(there) == len(operator.outputs):
             return f"{operator.name} is done although all that it makes is in memory"
-        self.used_bytes += sum(tensors[one].size_bytes for one in operator.outputs)
+        self.used_bytes += sum(tensors[output].size_bytes for output in operator.outputs)
         self._peak_bytes = max(self._peak_bytes, self.used_bytes)
         if self._budget_bytes is not None and self.used_bytes > self._budget_bytes:
             return f"{operator.name} needs {self.used_bytes} bytes in all, and the budget is {self._budget_bytes}"
         self._clock_ns += operator.cost_ns
         self._counts[number] += 1
-        self.used_bytes -= sum(tensors[one].size_bytes for one in there)  # made a second time, for nothing
-        for one in operator.outputs:
-            self._defined.add(one)
-            self._since.setdefault(tensors[one].base, self._clock_ns)
+        self.used_bytes -= sum(tensors[tensor].size_bytes for tensor in there)  # made a second time, for nothing
+        for output in operator.outputs:
+            self._defined.add(output)
+            self._since.setdefault(tensors[output].base, self._clock_ns)
         return ""
 
     def free(self, base: int) -> str:
-        """Throw a storage away; says why that cannot be, if so."""
+        """Frees a storage, which is given by its base; returns the reason if it cannot be freed, else ""."""
         if base not in self._since:
             return f"storage {base} is to be freed, and is not in memory"
         tensor = self._graph.tensors[base]
@@ -115,11 +115,11 @@ class _Run:
         return ""
 
     def missing(self) -> str:
-        """What should have been done or be in memory at the end and is not, if anything."""
+        """The first operator that was never done, or output that is not in memory at the end; "" if there is none."""
         undone = next((number for number, count in enumerate(self._counts) if not count), None)
         if undone is not None:
             return f"{self._graph.operators[undone].name} is never done"
-        gone = next((one for one in self._graph.outputs if one not in self._defined), None)
+        gone = next((output for output in self._graph.outputs if output not in self._defined), None)
         return "" if gone is None else f"{self._graph.tensors[gone].name} should be in memory at the end"
 
     def outcome(self, failure: str, place: int | None) -> Outcome:

@@ -1,4 +1,4 @@
-"""Planners over budgets: a table, and the front of time over memory with what is impossible drawn in."""
+"""Plans of several planners for several budgets: a table, and the Pareto front of time over memory with the impossible region shaded."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detrain.plans import tables
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
-from detrain.remat.planners.plan import NoPlanError
 from detrain.remat.planners.registry import pareto
 from detrain.remat.simulator import floor_bytes, peak_bytes
 
@@ -28,22 +28,23 @@ class Row:
 
 
 def sweep(
-    graph: Graph, budgets_bytes: Sequence[int], planners: Iterable[str], time_limit_s: float, told: Callable[[Row], None] = lambda _: None
+    graph: Graph, budgets_bytes: Sequence[int], planners: Iterable[str], time_limit_s: float,
+    on_row: Callable[[Row], None] = lambda _: None,
 ) -> list[Row]:  # fmt: skip
-    """A row for each planner and budget; `told` hears of each as it comes."""
+    """A row for each planner and budget; `on_row` is called with each as soon as it is there. `time_limit_s` is for one plan."""
     rows = []
     for planner in planners:
-        for budget_bytes, found in pareto(graph, budgets_bytes, planner, time_limit_s):
-            if isinstance(found, NoPlanError):
-                row = Row(planner, budget_bytes, None, None, None, is_optimal=False, seconds=None, why=str(found))
+        for budget_bytes, planned in pareto(graph, budgets_bytes, planner, time_limit_s):
+            if isinstance(planned, NoPlanError):
+                row = Row(planner, budget_bytes, None, None, None, is_optimal=False, seconds=None, why=str(planned))
             else:
-                outcome = found.outcome
+                outcome = planned.outcome
                 row = Row(
-                    planner, budget_bytes, outcome.overhead, outcome.peak_bytes, outcome.num_again, is_optimal=found.is_optimal,
-                    seconds=round(found.seconds, 3),
+                    planner, budget_bytes, outcome.overhead, outcome.peak_bytes, outcome.num_again, is_optimal=planned.is_optimal,
+                    seconds=round(planned.seconds, 3),
                 )  # fmt: skip
             rows.append(row)
-            told(row)
+            on_row(row)
     return rows
 
 

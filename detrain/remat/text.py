@@ -1,9 +1,8 @@
-"""What a simulation has found, for people and for programs."""
+"""Results of simulations and plans, as text and as JSON."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from detrain.remat.graph import Graph
 from detrain.remat.online.policy import THRASH_LIMIT, Policy, Result, Runner
@@ -20,7 +19,7 @@ _LIMIT = 10.0
 
 @dataclass(frozen=True)
 class Simulation:
-    """A policy's run, and what the simulator says to what it has done."""
+    """The run of a policy, and how the simulator judges the schedule that it has produced."""
 
     graph: Graph
     policy: Policy
@@ -40,23 +39,24 @@ def simulate(graph: Graph, budget: str, policy: Policy, *, is_compat: bool) -> S
     return Simulation(graph, policy, budget_bytes, result, outcome)
 
 
-def document(found: Simulation) -> dict[str, Any]:
+def document(simulation: Simulation) -> dict[str, object]:
     """As JSON says it; times in ns, the clock as the published simulator counts it, from 1 on."""
     return {
-        "status": found.result.status, "overhead": found.result.overhead, "clock": found.result.clock,
-        "baseline_clock": found.graph.cost_ns, "peak_bytes": found.result.peak_bytes, "budget_bytes": found.budget_bytes,
-        "floor_bytes": floor_bytes(found.graph), "num_rematerialized": found.result.num_again,
+        "status": simulation.result.status, "overhead": simulation.result.overhead, "clock": simulation.result.clock,
+        "baseline_clock": simulation.graph.cost_ns, "peak_bytes": simulation.result.peak_bytes, "budget_bytes": simulation.budget_bytes,
+        "floor_bytes": floor_bytes(simulation.graph), "num_rematerialized": simulation.result.num_again,
     }  # fmt: skip
 
 
-def text(found: Simulation) -> str:
-    """A few lines."""
-    result, names = found.result, {"ok": "fits", "oom": "runs out of memory", "thrash": "thrashes"}
+def text(simulation: Simulation) -> str:
+    """A simulation as a few lines of text."""
+    result, names = simulation.result, {"ok": "fits", "oom": "runs out of memory", "thrash": "thrashes"}
     lines = [
-        f"{found.policy} {names[result.status]} within {found.budget_bytes:,} bytes (the floor is {floor_bytes(found.graph):,})"
+        f"{simulation.policy} {names[result.status]} within {simulation.budget_bytes:,} bytes "
+        f"(the floor is {floor_bytes(simulation.graph):,})"
     ]
     if result.status != "ok":
-        lines.append(f"at command {result.command:,} of {len(found.graph.program) + len(found.graph.outputs):,}")
+        lines.append(f"at command {result.command:,} of {len(simulation.graph.program) + len(simulation.graph.outputs):,}")
     lines.append(
         f"overhead {result.overhead:.4f}: {result.num_again:,} operators done again, {result.again_ns:,} ns; "
         f"{result.num_evictions:,} evictions; peak {result.peak_bytes:,} bytes"
@@ -64,18 +64,18 @@ def text(found: Simulation) -> str:
     return "\n".join(lines)
 
 
-def trace_lines(found: Simulation) -> str:
+def trace_lines(simulation: Simulation) -> str:
     """What was done: `compute OPERATOR` and `free TENSOR`, a line each."""
-    graph = found.graph
+    graph = simulation.graph
     return "".join(
         f"compute {step.target} {graph.operators[step.target].name}\n" if step.action == Action.COMPUTE
         else f"free {step.target} {graph.tensors[step.target].name}\n"
-        for step in found.result.schedule.steps
+        for step in simulation.result.schedule.steps
     )  # fmt: skip
 
 
 def plan_text(graph: Graph, plan: Plan) -> str:
-    """A line or two."""
+    """A plan as a line of text."""
     known = ""
     if plan.is_optimal:
         known = ", which is optimal"
@@ -88,7 +88,7 @@ def planned_text(planned: Planned) -> tuple[str, bool]:
     """The same of a file, judged again, and whether it can be done."""
     outcome = judge(planned.graph, planned.schedule, planned.schedule.budget_bytes)
     if outcome.failure:
-        return f"the plan cannot be done: step {outcome.failed_at}: {outcome.failure}", False
+        return f"the plan cannot be executed: step {outcome.failed_at}: {outcome.failure}", False
     lines = [_outcome_text(planned.schedule.planner, outcome)]
     often = sorted(
         range(len(outcome.counts)),

@@ -15,6 +15,7 @@ from detrain.store import ledger as ledger_file
 from detrain.store import listing
 from detrain.store.directory import RunDirectory
 from detrain.store.ledger import Ledger
+from detrain.store.record import RunRecord
 from detrain.world import output_log
 
 
@@ -38,7 +39,7 @@ class History:
 
     path: Path
     run: dict[str, Any]  # as `detrain ls` has it
-    record: dict[str, Any]  # run.json
+    record: RunRecord
     facts: dict[str, Any]  # what the bits depend on, of the latest checkpoint
     ledger: Ledger
     attempts: list[Attempt]
@@ -94,7 +95,7 @@ def read(path: Path) -> History:
         path=path,
         run=listing.describe_run(path),
         record=record,
-        facts=checkpoints[0].meta["facts"] if checkpoints else {},
+        facts=checkpoints[0].meta.facts if checkpoints else {},
         ledger=ledger,
         attempts=_attempts(ledger),
         printed=metrics.series_of(output_log.read(path / output_log.NAME)),

@@ -67,7 +67,7 @@ def _objects(lines: Iterable[str]) -> Iterator[dict[Any, Any]]:
             yield found
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     try:

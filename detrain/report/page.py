@@ -56,12 +56,12 @@ def write(folder: Path, target: Path) -> None:
 def check_own(target: Path) -> None:
     """Raises `UsageError` if there is a file of this name that is no earlier report."""
     if target.exists() and _TITLE.encode() not in target.read_bytes()[:_TITLE_WITHIN_BYTES]:
-        raise UsageError(f"{target} is there already and is no report of detrain's; name another file with -o")
+        raise UsageError(f"{target} exists and is not a report of detrain; name another file with -o")
 
 
 def compose(history: History, plotly_script: str) -> str:
     """The page's text."""
-    title = f"{history.record['name']}{_TITLE}"
+    title = f"{history.record.name}{_TITLE}"
     parts = [
         f"<h1>{escape(_command(history))}</h1>", f"<p class=quiet>{escape(str(history.path.resolve()))}</p>", _cards(history),
         *_curves(history), *_life(history), *_checkpoints(history), *_proof(history), *_surroundings(history),
@@ -74,7 +74,7 @@ def compose(history: History, plotly_script: str) -> str:
 
 
 def _command(history: History) -> str:
-    return " ".join([Path(history.record["script"]).name, *history.record["arguments"]])
+    return " ".join([Path(history.record.script).name, *history.record.arguments])
 
 
 def _cards(history: History) -> str:
@@ -152,7 +152,9 @@ def _life(history: History) -> Iterable[str]:
     yield "<h2>Life</h2>"
     if found is not None:
         yield _figure(found)
-    rows: dict[int, list[Any]] = {number: [number, *[""] * 5, _absence(history, number)] for number in history.absent}
+    rows: dict[int, list[object]] = {
+        number: [number, *[""] * 5, _absence(history, number)] for number in history.absent
+    }
     for one, later in zip(history.attempts, [*history.attempts[1:], None], strict=True):
         again = max(0, one.end - later.begin) if later is not None else 0
         if later is None:
@@ -237,16 +239,18 @@ def _proof(history: History) -> Iterable[str]:
 
 def _surroundings(history: History) -> Iterable[str]:
     yield "<h2>Surroundings</h2>"
-    machine = history.record.get("machine") or {}
+    machine = history.record.machine
     found = {
-        "script": history.record["script"],
-        "arguments": " ".join(history.record["arguments"]),
-        "folder": history.record["folder"],
-        "seed": history.record["seed"],
-        "checkpoints": f"--every {history.record['every']}",
+        "script": history.record.script,
+        "arguments": " ".join(history.record.arguments),
+        "folder": history.record.folder,
+        "seed": history.record.seed,
+        "checkpoints": f"--every {history.record.every}",
         **history.facts,
-        "processors": machine.get("processors", ""),
-        "set by the user": ", ".join(f"{name}={value}" for name, value in machine.get("variables", {}).items()),
+        "processors": machine.processors if machine is not None else "",
+        "set by the user": ", ".join(
+            f"{name}={value}" for name, value in (machine.variables if machine is not None else {}).items()
+        ),
     }
     yield _table(
         ["", ""], [[name, value if isinstance(value, str) else json.dumps(value)] for name, value in found.items()]
@@ -259,7 +263,7 @@ def _figure(figure: Any, name: str = "") -> str:
     return f"<div class=figure>{head}{html}</div>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     head = "".join(f"<th>{escape(one)}</th>" for one in heads)
     body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<div class=table><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

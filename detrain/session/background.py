@@ -6,7 +6,6 @@ import _thread
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
 
 class Background:
@@ -20,7 +19,7 @@ class Background:
     def __init__(self) -> None:
         self._done = _thread.allocate_lock()  # held while the work goes on
         self._error: BaseException | None = None
-        self._result: Any = None
+        self._result: object = None
         os.register_at_fork(before=self._before_fork, after_in_child=self._forget)
 
     @property
@@ -28,13 +27,13 @@ class Background:
         """True until the work has ended."""
         return self._done.locked()
 
-    def begin(self, work: Callable[[], Any]) -> None:
+    def begin(self, work: Callable[[], object]) -> None:
         """Do this beside what follows. `wait` must have been called for what was begun before."""
         self._done.acquire()
         self._result = self._error = None
         _thread.start_new_thread(self._run, (work, self._done))
 
-    def wait(self) -> Any:
+    def wait(self) -> object:
         """What the work has returned, once; None if there is none. Raises what it has raised."""
         with self._done:
             result, error, self._result, self._error = self._result, self._error, None, None
@@ -42,7 +41,7 @@ class Background:
             raise error
         return result
 
-    def _run(self, work: Callable[[], Any], done: Any) -> None:
+    def _run(self, work: Callable[[], object], done: _thread.LockType) -> None:
         try:
             self._result = work()
         except BaseException as error:  # noqa: BLE001 - raised by `wait`

@@ -60,11 +60,12 @@ def is_finished(session: Session, status: object, signal_name: str) -> bool:
 def say_last(session: Session, status: object, signal_name: str, *, is_interrupted: bool) -> None:
     """Say how far the run is and what the same command will do; behind a traceback, where there is one."""
     if is_finished(session, status, signal_name):
-        epochs = f" ({session.epochs} epochs)" if session.epochs else ""
-        attempts = session.settings.record.get("attempts", 1)
+        position = session.context.position
+        epochs = f" ({position.epochs} epochs)" if position.epochs else ""
+        attempts = session.context.settings.attempt
         say(
-            f"finished after {session.batches} batches{epochs}, in {attempts} attempt{'s' if attempts > 1 else ''}; "
-            f"`detrain verify {session.directory.path}` proves it"
+            f"finished after {position.batches} batches{epochs}, in {attempts} attempt{'s' if attempts > 1 else ''}; "
+            f"`detrain verify {session.context.directory.path}` proves it"
         )
         return
     if is_interrupted:
@@ -80,17 +81,17 @@ def say_last(session: Session, status: object, signal_name: str, *, is_interrupt
 def where(session: Session) -> str:
     """The batch that runs."""
     if session.resume.is_pending:
-        assert session.resume.goal is not None
-        return f"on the way to {session.resume.goal.name}"
+        assert session.resume.target is not None
+        return f"while resuming from {session.resume.target.name}"
     if not session.has_trained:
         return "before its training began"
-    return f"at epoch {max(session.epochs - 1, 0)}, batch {max(session.batch_in_epoch - 1, 0)}"
+    return f"at epoch {session.context.position.epoch}, batch {session.context.position.batch}"
 
 
 def what_next(session: Session) -> str:
     """What the same command will do."""
-    checkpoint = session.resume.goal or session.last_checkpoint
+    checkpoint = session.resume.target or session.last_checkpoint
     if checkpoint is None:
         return "there is no checkpoint yet, so the same command starts again from the beginning"
     meta = checkpoint.meta
-    return f"the same command goes on from {checkpoint.name} (epoch {meta['epoch']}, batch {meta['batch']})"
+    return f"the same command resumes from {checkpoint.name} (epoch {meta.epoch}, batch {meta.batch})"

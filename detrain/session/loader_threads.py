@@ -14,12 +14,13 @@ import threading
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+from detrain.state.attributes import instance_dict, slot_values
+from detrain.state.captured import Captured
 from detrain.state.handlers.objects import OWNS_THREAD
 from detrain.state.tree import is_value
-from detrain.state.walk import Walk, instance_dict, slot_values
+from detrain.state.walk import Walk
 
 #: Who holds one is made for several threads.
 _SHARED = (_thread.LockType, _thread.RLock, threading.Condition, threading.Thread)
@@ -34,21 +35,21 @@ class _Code:
     seen: set[types.CodeType] = field(default_factory=set)
 
 
-def is_threaded(walk: Walk) -> bool:
-    """True if a thread works on something that a walk has met."""
-    if any(issubclass(type(obj), threading.Thread) for obj in walk.objects):
+def is_threaded(captured: Captured) -> bool:
+    """True if a thread works on something that was captured."""
+    if any(issubclass(type(obj), threading.Thread) for obj in captured.objects):
         return True
-    return any(node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)
+    return any(node.get("kept") == OWNS_THREAD for node in captured.tree.nodes)
 
 
-def changed_beside(owner: Any) -> set[str]:
+def changed_beside(owner: object) -> set[str]:
     """Names of the attributes of an object that threads may change; empty if it has none."""
     walk = Walk(leave={id(owner): "looked at"})
     walk.root("attributes", dict(attributes_of(owner)))
-    walk.run()
-    if not is_threaded(walk):
+    captured = walk.run()
+    if not is_threaded(captured):
         return set()
-    threads = [obj for obj in walk.objects if issubclass(type(obj), threading.Thread)]
+    threads = [obj for obj in captured.objects if issubclass(type(obj), threading.Thread)]
     code, told = _Code(), set[int]()
     for thread in threads:
         _read(_target(thread), type(owner), code)
@@ -60,19 +61,19 @@ def changed_beside(owner: Any) -> set[str]:
     }
 
 
-def attributes_of(owner: Any) -> Iterator[tuple[str, Any]]:
+def attributes_of(owner: object) -> Iterator[tuple[str, object]]:
     """Instance attributes, without running code of the class."""
     yield from (instance_dict(owner) or {}).items()
     yield from slot_values(owner, type(owner))
 
 
-def _target(thread: threading.Thread) -> Any:
+def _target(thread: threading.Thread) -> object:
     if type(thread).run is not threading.Thread.run:
         return type(thread).run
     return vars(thread).get("_target")
 
 
-def _told(thread: threading.Thread, owner: Any) -> set[int]:
+def _told(thread: threading.Thread, owner: object) -> set[int]:
     """`id` of every object that a thread was given, but what it reaches through the owner."""
     target = _target(thread)
     plain = _function_of(target)
@@ -85,8 +86,7 @@ def _told(thread: threading.Thread, owner: Any) -> set[int]:
     for number, one in enumerate(given):
         if one is not owner:
             walk.root(str(number), one)
-    walk.run()
-    return {id(obj) for obj in walk.objects if obj is not owner}
+    return {id(obj) for obj in walk.run().objects if obj is not owner}
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -97,23 +97,23 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def _is_shared(value: Any, owner: Any, told: set[int]) -> bool:
+def _is_shared(value: object, owner: object, told: set[int]) -> bool:
     walk = Walk(leave={id(owner): "looked at"})
     walk.root("value", value)
-    walk.run()
-    if any(issubclass(type(obj), _SHARED) or id(obj) in told for obj in walk.objects):
+    captured = walk.run()
+    if any(issubclass(type(obj), _SHARED) or id(obj) in told for obj in captured.objects):
         return True
-    return any(node.get("kept") == OWNS_THREAD for node in walk.tree.nodes)
+    return any(node.get("kept") == OWNS_THREAD for node in captured.tree.nodes)
 
 
-def _function_of(target: Any) -> types.FunctionType | None:
+def _function_of(target: object) -> types.FunctionType | None:
     while isinstance(target, functools.partial):
         target = target.func
     plain = getattr(target, "__func__", target)
     return plain if isinstance(plain, types.FunctionType) else None
 
 
-def _read(target: Any, owner: type, code: _Code) -> None:
+def _read(target: object, owner: type, code: _Code) -> None:
     """Scan a thread's function and the functions that it calls by name, of its module or its owner's class."""
     pending = [_function_of(target)]
     while pending:

@@ -12,22 +12,22 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import xxhash
 
+import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.errors import CheckpointError
+from detrain.loops.position import Position
+from detrain.loops.running import Loop
 from detrain.messages import warn
 from detrain.session.losses import Losses, Reading
 from detrain.state import registry
+from detrain.state.captured import Captured
 from detrain.state.digests import PIECE_BYTES, Leaf, leaves
-from detrain.state.walk import Walk
 from detrain.store import ledger
 from detrain.store.leaves import readable
 from detrain.store.ledger import Batch
-
-if TYPE_CHECKING:
-    from detrain.loops.running import Loop
 
 #: Share of the training's time that the ledger may take; 1 gives a record for every batch.
 BUDGET = float(os.environ.get("DETRAIN_LEDGER_BUDGET", "0.008"))
@@ -57,7 +57,7 @@ class Recorder:
         self._began_s, self._spent_s = time.monotonic(), 0.0
         self._candidates: list[tuple[Leaf, int]] = []  # since the last checkpoint, with their sketches then
         self._changing: list[Leaf] = []  # those of them that have changed since
-        self._taken_at = self._settle_at = 0
+        self._taken_at = self._pick_at = 0
         self._seen_at = (-1, 0)  # the header where the leaves had their paths
         #: Headers at which the killed attempt looked at its objects, from here on.
         self.looks: set[tuple[int, int]] = set()
@@ -71,8 +71,6 @@ class Recorder:
 
         `is_other`: with other arguments than the attempt before. `takes_over`: than the checkpoint; None where there is none.
         """
-        import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
-
         self._began_s = time.monotonic()
         try:
             before = ledger.read(self._path)
@@ -129,27 +127,26 @@ class Recorder:
             return math.inf, math.inf
         if self._expected:
             return 0, 0.0
-        next_settle = self._settle_at if self._candidates else math.inf
+        next_pick = self._pick_at if self._candidates else math.inf
         next_must = batches - 1 + MOST_LOSSES - self._losses.num_batches
-        return min(next_settle, next_must), self._began_s + self._spent_s / BUDGET if BUDGET else math.inf
+        return min(next_pick, next_must), self._began_s + self._spent_s / BUDGET if BUDGET else math.inf
 
     def end_batch(self, batches: int) -> None:
         """`batches` have ended, and nothing is to be written here."""
         self._losses.end_batch(batches, counts=True)
 
-    def at_header(
-        self, batches: int, epochs: int, batch_in_epoch: int, loop: Loop, now_s: float, *, must: bool = False
-    ) -> None:
-        """A batch may be about to begin in `loop`, `batches` have ended.
+    def at_header(self, at: Position, loop: Loop, now_s: float, *, must: bool = False) -> None:
+        """A batch may be about to begin in `loop`, `at.batches` have ended.
 
-        `must`: a checkpoint is about to be taken here.
+        `now_s`: monotonic clock. `must`: a checkpoint is about to be taken here.
         """
         if self.is_off or self._file is None:
             return
+        batches = at.batches
         self._losses.end_batch(batches, counts=batches > self._began_at)
-        is_settling = batches >= self._settle_at and bool(self._candidates)
-        if is_settling:
-            self._settle(batches)
+        is_picking = batches >= self._pick_at and bool(self._candidates)
+        if is_picking:
+            self._pick_changing(batches)
         if batches > self._expected_until:
             self._expected = {}  # what has not come by now will not come: the attempt was told to trust changes
         allowance_s = (now_s - self._began_s) * BUDGET - self._spent_s
@@ -160,15 +157,16 @@ class Recorder:
             if expected is not None:
                 self._num_ahead -= batches > self._began_at
                 self._compare(expected)
-            self._note(batches, position, epochs, batch_in_epoch, max(allowance_s, 0.0))
-        if is_due or is_settling:
+            self._write_batch(at, position, max(allowance_s, 0.0))
+        if is_due or is_picking:
             self._spent_s += time.monotonic() - now_s
 
-    def _note(self, batches: int, position: int, epochs: int, batch_in_epoch: int, allowance_s: float) -> None:
+    def _write_batch(self, at: Position, position: int, allowance_s: float) -> None:
+        batches = at.batches
         first, pieces = self._cover(allowance_s)
         num_losses = batches - max(self._last_noted, self._began_at)
         record = Batch(
-            batches, position, epochs, batch_in_epoch, self._digest_of_generators(),
+            batches, position, at.epochs, at.batch_in_epoch, self._digest_of_generators(),
             self._losses.digest(batches - num_losses + 1, batches + 1), num_losses, self._list_number, first, pieces,
         )  # fmt: skip
         self._write(b"B", record)
@@ -185,21 +183,21 @@ class Recorder:
         """True at a header where the killed attempt looked at its objects, whose names have to be compared with ours."""
         return self.has_expectations and (batches, position_of(loop)) in self.looks
 
-    def look(self, walk: Walk, batches: int, loop: Loop) -> None:
-        """A walk has just met these leaves, at this header: they can be covered from now on."""
+    def look(self, captured: Captured, batches: int, loop: Loop) -> None:
+        """These leaves have just been captured, at this header: they can be covered from now on."""
         if self.is_off or self._file is None:
             return
         self._seen_at = batches, position_of(loop)
-        self._candidates = [(leaf, leaf.sketch()) for leaf in leaves(walk)]
-        self._changing, self._taken_at, self._settle_at = [], batches, batches + 1
+        self._candidates = [(leaf, leaf.sketch()) for leaf in leaves(captured)]
+        self._changing, self._taken_at, self._pick_at = [], batches, batches + 1
         self._by_path = {}
         for leaf, _ in self._candidates:
-            leaf.path = readable(walk.tree, leaf.path)
+            leaf.path = readable(captured.tree, leaf.path)
             while leaf.path in self._by_path:
                 leaf.path += "'"  # two keys of one dict, say
             self._by_path[leaf.path] = leaf
 
-    def _settle(self, batches: int) -> None:
+    def _pick_changing(self, batches: int) -> None:
         """Of what lay there at the checkpoint: what has changed since and is still there is the run's state, and not its data.
 
         Looked at after 1, 2, 4, 8 … batches: weights may change in every tenth only.
@@ -207,7 +205,7 @@ class Recorder:
         sketches = [(leaf, before, leaf.sketch()) for leaf, before in self._candidates]
         changed = [leaf for leaf, before, now in sketches if now not in (0, before)]
         self._candidates = [(leaf, before) for leaf, before, now in sketches if now == before]
-        self._settle_at = batches + max(batches - self._taken_at, 1)
+        self._pick_at = batches + max(batches - self._taken_at, 1)
         if not changed:
             return
         self._changing += changed
@@ -285,7 +283,7 @@ class Recorder:
         what = "written" if isinstance(error, OSError) else "read"
         warn(
             "ledger",
-            f"the ledger cannot be {what}: {error}. The run goes on; what it does from here on is not on record",
+            f"the ledger cannot be {what}: {error}. The run goes on; from here on it is not recorded",
         )
 
 

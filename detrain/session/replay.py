@@ -25,22 +25,22 @@ from detrain.messages import warn
 from detrain.session import progress
 
 if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
+    from detrain.state.captured import Captured
     from detrain.state.tree import Node, Tree
-    from detrain.state.walk import Walk
 
 
 @dataclass
 class _Log:
     """The calls of one loader: each entry has arguments, keyword arguments, outcome ("" or an exception's name), and how often."""
 
-    owner: Callable[[], Any]  # a weak reference, where the class allows one
+    owner: Callable[[], object]  # a weak reference, where the class allows one
     calls: list[list[Any]] = field(default_factory=list)
     is_left: bool = False  # captures leave it alone: it cannot be written down
     obstacle: str = ""  # why its calls cannot be replayed
     answers: str = ""  # digest of all that its calls have returned
     beside: set[str] = field(default_factory=set)  # attributes that threads of its own were found to change
 
-    def look(self, owner: Any) -> None:
+    def look(self, owner: object) -> None:
         """Note what threads change. One that has ended tells nothing any more, but may have been at work at an earlier look."""
         from detrain.session.loader_threads import changed_beside
 
@@ -51,10 +51,10 @@ class _Log:
         return [call[:3] for call in self.calls for _ in range(call[3])]
 
 
-class Loading:
+class Replay:
     """The loaders of one attempt that are replayed."""
 
-    def __init__(self, extra: Mapping[str, Any], states: Callable[[], Any]) -> None:
+    def __init__(self, extra: Mapping[str, Any], states: Callable[[], object]) -> None:
         is_custom = extra.get("loop_type", {}).get("type") == "ON_CUSTOM"
         loaders = extra.get("dataloaders") or [extra.get("dataloader", {})]
         replayed = [tuple(one.get("next", ())) for one in loaders if is_custom and not one.get("persistent", False)]
@@ -69,13 +69,13 @@ class Loading:
     def begin(self) -> None:
         """The training begins: the classes exist now, and calls count from here on."""
         for module_name, attribute in self._methods:
-            module: Any = sys.modules.get(module_name) or sys.modules["__main__"]
+            module: object = sys.modules.get(module_name) or sys.modules["__main__"]
             owner_name, _, name = attribute.rpartition(".")
-            owner: Any = functools.reduce(lambda one, part: getattr(one, part, None), owner_name.split("."), module)
+            owner: object = functools.reduce(lambda one, part: getattr(one, part, None), owner_name.split("."), module)
             if not isinstance(owner, type) or not isinstance(owner.__dict__.get(name), types.FunctionType):
                 warn(
                     "loader-not-found",
-                    f"inst.info names {module_name}.{attribute} as what gives the batches; there is no such method",
+                    f"inst.info names {module_name}.{attribute} as the method that returns the batches, but there is no such method",
                 )
                 continue
             self._classes[owner] = name
@@ -85,28 +85,28 @@ class Loading:
                     self._log_of(one)
             setattr(owner, name, self._counted(owner.__dict__[name]))
 
-    def _log_of(self, owner: Any) -> _Log:
+    def _log_of(self, owner: object) -> _Log:
         log = self._logs.get(id(owner))
         if log is None or log.owner() is not owner:
             try:
-                reference: Callable[[], Any] = weakref.ref(owner)
+                reference: Callable[[], object] = weakref.ref(owner)
             except TypeError:
 
-                def reference() -> Any:
+                def reference() -> object:
                     return owner
 
             log = self._logs[id(owner)] = _Log(reference)
         return log
 
-    def _alive(self) -> Iterator[tuple[Any, _Log]]:
+    def _alive(self) -> Iterator[tuple[object, _Log]]:
         for log in list(self._logs.values()):
             owner = log.owner()
             if owner is not None:
                 yield owner, log
 
-    def _counted(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, plain: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(plain)
-        def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(owner: object, *args: object, **kwargs: object) -> object:
             self._is_asked = True
             if self._depth:
                 return plain(owner, *args, **kwargs)  # a part of the call around it, and replayed with that
@@ -126,7 +126,14 @@ class Loading:
         return call
 
     def _note(
-        self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: str, result: Any, *, is_drawing: bool
+        self,
+        owner: object,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        outcome: str,
+        result: object,
+        *,
+        is_drawing: bool,
     ) -> None:
         from detrain.state.tree import encode_value, is_value
 
@@ -166,16 +173,16 @@ class Loading:
             log.is_left = log.is_left or not is_capturable(owner)
         return {id(owner): "its calls are replayed" for owner, log in self._alive() if log.is_left}
 
-    def mark(self, walk: Walk, num_batches: int) -> None:
+    def mark(self, captured: Captured, num_batches: int) -> None:
         """Write the calls into the nodes of the loaders that were left alone."""
         for owner, log in self._alive():
-            number = walk.numbers.get(id(owner))
+            number = captured.numbers.get(id(owner))
             if number is None or not log.is_left:
                 continue
             why = log.obstacle
             if self._is_bypassed or (num_batches > 0 and not log.calls):
                 why = why or "its calls were not seen, so they cannot be replayed"
-            node = walk.tree.nodes[number]
+            node = captured.tree.nodes[number]
             node["calls"] = [list(call) for call in log.calls]
             log.look(owner)
             node["digest"] = digest_without(owner, log.beside)
@@ -195,7 +202,7 @@ class Loading:
                 return True
         return False
 
-    def replay(self, tree: Tree, live: Mapping[str, Any]) -> list[tuple[str, Any, Node]]:
+    def replay(self, tree: Tree, live: Mapping[str, object]) -> list[tuple[str, object, Node]]:
         """Make the calls that a checkpoint's loaders had answered and that have not been made yet in this attempt.
 
         Returns path, loader and node of those that must be as they were once all is restored. A loader that is not there yet is
@@ -209,8 +216,8 @@ class Loading:
         walk = Walk(leave=self.left)
         for name, value in live.items():
             walk.root(name, value)
-        walk.run()
-        objects = {path.removeprefix("."): obj for path, obj in zip(walk.paths, walk.objects, strict=True)}
+        captured = walk.run()
+        objects = {captured.path(number): obj for number, obj in enumerate(captured.objects)}
         there = [
             (path, node, objects[path]) for path, node in saved if isinstance(objects.get(path), tuple(self._classes))
         ]
@@ -219,13 +226,15 @@ class Loading:
             self._log_of(owner).beside.update(node.get("beside", ()))
         return [(path, owner, node) for path, node, owner in there]
 
-    def _call_again(self, owner: Any, path: str, calls: list[list[Any]], answers: str | None) -> None:
+    def _call_again(self, owner: object, path: str, calls: list[list[Any]], answers: str | None) -> None:
         from detrain.state.tree import decode_value
 
         method = next(name for cls, name in self._classes.items() if isinstance(owner, cls))
         done = self._log_of(owner).flat()
         if done != calls[: len(done)]:
-            raise RestoreError(f"{path} has been called {len(done)} times already, and otherwise than before")
+            raise RestoreError(
+                f"{path} has been called {len(done)} times in set-up already, with other arguments than in the killed run"
+            )
         for number in progress.bar(range(len(done), len(calls)), "replaying"):
             args, named, outcome = calls[number]
             try:
@@ -239,50 +248,49 @@ class Loading:
                 )
         if answers is not None and self._log_of(owner).answers != answers:
             raise RestoreError(
-                f"{path} has threads, and its {len(calls)} calls have not given what they gave before: what its threads do, or "
-                "something else that changes it, is not the same every time. This resume cannot be exact"
+                f"{path} has threads, and its {len(calls)} calls have not returned what they returned before: its threads, or "
+                "something else that changes it, do not behave the same every time. This resume cannot be exact"
             )
 
 
-def check(replayed: list[tuple[str, Any, Node]]) -> None:
+def check(replayed: list[tuple[str, object, Node]]) -> None:
     """Raises `RestoreError` if a loader is not what it was when its calls had been made the first time."""
     for path, owner, node in replayed:
         if digest_without(owner, set(node.get("beside", ()))) != node["digest"]:
             raise RestoreError(
-                f"{path} is not what it was after its calls have been replayed: something else changes it as well. Its state cannot be "
-                "captured either, so this resume cannot be exact"
+                f"{path} differs from its state at the checkpoint although its calls have been replayed: something else changes it as "
+                "well. Its state cannot be captured either, so this resume cannot be exact"
             )
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: object) -> str:
     """xxh3-64 of all that can be captured of an object, in hex."""
-    return _digest(_walk_of(value).tree)
+    return _digest(_captured(value).tree)
 
 
-def digest_without(owner: Any, beside: set[str]) -> str:
+def digest_without(owner: object, beside: set[str]) -> str:
     """Digest of a loader without the attributes that threads of its own may change at any moment."""
     from detrain.session.loader_threads import attributes_of
 
     if not beside:
         return digest_of(owner)
     compared = {name: value for name, value in sorted(attributes_of(owner)) if name not in beside}
-    return _digest(_walk_of([type(owner), compared], {id(owner): "the loader"}).tree)
+    return _digest(_captured([type(owner), compared], {id(owner): "the loader"}).tree)
 
 
-def answer_digest(before: str, outcome: str, result: Any, owner: Any) -> str:
+def answer_digest(before: str, outcome: str, result: object, owner: object) -> str:
     """Digest of one more call's answer and of those before."""
-    tree = _walk_of(result, {id(owner): "the loader"}).tree
+    tree = _captured(result, {id(owner): "the loader"}).tree
     return xxhash.xxh3_64(f"{before} {outcome} {_digest(tree)}".encode()).hexdigest()
 
 
-def _walk_of(value: Any, leave: Mapping[int, str] = types.MappingProxyType({})) -> Walk:
+def _captured(value: object, leave: Mapping[int, str] = types.MappingProxyType({})) -> Captured:
     import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
     from detrain.state.walk import Walk
 
     walk = Walk(leave=leave)
     walk.root("value", value)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def _digest(tree: Tree) -> str:
@@ -292,11 +300,11 @@ def _digest(tree: Tree) -> str:
     return state.hexdigest()
 
 
-def is_capturable(value: Any) -> bool:
+def is_capturable(value: object) -> bool:
     """True if a checkpoint can hold all that is reachable from an object, and no thread works on it beside the loop."""
     from detrain.session.loader_threads import is_threaded
 
-    walk = _walk_of(value)
-    if is_threaded(walk):
+    captured = _captured(value)
+    if is_threaded(captured):
         return False  # nobody knows how far it has read
-    return not any(node.get("loud") for node in walk.tree.nodes)
+    return not any(node.get("loud") for node in captured.tree.nodes)

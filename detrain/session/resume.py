@@ -20,14 +20,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from detrain.errors import CheckpointError, DetrainError, RestoreError, ResumeRefused
 from detrain.loops.running import Loop
+from detrain.loops.stack import is_at
 from detrain.messages import say, warn
-from detrain.session.trusting import Beside, side_of
+from detrain.session.context import Context
+from detrain.session.leaving import fail, kill_children
+from detrain.session.rerun import Rerun
+from detrain.session.trusting import Beside, Trusting, side_of
+from detrain.store.directory import RunDirectory
+from detrain.store.meta import Meta
 
-if TYPE_CHECKING:
-    from detrain.session.session import Session
-    from detrain.session.trusting import Trusting
+if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
+    from detrain.state.census import Census
     from detrain.state.tree import Tree
-    from detrain.state.walk import Census
     from detrain.store.checkpoint import Checkpoint
 
 
@@ -36,18 +40,26 @@ class Resume:
 
     def __init__(
         self,
-        targets: list[Checkpoint],
+        context: Context,
+        chain: list[Checkpoint],
         *,
         is_trusting: bool = False,
         allows_pickle: bool = True,
         trusting: Trusting | None = None,
+        rerun: Rerun | None = None,
+        on_resumed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`trusting` merges the checkpoints that were made with other arguments."""
-        self._targets = list(targets)
+        """`trusting` merges the checkpoints that were made with other arguments; `rerun` is told what is found at each of them.
+
+        `on_resumed` is called when the last has been restored.
+        """
+        self._context = context
+        self._targets = list(chain)
+        self._rerun = rerun if rerun is not None and rerun.tells_arrivals else None
         self.is_trusting = is_trusting
         self._allows_pickle = allows_pickle
         self._trusting = trusting
-        self.on_resumed: Callable[[], None] = lambda: None
+        self._on_resumed = on_resumed
         self._began_s = time.monotonic()
         self._origins: Any = None
         self._batches_run = 0  # on the way, where no checkpoint leads past them
@@ -63,145 +75,148 @@ class Resume:
     @property
     def takes_over(self) -> bool | None:
         """True if the attempt resumes, or has resumed, from a checkpoint that was made with other arguments; None if from none."""
-        found = self.checkpoint or self.goal
-        if found is None:
+        checkpoint = self.checkpoint or self.target
+        if checkpoint is None:
             return None
-        return self._trusting is not None and self._trusting.is_other(found)
+        return self._trusting is not None and self._trusting.is_other(checkpoint)
 
     @property
-    def goal(self) -> Checkpoint | None:
+    def target(self) -> Checkpoint | None:
         """The checkpoint that is resumed from, while it is still ahead."""
         return self._targets[-1] if self._targets else None
 
-    def at_header(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
-        """An iteration is about to begin while the run fast-forwards; the next checkpoint may be in its loop."""
+    def at_header(self, loop: Loop, frame: types.FrameType) -> bool:
+        """An iteration is about to begin while the run fast-forwards; the next checkpoint may be in its loop.
+
+        Returns True if a checkpoint's state has been restored here, and the position is its.
+        """
         if self._origins is None and loop.iteration == 0:
-            with session.frameworks.aside():
-                self._take_census(session, loop, frame)
+            with self._context.frameworks.aside():
+                self._take_census(loop, frame)
         self._batches_run += loop.site.part == "batch"
         target = self._targets[0]
-        if loop.iteration != 0 or not leads_to(loop, target.meta["position"]):
-            return
+        if loop.iteration != 0 or not is_at(loop, target.meta.position):
+            return False
         try:
-            self._arrive(session, loop, frame, target)
+            self._arrive(loop, frame, target)
         except (RestoreError, CheckpointError) as error:
-            self._give_up(session, target, error)
+            self._give_up(target, error)
         except DetrainError as error:
-            fail(session, error)
+            fail(self._context.files, error)
         except Exception as error:  # noqa: BLE001 - a script that catches everything would go on with half a state
             traceback.print_exc()
             wrapped = RestoreError(f"{type(error).__name__}: {error}")
             wrapped.__cause__ = error
-            self._give_up(session, target, wrapped)
+            self._give_up(target, wrapped)
+        return True
 
-    def _give_up(self, session: Session, target: Checkpoint, error: DetrainError) -> NoReturn:
-        if session.frameworks.is_shortage(error):
+    def _give_up(self, target: Checkpoint, error: DetrainError) -> NoReturn:
+        if self._context.frameworks.is_shortage(error):
             # Of the machine, not of the checkpoint: another attempt may have what this one lacks.
             text = f"{target.name} cannot be restored now: {error}. It stays; give the same command again"
-            fail(session, RestoreError(text))
-        self._pass_over(session, target, error)
+            fail(self._context.files, RestoreError(text))
+        self._pass_over(target, error)
 
-    def _pass_over(self, session: Session, target: Checkpoint, error: DetrainError) -> NoReturn:
+    def _pass_over(self, target: Checkpoint, error: DetrainError) -> NoReturn:
         """A checkpoint cannot be restored, and never will be: go on with the one before it, or from the beginning.
 
         The live objects are half restored by now, so the script starts again in this very process.
         """
-        if session.start_again is None or self.is_trusting:
+        context = self._context
+        if context.start_again is None or self.is_trusting:
             # Who has changed the script, and trusts that, is told what does not fit rather than losing each checkpoint in turn.
-            fail(session, error)
-        session.files.give_up()
-        warn("checkpoint-set-aside", f"{target.name} cannot be restored: {error}. {self._set_way_aside(session)}")
+            fail(context.files, error)
+        context.files.give_up()
+        warn("checkpoint-set-aside", f"{target.name} cannot be restored: {error}. {self._set_chain_aside()}")
         kill_children()
         sys.stdout.flush()
-        session.start_again()
+        context.start_again()
 
-    def _set_way_aside(self, session: Session) -> str:
-        """Let later attempts pass over the goal, and what of the way to it is still ahead; says so."""
-        there, _ = session.directory.read_checkpoints()
-        lost = {one.name for one in self._targets}
-        for one in sorted(there, key=lambda found: found.sequence):  # what cannot be reached, or read, without those
-            if not lost.isdisjoint([*one.needs, *one.meta["chain"]]):
-                lost.add(one.name)
-        session.directory.set_aside([one.path for one in there if one.name in lost])
-        start = (
-            "an earlier checkpoint" if session.directory.checkpoint_paths() else "its beginning: there is none before"
-        )
+    def _set_chain_aside(self) -> str:
+        """Let later attempts pass over the target, and what of the chain to it is still ahead; returns the sentence that says so."""
+        directory = self._context.directory
+        there, _ = directory.read_checkpoints()
+        lost = {checkpoint.name for checkpoint in self._targets}
+        for checkpoint in sorted(there, key=lambda known: known.sequence):
+            if not lost.isdisjoint([*checkpoint.needs, *checkpoint.meta.chain]):
+                lost.add(checkpoint.name)  # it cannot be reached, or read, without those
+        directory.set_aside([checkpoint.path for checkpoint in there if checkpoint.name in lost])
+        start = "an earlier checkpoint" if directory.checkpoint_paths() else "its beginning: there is none before"
         return f"{' and '.join(sorted(lost))} went to the folder aside/; the run goes on from {start}"
 
-    def _take_census(self, session: Session, loop: Loop, frame: types.FrameType) -> None:
+    def _take_census(self, loop: Loop, frame: types.FrameType) -> None:
         import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
         from detrain.session import roots
+        from detrain.state.census import Census
         from detrain.state.restore import Origins
-        from detrain.state.walk import Census
 
-        around = roots.look_around(frame, loop, session.is_user_file, session.settings.script_name)
-        session.frameworks.wait()
-        with session.frameworks.unseen():
-            walk = roots.capture(around, session.frameworks.generators(), None, session.loading)
-        self._origins, self.census = Origins(walk), Census(walk)
+        around = roots.look_around(frame, loop, self._context)
+        captured = roots.capture(around, self._context, None)
+        self._origins, self.census = Origins(captured), Census(captured)
 
-    def _arrive(self, session: Session, loop: Loop, frame: types.FrameType, target: Checkpoint) -> None:
+    def _arrive(self, loop: Loop, frame: types.FrameType, target: Checkpoint) -> None:
         from detrain.session import roots
         from detrain.store import checkpoint as checkpoint_file
 
         checkpoint, tree = checkpoint_file.load(target.path)
-        meta = checkpoint.meta
-        self._check_environment(session, meta)
+        context, meta = self._context, checkpoint.meta
+        frameworks = context.frameworks
+        self._check_environment(meta)
         self._check_leaves(roots.loud_leaves(tree, only_beside=True))
-        for name in meta.get("modules", ()):
+        for name in meta.modules:
             if name not in sys.modules:
                 importlib.import_module(name)  # the loop had imported it, and used what it holds
-        around = roots.look_around(frame, loop, session.is_user_file, session.settings.script_name)
-        if around.call_path() != meta["call_path"]:
+        around = roots.look_around(frame, loop, context)
+        if around.call_path() != meta.call_path:
             raise RestoreError(
-                f"{target.name} was taken in {meta['call_path']}, but the loop is now reached through {around.call_path()}"
+                f"{target.name} was taken in {meta.call_path}, but the loop is now reached through {around.call_path()}"
             )
         self._set_loop(loop, target)
-        beside = Beside(meta, session.frameworks)
-        merge = self._merging(session, target, beside)
-        session.frameworks.set_flags(meta["flags"])
+        beside = Beside(meta, frameworks)
+        merge = self._merging(target, beside)
+        frameworks.set_flags(meta.flags)
 
         def put_back_files() -> None:
             try:
-                session.files.put_back(meta["files"], is_trusting=self.is_trusting)
-                self._go_to(meta["folder"])  # the loop may have made it
+                context.files.put_back(meta.files, is_trusting=self.is_trusting)
+                self._go_to(meta.folder)  # the loop may have made it
             except RestoreError as error:
                 # Of the world, not of the checkpoint: who makes room, or puts a file back, can go on from it.
                 raise ResumeRefused(str(error)) from error
 
-        session.frameworks.wait()
+        frameworks.wait()
         doubtful = roots.restore(
-            tree, around, session.frameworks.generators(), self._origins, session.loading, put_back_files,
-            lambda: self._set_aside(session, target), allows_pickle=self._allows_pickle,
-            process=meta.get("process"), merge=merge,
+            tree, around, frameworks.generators(), self._origins, context.replay, put_back_files,
+            lambda: self._set_aside(target), allows_pickle=self._allows_pickle, process=meta.process, merge=merge,
         )  # fmt: skip
         self._go_to(beside.folder)
-        session.frameworks.warm_up()
-        session.frameworks.wait()  # the script may go on with it on other streams
+        frameworks.warm_up()
+        frameworks.wait()  # the script may go on with it on other streams
         self._check_leaves(doubtful)
-        session.frameworks.set_flags(beside.flags)  # restoring has registered hooks, which are counted
-        if meta["entropy"] and session.frameworks.entropy is not None:
-            session.frameworks.entropy.set_entropy_state(tuple(meta["entropy"]))
-            session.frameworks.entropy.set_entropy_of_threads(tuple(meta["entropy_of_threads"]))
+        frameworks.set_flags(beside.flags)  # restoring has registered hooks, which are counted
+        if meta.entropy and frameworks.entropy is not None:
+            frameworks.entropy.set_entropy_state(tuple(meta.entropy))
+            frameworks.entropy.set_entropy_of_threads(tuple(meta.entropy_of_threads))
         loop.mark(target.name)
-        session.restart_at(meta)
-        if session.frameworks.clocks is not None:
-            session.frameworks.clocks.seek(meta.get("clocks", []), is_last=len(self._targets) == 1)
+        context.position.move_to(meta.epochs, meta.batches, meta.batch_in_epoch)
+        context.policy.saved(meta.epochs, meta.batches, time.monotonic(), meta.cost_s)
+        if frameworks.clocks is not None:
+            frameworks.clocks.seek(meta.clocks, is_last=len(self._targets) == 1)
         self._batches_run -= loop.site.part == "batch"
         self._targets.pop(0)
         if not self._targets:
-            self._finish(session, checkpoint)
+            self._finish(checkpoint)
 
-    def _merging(self, session: Session, target: Checkpoint, beside: Beside) -> Callable[[Tree, Tree], Tree] | None:
+    def _merging(self, target: Checkpoint, beside: Beside) -> Callable[[Tree, Tree], Tree] | None:
         """What makes the tree that is restored of the checkpoint's and the live one; None where it is the checkpoint's."""
         trusting = self._trusting if self._trusting is not None and self._trusting.is_needed(target) else None
-        rerun = session.rerun if session.rerun is not None and session.rerun.tells_arrivals else None
+        rerun = self._rerun
         if trusting is None and rerun is None:
             return None
 
         def merge(saved: Tree, live: Tree) -> Tree:
             if rerun is not None:
-                rerun.arrived(session, target.name, side_of(live, beside.here), is_last=len(self._targets) == 1)
+                rerun.arrived(target.name, side_of(live, beside.here), is_last=len(self._targets) == 1)
             return saved if trusting is None else trusting.merge(target, saved, live, beside)
 
         return merge
@@ -212,18 +227,18 @@ class Resume:
         try:
             os.chdir(folder)
         except OSError as error:
-            raise RestoreError(f"the working folder of the training cannot be entered: {error}") from None
+            raise RestoreError(f"the working folder of the training cannot be made the current one: {error}") from None
 
-    def _set_aside(self, session: Session, target: Checkpoint) -> str:
+    def _set_aside(self, target: Checkpoint) -> str:
         """Let later attempts pass over a checkpoint that held too little; says so."""
         if target.path.exists():  # this attempt may have gone so far that it has been deleted for newer ones
-            session.directory.set_aside([target.path])
+            self._context.directory.set_aside([target.path])
         return f"{target.name} has been set aside; the same command, given again, resumes from an earlier checkpoint"
 
     def _set_loop(self, loop: Loop, target: Checkpoint) -> None:
         meta = target.meta
-        loop.iteration = meta["position"][-1][3]
-        if meta["is_exhausted"]:
+        loop.iteration = meta.position[-1].iteration
+        if meta.is_exhausted:
             is_open = self._trusting is not None and self._trusting.is_needed(target)
             loop.is_exhausted = not (is_open and self._goes_further(loop, target))
         elif loop.feed is not None and loop.iteration > 0:
@@ -233,10 +248,10 @@ class Resume:
 
     def _goes_further(self, loop: Loop, target: Checkpoint) -> bool:
         """True if the outermost loop had come to its end at the checkpoint and has another end now; its iterator is taken to its place."""
-        position = target.meta["position"]
+        position = target.meta.position
         if len(position) > 1 or loop.feed is None:
             return False
-        if len(self._targets) > 1 and self._targets[1].meta["position"][0][:3] != position[0][:3]:
+        if len(self._targets) > 1 and self._targets[1].meta.position[0][:3] != position[0][:3]:
             return False  # the run has gone on behind this loop
         from detrain.state.handlers.iterators import took_steps
 
@@ -244,70 +259,54 @@ class Resume:
         num_steps = took_steps(iterator, loop.iteration)
         if num_steps is None:
             raise ResumeRefused(
-                f"{target.name} is of the training's end, and nobody knows how to go on from there: what the loop at "
-                f"{loop.site.filename}:{loop.site.line} iterates over is no plain count. Begin at an earlier checkpoint with --from"
+                f"{target.name} is from the end of the training and cannot be continued: the iterable of the loop at "
+                f"{loop.site.filename}:{loop.site.line} is not a plain count. Begin at an earlier checkpoint with --from"
             )
         if num_steps == loop.iteration and loop.feed is not None:
             loop.feed.replacement = iterator
             return True
         return False
 
-    def _check_environment(self, session: Session, meta: dict[str, Any]) -> None:
+    def _check_environment(self, meta: Meta) -> None:
         if self.is_trusting:
             return
-        facts = session.frameworks.facts()
+        facts = self._context.frameworks.facts()
         changed = [
-            f"{name} is {facts.get(name)}, was {old}"
-            for name, old in meta["facts"].items()
-            if facts.get(name, old) != old
+            f"{name} is {facts.get(name)}, was {old}" for name, old in meta.facts.items() if facts.get(name, old) != old
         ]
         if changed:
             raise ResumeRefused(
-                f"the environment is not the checkpoint's: {'; '.join(changed)}. The bits may come out differently; go back to the old "
-                "environment, start over with --fresh, or go on with --trust-changes"
+                f"the environment differs from the checkpoint's: {'; '.join(changed)}. Results may differ; go back to the old environment, "
+                "start over with --fresh, or resume with --trust-changes"
             )
 
     def _check_leaves(self, doubtful: list[str]) -> None:
         if doubtful and not self.is_trusting:
             raise ResumeRefused(
-                f"this resume may not be exact, because these are not in the checkpoint: {'; '.join(doubtful)}. Go on with "
-                "--trust-changes if the "
-                "loop does not change them, or start over with --fresh"
+                f"this resume may not be exact, because these are not in the checkpoint: {'; '.join(doubtful)}. Resume "
+                "with --trust-changes if the loop does not change them, or start over with --fresh"
             )
 
-    def _finish(self, session: Session, checkpoint: Checkpoint) -> None:
+    def _finish(self, checkpoint: Checkpoint) -> None:
+        context = self._context
         self.checkpoint = checkpoint
         self._origins = None
-        session.files.settle()
-        session.frameworks.hold_loading(False)
-        if session.frameworks.printing is not None:
-            session.frameworks.printing.note_resumed(checkpoint.sequence)
+        context.files.end_rewind()
+        context.frameworks.hold_loading(False)
+        if context.frameworks.printing is not None:
+            context.frameworks.printing.note_resumed(checkpoint.sequence)
         seconds = time.monotonic() - self._began_s
         again = f", having run {self._batches_run} batches again" if self._batches_run else ""
         say(
-            f"resumed at epoch {checkpoint.meta['epoch']}, batch {checkpoint.meta['batch']} from {checkpoint.name}, "
+            f"resumed at epoch {checkpoint.meta.epoch}, batch {checkpoint.meta.batch} from {checkpoint.name}, "
             f"{seconds:.1f} s after the start{again}"
         )
         if self._trusting is not None:
             self._trusting.tell(checkpoint)
-        self.on_resumed()
+        self._on_resumed()
 
 
-def leads_to(loop: Loop, position: list[list[Any]]) -> bool:
-    """True if this is the loop of a checkpoint's position, in the iterations of the loops around it; its own is not looked at."""
-    path = loop.nest
-    if len(path) != len(position):
-        return False
-    for one, (filename, line, ordinal, iteration) in zip(path, position, strict=True):
-        here = os.path.normpath(one.site.filename)
-        if (here, one.site.line, one.ordinal) != (os.path.normpath(filename), line, ordinal):
-            return False
-        if one is not loop and one.iteration != iteration:
-            return False
-    return True
-
-
-def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]]:
+def plan(directory: RunDirectory, start: str | None) -> tuple[list[Checkpoint], list[str]]:
     """The chain to the latest usable checkpoint (or to the one named `start`), and what had to be passed over, as messages.
 
     Every file of the chain is read whole here, so that a damaged one is found before the script begins. Raises `ResumeRefused`
@@ -325,7 +324,7 @@ def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]
         from detrain.store import checkpoint as checkpoint_file
 
         try:
-            names = [*candidate.meta["chain"], candidate.name]
+            names = [*candidate.meta.chain, candidate.name]
             return [checkpoint_file.load(directory.path / name)[0] for name in names], messages
         except CheckpointError as error:
             messages.append(str(error))
@@ -335,29 +334,3 @@ def plan(directory: Any, start: str | None) -> tuple[list[Checkpoint], list[str]
             "with --fresh, which keeps them"
         )
     return [], messages
-
-
-def fail(session: Session, error: DetrainError) -> NoReturn:
-    """End the attempt where it stands, because going on would not be exact."""
-    sys.stdout.flush()
-    say(f"error: {error}")
-    leave(session, error.exit_status)
-
-
-def leave(session: Session, status: int) -> NoReturn:
-    """End the process where it stands.
-
-    Not by an exception: hooks are called from the middle of the script, and a script may catch everything.
-    """
-    session.files.give_up()
-    kill_children()
-    sys.stdout.flush()
-    os._exit(status)
-
-
-def kill_children() -> None:
-    """What the set-up code has started would wait for ever for an attempt that does not go on."""
-    import multiprocessing
-
-    for child in multiprocessing.active_children():
-        child.kill()

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import csv
 import functools
-import json
 import logging
 import sys
 import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from detrain.errors import RestoreError
 from detrain.loops.running import Loop
 from detrain.messages import warn
 from detrain.session import progress
-from detrain.session.replay import Loading, check
+from detrain.session.context import Context
+from detrain.session.replay import Replay, check
 from detrain.state import frames, registry
+from detrain.state.captured import Captured
+from detrain.state.census import Census
+from detrain.state.handler import MISSING
 from detrain.state.handlers import csvfiles
 from detrain.state.handlers.objects import OWNS_THREAD
-from detrain.state.restore import MISSING, Origins, Restore
-from detrain.state.tree import Ref, Tree, is_node
+from detrain.state.restore import Origins, Restore
+from detrain.state.tree import Ref, Tree, is_node, nodes_below
 from detrain.state.user_code import PYTHONS_OWN, user_modules
-from detrain.state.walk import Census, Walk
+from detrain.state.walk import Walk
 
 
 @dataclass
@@ -39,13 +41,14 @@ class Surroundings:
     modules: list[tuple[str, types.ModuleType]]
     loops: list[Loop]
 
-    def call_path(self) -> list[list[Any]]:
+    def call_path(self) -> list[list[object]]:
         """Function and file of each frame; a checkpoint can be restored only into the same ones."""
         return [[name, frame.f_code.co_qualname, frame.f_code.co_firstlineno] for name, frame in self.frames]
 
 
-def look_around(frame: types.FrameType, loop: Loop, is_user_file: Any, script_name: str) -> Surroundings:
+def look_around(frame: types.FrameType, loop: Loop, context: Context) -> Surroundings:
     """The surroundings of a header; `frame` is the loop's."""
+    is_user_file, script_name = context.is_user_file, context.settings.script_name
     found: list[types.FrameType] = []
     current: types.FrameType | None = frame
     while current is not None:
@@ -72,9 +75,9 @@ def _module_name(name: str, script_name: str) -> str:
     return script_name if name == "__main__" else name
 
 
-def live_roots(around: Surroundings, generators: dict[str, Any]) -> dict[str, Any]:
+def live_roots(around: Surroundings, generators: dict[str, object]) -> dict[str, object]:
     """Every root by name, in the order in which they are walked."""
-    roots: dict[str, Any] = {}
+    roots: dict[str, object] = {}
     for prefix, module in around.modules[:1]:
         roots.update(_globals(prefix, module))
     for prefix, frame in around.frames:
@@ -96,9 +99,9 @@ def live_roots(around: Surroundings, generators: dict[str, Any]) -> dict[str, An
 _GIVEN = "given."
 
 
-def _streams() -> dict[str, Any]:
+def _streams() -> dict[str, object]:
     """Where the script's output goes through objects that no variable of it may name."""
-    found: dict[str, Any] = {"process.logging": logging.root}
+    found: dict[str, object] = {"process.logging": logging.root}
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):
@@ -108,7 +111,7 @@ def _streams() -> dict[str, Any]:
     return found
 
 
-def _globals(prefix: str, module: types.ModuleType) -> dict[str, Any]:
+def _globals(prefix: str, module: types.ModuleType) -> dict[str, object]:
     return {f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_pythons(name)}
 
 
@@ -117,20 +120,30 @@ def _is_pythons(name: str) -> bool:
     return name in PYTHONS_OWN or name.startswith(tuple(registry.compiler_globals))
 
 
-def capture(around: Surroundings, generators: dict[str, Any], census: Census | None, loading: Loading) -> Walk:
-    """Walk from the roots; arrays in the result are views of live memory."""
-    walk = Walk(census, loading.left)
+def capture(around: Surroundings, context: Context, census: Census | None) -> Captured:
+    """Walk from the roots, once devices have done what they were told to; arrays in the result are views of live memory.
+
+    `census` is the first capture's, by which this one tells which object went where; None for the first.
+    """
+    context.frameworks.wait()
+    with context.frameworks.unseen():
+        return _capture(around, context.frameworks.generators(), census, context.replay)
+
+
+def _capture(around: Surroundings, generators: dict[str, object], census: Census | None, replay: Replay) -> Captured:
+    walk = Walk(census, replay.left)
     for name, value in live_roots(around, generators).items():
         walk.root(name, value)
     walk.run()
-    loading.mark(walk, around.loops[-1].iteration if around.loops else 0)
     for thread in _threads_of_the_script():
-        if loading.owns(thread):
+        if replay.owns(thread):
             continue
-        walk.note(f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop")
+        walk.record_beside(f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop")
+    captured = walk.captured()
+    replay.mark(captured, around.loops[-1].iteration if around.loops else 0)
     for number, loop in enumerate(around.loops):
-        _plan_replay(walk, walk.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
-    return walk
+        _plan_replay(captured, captured.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
+    return captured
 
 
 def _threads_of_the_script() -> list[threading.Thread]:
@@ -150,13 +163,13 @@ def _threads_of_the_script() -> list[threading.Thread]:
     return found
 
 
-def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
+def _plan_replay(captured: Captured, ref: Ref, count: int) -> None:
     """Mark a loop's iterator for replay if something in it cannot be captured: its elements are then fetched again.
 
     What nothing but the iterator reaches needs no capture any more. An iterator with a thread that reads ahead is neither captured
     nor replayed: nobody knows what else the thread had done by then.
     """
-    tree = walk.tree
+    tree = captured.tree
     if not is_node(ref):
         return
     inside = {ref[1]}
@@ -166,13 +179,13 @@ def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
     threaded = [
         number for number in inside
         if tree.nodes[number].get("kept") == OWNS_THREAD
-        or (issubclass(type(walk.objects[number]), threading.Thread) and tree.nodes[number]["k"] != "kept")
+        or (issubclass(type(captured.objects[number]), threading.Thread) and tree.nodes[number]["k"] != "kept")
     ]  # fmt: skip
     if threaded:
         for number in threaded:
             tree.nodes[number].update(kept="a thread of its own reads ahead for the loop", loud=True)
     elif any(tree.nodes[number].get("loud") for number in inside):
-        line = _line_of(walk.objects[ref[1]])
+        line = _line_of(captured.objects[ref[1]])
         if line is None and _is_named_elsewhere(tree, ref[1], inside):
             return  # the loop's body may have taken from it as well
         tree.nodes[ref[1]].update(replay=count, line=line)
@@ -180,21 +193,20 @@ def _plan_replay(walk: Walk, ref: Ref, count: int) -> None:
             tree.nodes[number].pop("loud", None)
 
 
-def _line_of(iterator: Any) -> int | None:
+def _line_of(iterator: object) -> int | None:
     """How many lines a reader of CSV has read; None of anything else."""
     return iterator.line_num if isinstance(iterator, (csvfiles.READER, csv.DictReader)) else None
 
 
 def _is_named_elsewhere(tree: Tree, number: int, inside: set[int]) -> bool:
     """True if something beside the loop holds its iterator, and may have taken from it."""
-    named = json.dumps(["@", number])
     roots = [name for name, ref in tree.roots.items() if ref == ["@", number]]
     if len(roots) > 1:
         return True
-    return any(named in json.dumps(node) for other, node in enumerate(tree.nodes) if other not in inside)
+    return any(number in nodes_below(node) for other, node in enumerate(tree.nodes) if other not in inside)
 
 
-def _replay(tree: Tree, around: Surroundings) -> None:
+def _fetch_again(tree: Tree, around: Surroundings) -> None:
     """Fetch again, and drop, the elements that the loop's iterator had handed out by the checkpoint."""
     ref: Ref = tree.roots.get(f"loops[{len(around.loops) - 1}].iterator")
     feed = around.loops[-1].feed
@@ -213,7 +225,7 @@ def _replay(tree: Tree, around: Surroundings) -> None:
 
 
 def restore(
-    tree: Tree, around: Surroundings, generators: dict[str, Any], origins: Origins, loading: Loading,
+    tree: Tree, around: Surroundings, generators: dict[str, object], origins: Origins, replay: Replay,
     put_back_files: Callable[[], None], set_aside: Callable[[], str], *, allows_pickle: bool, process: int | None,
     merge: Callable[[Tree, Tree], Tree] | None = None,
 ) -> list[str]:  # fmt: skip
@@ -230,23 +242,24 @@ def restore(
     }
     if missing:
         raise RestoreError(
-            f"the checkpoint holds generators of random numbers that this attempt does not have: {', '.join(sorted(missing))}"
+            f"the checkpoint contains random number generators that this attempt does not have: {', '.join(sorted(missing))}"
         )
-    _replay(tree, around)
-    replayed = loading.replay(tree, live)
-    walk = _walk(live, loading)
+    _fetch_again(tree, around)
+    replayed = replay.replay(tree, live)
+    captured = _captured(live, replay)
     put_back_files()  # the walk has flushed every file that it has met
     lost = [name.removeprefix(_GIVEN) for name in tree.roots if name.startswith(_GIVEN) and name not in live]
     if lost:
         raise RestoreError(
-            f"{', '.join(lost)}: the loop has given it to the framework for the whole process; it is not there yet"
+            f"{', '.join(lost)}: a process-wide hook that the loop installed is missing in this attempt. "
+            "Install it before the loop, or use --fresh"
         )
-    restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
+    restoring = Restore(tree, captured, origins, set_aside, allows_pickle=allows_pickle, process=process)
     if merge is not None:
         restoring.prepare()  # what a generator that has begun holds can be compared with the checkpoint's only in one that has begun
-        walk = _walk(live, loading)
-        tree = merge(tree, walk.tree)
-        restoring = Restore(tree, walk, origins, set_aside, allows_pickle=allows_pickle, process=process)
+        captured = _captured(live, replay)
+        tree = merge(tree, captured.tree)
+        restoring = Restore(tree, captured, origins, set_aside, allows_pickle=allows_pickle, process=process)
     restored = restoring.run(live)
     for prefix, module in around.modules:
         _write_globals(prefix, module, restored, live)
@@ -272,15 +285,14 @@ def restore(
     return restoring.doubtful
 
 
-def _walk(live: dict[str, Any], loading: Loading) -> Walk:
-    walk = Walk(leave=loading.left)
+def _captured(live: dict[str, object], replay: Replay) -> Captured:
+    walk = Walk(leave=replay.left)
     for name, value in live.items():
         walk.root(name, value)
-    walk.run()
-    return walk
+    return walk.run()
 
 
-def _write_variables(prefix: str, frame: types.FrameType, restored: dict[str, Any], live: dict[str, Any]) -> None:
+def _write_variables(prefix: str, frame: types.FrameType, restored: dict[str, object], live: dict[str, object]) -> None:
     start = f"{prefix}."
     names = {name.removeprefix(start): value for name, value in restored.items() if name.startswith(start)}
     code = frame.f_code
@@ -292,7 +304,7 @@ def _write_variables(prefix: str, frame: types.FrameType, restored: dict[str, An
     frames.write_locals(frame, changed, (here & own) - names.keys())
 
 
-def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, Any], live: dict[str, Any]) -> None:
+def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, object], live: dict[str, object]) -> None:
     namespace = vars(module)
     start = f"{prefix}."
     for name in [name for name in namespace if not _is_pythons(name)]:

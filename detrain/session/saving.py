@@ -13,23 +13,23 @@ import types
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.loops.running import Loop
+from detrain.loops.stack import LoopStack
 from detrain.messages import Trouble, warn
 from detrain.session import roots
 from detrain.session.background import Background
+from detrain.session.context import Context
+from detrain.session.recorder import Recorder
 from detrain.state import user_code
+from detrain.state.census import Census
 from detrain.state.collector import collector_paused
-from detrain.state.walk import Census
+from detrain.state.tree import Tree
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.commit import commit
+from detrain.store.meta import LoopPosition, Meta
 from detrain.store.staging import Staging
-
-if TYPE_CHECKING:
-    from detrain.session.session import Session
-    from detrain.state.tree import Tree
-
 
 #: Whether the training goes on only when a checkpoint is on the disk.
 WAITS_FOR_DISK = os.environ.get("DETRAIN_WAIT_FOR_DISK", "0") == "1"
@@ -43,7 +43,7 @@ class _Taken:
 
     path: Path
     tree: Tree
-    meta: dict[str, Any]
+    meta: Meta
     #: Names of the files that must stay.
     needed: set[str]
     batches: int
@@ -57,18 +57,19 @@ class _Taken:
 class Saver:
     """Saves for one attempt."""
 
-    def __init__(self, session: Session) -> None:
-        import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
-
-        self._session = session
-        self._last: Checkpoint | None = session.resume.checkpoint
+    def __init__(
+        self, context: Context, stack: LoopStack, recorder: Recorder, resumed: Checkpoint | None, census: Census | None
+    ) -> None:
+        """`resumed`: the checkpoint that the attempt has resumed from; `census`: of the objects as they were then."""
+        self._context, self._stack, self._recorder = context, stack, recorder
+        self._last: Checkpoint | None = resumed
         self._sequence = self._last.sequence if self._last is not None else 0
         self._checkpoints = self._set_future_aside()
         self._said: set[str] = set()
         self._staging, self._background = Staging(), Background()
         #: What leads to a loop's header instead of a checkpoint that could not be written, by its name.
         self._instead: dict[str, list[str]] = {}
-        self.census: Census | None = session.resume.census
+        self.census = census
         self._trouble = Trouble(
             "checkpoint-failed",
             "checkpoint could not be written",
@@ -83,43 +84,42 @@ class Saver:
         )
 
     def save(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
-        """Checkpoint the present state, at this position of the stream of entropy. It is written when `settle` has returned.
+        """Checkpoint the present state, at this position of the stream of entropy. It is written when `finish_write` has returned.
 
         A failure to write is said; the training goes on and tries again when next due.
         """
-        session, began_s = self._session, time.monotonic()
-        self.settle()
-        around = roots.look_around(frame, loop, session.is_user_file, session.settings.script_name)
-        session.frameworks.wait()
-        with session.frameworks.unseen():
-            walk = roots.capture(around, session.frameworks.generators(), self.census, session.loading)
+        context, began_s = self._context, time.monotonic()
+        self.finish_write()
+        around = roots.look_around(frame, loop, context)
+        captured = roots.capture(around, context, self.census)
         if self.census is None:
             # The first look at this run's objects; later captures tell by it which object went where.
-            self.census = Census(walk)
-        self._say_what_is_missing(roots.loud_leaves(walk.tree))
+            self.census = Census(captured)
+        self._say_what_is_missing(roots.loud_leaves(captured.tree))
         try:
             meta = self._meta(loop, around, entropy)
         except OSError as error:
             self._say_failed(error)
             return
-        path = session.directory.checkpoint_path(meta["epoch"], meta["batch"])
-        if path.name in meta["chain"] or any(path.name in found.needs for found in self._checkpoints):
+        path = context.directory.checkpoint_path(meta.epoch, meta.batch)
+        if path.name in meta.chain or any(path.name in found.needs for found in self._checkpoints):
             return  # a loop outside has been checkpointed at this very place, and others build on it
         with collector_paused():
-            copies = None if WAITS_FOR_DISK else self._staging.copy(walk.tree.arrays)
+            copies = None if WAITS_FOR_DISK else self._staging.copy(captured.tree.arrays)
         self._sequence += 1
-        if session.frameworks.printing is not None:
-            session.frameworks.printing.note_checkpoint(self._sequence)
-        self._instead[path.name] = loop.way_here()
+        if context.frameworks.printing is not None:
+            context.frameworks.printing.note_checkpoint(self._sequence)
+        self._instead[path.name] = loop.checkpoints_here()
         loop.mark(path.name)
         taken = _Taken(
-            path, walk.tree if copies is None else replace(walk.tree, arrays=copies), meta,
-            {*meta["chain"], path.name}, session.batches, session.policy.chosen_s, began_s, 0.0 if copies is None else time.monotonic(),
+            path, captured.tree if copies is None else replace(captured.tree, arrays=copies), meta,
+            {*meta.chain, path.name}, context.position.batches, context.policy.chosen_s, began_s,
+            0.0 if copies is None else time.monotonic(),
         )  # fmt: skip
         self._background.begin(lambda: self._write(taken))
         if copies is None:
-            self.settle()
-        session.recorder.look(walk, session.batches, loop)
+            self.finish_write()
+        self._recorder.look(captured, context.position.batches, loop)
 
     @property
     def last(self) -> Checkpoint | None:
@@ -131,24 +131,24 @@ class Saver:
         """True while a checkpoint is being written beside the training."""
         return self._background.is_busy
 
-    def settle(self) -> None:
+    def finish_write(self) -> None:
         """Wait until the checkpoint that is being written is on the disk, or has failed."""
         if self._background.wait():
-            self._session.files.retain([found.meta["files"] for found in self._checkpoints])
+            self._context.files.retain([found.meta.files for found in self._checkpoints])
 
-    def way_without_failed(self, names: Iterable[str]) -> list[str]:
+    def chain_without_failed(self, names: Iterable[str]) -> list[str]:
         """Checkpoints to pass through, with what leads on instead of those that could not be written."""
         return list(
             dict.fromkeys(
                 one
                 for name in names
-                for one in (self.way_without_failed(self._instead[name]) if name in self._instead else [name])
+                for one in (self.chain_without_failed(self._instead[name]) if name in self._instead else [name])
             )
         )
 
     def _write(self, taken: _Taken) -> bool:
         """Beside the training. False if that failed, which is said at once."""
-        session = self._session
+        context = self._context
         try:
             saved = commit(taken.path, taken.tree, taken.meta, self._last)
         except (OSError, MemoryError) as error:
@@ -158,10 +158,10 @@ class Saver:
         self._trouble.worked()
         del self._instead[saved.name]
         stall_s = (taken.went_on_s or time.monotonic()) - taken.began_s
-        session.recorder.saved(saved.path, taken.batches, stall_s, taken.interval_s)
+        self._recorder.saved(saved.path, taken.batches, stall_s, taken.interval_s)
         self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
         try:
-            self._checkpoints = session.directory.retain(session.settings.keep, self._checkpoints, taken.needed)
+            self._checkpoints = context.directory.retain(context.settings.keep, self._checkpoints, taken.needed)
             self._kept.worked()
         except OSError as error:
             self._kept.failed(error, f"an old checkpoint cannot be deleted: {error}. It takes room, and does no harm")
@@ -169,20 +169,20 @@ class Saver:
 
     def end(self) -> None:
         """The script has come to its end."""
-        self.settle()
+        self.finish_write()
         self._trouble.end()
         self._kept.end()
 
     def _say_failed(self, error: Exception) -> None:
         self._trouble.failed(
             error,
-            f"no checkpoint could be written to {self._session.directory.path}: {error}. Training goes on without; the last good "
+            f"no checkpoint could be written to {self._context.directory.path}: {error}. Training goes on without; the last good "
             f"one is {self._last.name if self._last else 'none'}",
         )
 
     def _set_future_aside(self) -> list[Checkpoint]:
         """Checkpoints of a future that this attempt does not come from are not to be mistaken for its own."""
-        directory = self._session.directory
+        directory = self._context.directory
         good, _ = directory.read_checkpoints()
         own = [found for found in good if found.sequence <= self._sequence]
         directory.set_aside(
@@ -190,36 +190,39 @@ class Saver:
         )
         return own
 
-    def _meta(self, loop: Loop, around: roots.Surroundings, entropy: tuple[int, int] | None) -> dict[str, Any]:
-        session = self._session
+    def _meta(self, loop: Loop, around: roots.Surroundings, entropy: tuple[int, int] | None) -> Meta:
+        context, frameworks, position = self._context, self._context.frameworks, self._context.position
         is_batch = loop.site.part == "batch"
-        return {
-            "sequence": self._sequence + 1,
-            "position": [[one.site.filename, one.site.line, one.ordinal, one.iteration] for one in around.loops],
-            "is_exhausted": loop.is_exhausted,
-            "chain": self.way_without_failed(session.way_to(loop)),
-            "call_path": around.call_path(),
+        return Meta(
+            sequence=self._sequence + 1,
+            position=[
+                LoopPosition(active.site.filename, active.site.line, active.ordinal, active.iteration)
+                for active in around.loops
+            ],
+            is_exhausted=loop.is_exhausted,
+            chain=self.chain_without_failed(self._stack.checkpoints_before(loop)),
+            call_path=around.call_path(),
             # Not the script itself, where `-m` has had it found under its own name: it is only `__main__`.
-            "modules": sorted(name for name in user_code.user_modules - {"__main__"} if name in sys.modules),
+            modules=sorted(name for name in user_code.user_modules - {"__main__"} if name in sys.modules),
             # Of the batch loop's header, the epoch that runs; of any other, the one that is about to begin.
-            "epoch": max(session.epochs - is_batch, 0),
-            "batch": session.batch_in_epoch if is_batch else 0,
-            "epochs": session.epochs,
-            "batches": session.batches,
-            "batch_in_epoch": session.batch_in_epoch,
-            "cost_s": session.policy.cost_s,
-            "facts": session.frameworks.facts(),
-            "flags": session.frameworks.flags(),
-            "entropy": list(entropy or []),
-            "entropy_of_threads": list(session.frameworks.entropy.entropy_of_threads()) if entropy is not None else [],
-            "clocks": session.frameworks.clocks.tell() if session.frameworks.clocks is not None else [],
-            "folder": os.getcwd(),
-            "process": os.getpid(),
-            "files": session.files.capture(),
-            "arguments": session.settings.record.get("arguments", []),
-            "seed": session.settings.record.get("seed", 0),
-            "sources": dict(session.info.sources),
-        }
+            epoch=max(position.epochs - is_batch, 0),
+            batch=position.batch_in_epoch if is_batch else 0,
+            epochs=position.epochs,
+            batches=position.batches,
+            batch_in_epoch=position.batch_in_epoch,
+            cost_s=context.policy.cost_s,
+            facts=frameworks.facts(),
+            flags=frameworks.flags(),
+            entropy=list(entropy or []),
+            entropy_of_threads=list(frameworks.entropy.entropy_of_threads()) if entropy is not None else [],
+            clocks=frameworks.clocks.tell() if frameworks.clocks is not None else [],
+            folder=os.getcwd(),
+            process=os.getpid(),
+            files=context.files.capture(),
+            arguments=list(context.settings.invocation.arguments),
+            seed=context.settings.invocation.seed,
+            sources=dict(context.info.sources),
+        )
 
     def _say_what_is_missing(self, leaves: list[str]) -> None:
         new = [leaf for leaf in leaves if leaf not in self._said]
@@ -227,11 +230,11 @@ class Saver:
         if len(new) > _MOST_WARNINGS:
             warn(
                 "not-captured",
-                f"{len(new) - _MOST_WARNINGS} objects more than these; `detrain inspect` of the checkpoint lists all",
+                f"{len(new) - _MOST_WARNINGS} more objects; `detrain inspect` of the checkpoint lists all",
             )
         for leaf in new[:_MOST_WARNINGS]:
             warn(
                 "not-captured",
-                f"{leaf}. If the loop changes it, a resume cannot be exact, and will be refused unless --trust-changes says that it "
-                "does not matter",
+                f"{leaf}. If the loop changes it, a resume cannot be exact and will be refused, unless --trust-changes is "
+                "given",
             )

@@ -22,8 +22,8 @@ class Unsaved:
         if self._is_enough("loops"):
             warn(
                 "nothing-saved",
-                "weights are being updated, but not inside a loop of the script's own files, so nothing is saved so far. If the loop is "
-                "a library's, `detrain trace` finds it for the runs that follow",
+                "weights are being updated, but not inside a loop in the script's own files, so nothing has been checkpointed so far. "
+                "If the loop is in a library, `detrain trace` finds it for later runs",
             )
 
     def in_thread(self) -> None:
@@ -31,8 +31,8 @@ class Unsaved:
         if self._is_enough("threads"):
             warn(
                 "nothing-saved",
-                "weights are being updated in another thread than the script's first, where no training loop is followed: nothing of it "
-                "is saved",
+                "weights are being updated in a thread other than the script's main thread, where no training loop is followed: this "
+                "training is not checkpointed",
             )
 
     def in_child(self) -> None:
@@ -40,8 +40,8 @@ class Unsaved:
         if os.getpid() != self._pid and self._is_enough("children"):
             warn(
                 "nothing-saved",
-                f"process {os.getpid()}, which the script has forked, trains; only the script's first process is followed, and nothing of "
-                "this one is saved",
+                f"process {os.getpid()}, which the script has forked, trains; only the script's first process is followed, and training "
+                "in this one is not checkpointed",
             )
 
     def _is_enough(self, kind: str) -> bool:

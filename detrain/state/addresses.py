@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from detrain.state.registry import Handler, register
-from detrain.state.restore import Restore
-from detrain.state.tree import Node, Ref
-from detrain.state.walk import LOWEST_ADDRESS, Walk
+from detrain.state.fields import Holds
+from detrain.state.handler import Handler, Restoring
+from detrain.state.registry import register
+from detrain.state.tree import Node, Ref, is_node
+from detrain.state.walk import LOWEST_ADDRESS, Walk, after_walk
 
-#: Where a node holds refs one by one, and where in pairs.
-_ONE_BY_ONE, _IN_PAIRS = ("seq",), ("items", "attrs", "slots")
+#: Fields in which a number may be an address: those of containers and of instances. An object's variables elsewhere are its handler's.
+_SEQUENCE, _PAIRS = "seq", ("items", "attrs", "slots")
 
 
 class AddressHandler(Handler):
     """The address of an object of the tree."""
 
     kind = "address"
+    fields: ClassVar = {"of": Holds.ONE}
     has_attributes = False
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return bool(live == self.build(node, restore))
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return id(restore.value(node["of"]))
 
 
 def name_addresses(walk: Walk) -> None:
-    """Let every number in a walk that has been made, and that is the address of what it has met, stand for that."""
+    """Replace every number that is the address of an object that the walk has met by a node that says whose address it is."""
+    if not walk.has_large_numbers:
+        return
     for number, node in list(enumerate(walk.tree.nodes)):
-        for field in _ONE_BY_ONE:
-            if field in node:
-                node[field] = [_named(ref, number, walk) for ref in node[field]]
-                if any(is_address(ref, walk.tree.nodes) for ref in node[field]):
-                    node.pop("table", None)  # of a set: what is elsewhere has another hash
-        for field in _IN_PAIRS:
+        if _SEQUENCE in node:
+            node[_SEQUENCE] = [_named(ref, number, walk) for ref in node[_SEQUENCE]]
+            if any(is_address(ref, walk.tree.nodes) for ref in node[_SEQUENCE]):
+                node.pop("table", None)  # of a set: what is elsewhere has another hash
+        for field in _PAIRS:
             if field in node:
                 node[field] = [[_named(ref, number, walk) for ref in pair] for pair in node[field]]
 
@@ -52,7 +55,8 @@ def _named(ref: Ref, parent: int, walk: Walk) -> Ref:
 
 def is_address(ref: Ref, nodes: list[Node]) -> bool:
     """True if a ref stands for an address."""
-    return type(ref) is list and ref[0] == "@" and nodes[ref[1]]["k"] == "address"
+    return is_node(ref) and nodes[ref[1]]["k"] == "address"
 
 
 register(AddressHandler())
+after_walk.append(name_addresses)

@@ -1,4 +1,4 @@
-"""Python's collector of cycles, while detrain makes objects by the ten thousand."""
+"""Pausing Python's cyclic garbage collector while detrain makes many objects."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Collect nothing meanwhile.
+    """Run no cyclic garbage collection inside the block.
 
-    What is made here is no garbage, and to look for some in all that a framework has made takes longer than a walk; nor does the
-    script's own garbage go at another moment for having been looked at.
+    A collection over all objects of a framework takes longer than the walk that would trigger it, and would free the script's garbage
+    at another moment than without detrain.
     """
     if not gc.isenabled():
         yield

@@ -1,4 +1,4 @@
-"""Live memory: what can be digested again and again without a new walk."""
+"""Digests of live tensors and arrays, taken again and again without a new walk."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import Any
 import xxhash
 
 from detrain.state import registry
-from detrain.state.walk import Walk
+from detrain.state.captured import Captured
 
-#: Bytes that are digested in one go.
+#: Bytes of one digest.
 PIECE_BYTES = 1 << 20
-#: A leaf of which none of this has changed is taken for unchanged. Bytes.
+#: Bytes of each sample; a leaf whose samples are the same is taken for unchanged.
 _SAMPLE_BYTES = 4096
 
 
 class Leaf:
-    """A tensor or an array that lies in one stretch of memory. It is not held alive: when it is gone, or elsewhere, it tells nothing."""
+    """A tensor or an array whose elements lie contiguously in memory.
+
+    It is not kept alive: once it is gone or has moved, its digest is 0.
+    """
 
     def __init__(self, path: str, obj: Any, address: int, num_bytes: int) -> None:
         self.path, self.num_bytes = path, num_bytes
@@ -39,7 +42,7 @@ class Leaf:
         return (ctypes.c_ubyte * (end - start)).from_address(self._memory[0] + start)
 
     def digest(self, start: int = 0) -> int:
-        """32 bits of the xxh3-64 of a piece, never 0; 0 if the object is gone."""
+        """32 bits, never 0, of the xxh3-64 of `PIECE_BYTES` bytes from `start` on; 0 if the object is gone or has moved."""
         obj = self._find()
         if obj is None:
             return 0
@@ -47,7 +50,7 @@ class Leaf:
         return (xxhash.xxh3_64_intdigest(piece) & 0xFFFFFFFF) or 1
 
     def sketch(self) -> int:
-        """Digest of a few samples, to see whether it changes at all."""
+        """xxh3-64 of a few samples, to see cheaply whether a leaf changes at all; 0 if the object is gone or has moved."""
         obj = self._find()
         if obj is None:
             return 0
@@ -59,7 +62,7 @@ class Leaf:
 
 
 class DeviceLeaf(Leaf):
-    """One whose numbers lie on a device. Reading it waits until the device has done all that it was told to."""
+    """A leaf whose elements lie on a device. Reading it waits for the operations that were queued there."""
 
     def _where(self, obj: Any) -> tuple[int, int] | None:
         return self._handler.device_memory(obj)
@@ -68,12 +71,12 @@ class DeviceLeaf(Leaf):
         return self._handler.fetch(obj, start, end)
 
 
-def leaves(walk: Walk) -> list[Leaf]:
-    """The leaves of a walk that has just been made, in its order; two that begin at one address count once."""
-    found: list[Leaf] = []
+def leaves(captured: Captured) -> list[Leaf]:
+    """The leaves of what has just been captured, in the order of the walk; two that begin at one address count once."""
+    leaves: list[Leaf] = []
     seen: set[int] = set()
-    for number, obj in enumerate(walk.objects):
-        handler = registry.handler_of_kind(walk.tree.nodes[number]["k"])
+    for number, obj in enumerate(captured.objects):
+        handler = registry.handler_of_kind(captured.tree.nodes[number]["k"])
         if handler is None:
             continue
         kind, memory = Leaf, handler.memory(obj)
@@ -82,5 +85,5 @@ def leaves(walk: Walk) -> list[Leaf]:
         if memory is None or not memory[1] or memory[0] in seen:
             continue
         seen.add(memory[0])
-        found.append(kind(walk.paths[number].removeprefix("."), obj, *memory))
-    return found
+        leaves.append(kind(captured.path(number), obj, *memory))
+    return leaves

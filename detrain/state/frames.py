@@ -44,7 +44,7 @@ def write_locals(frame: types.FrameType, values: dict[str, Any], gone: Collectio
 
 
 def _slot(frame: types.FrameType, name: str) -> ctypes.c_void_p:
-    """Where the memory of a function's frame has one of its variables; empty if that is not set."""
+    """The pointer to a variable's value in the memory of a function's frame; NULL if the variable is not set."""
     code = frame.f_code
     names = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames), *code.co_freevars]
     inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
@@ -58,7 +58,7 @@ def _unset(frame: types.FrameType, name: str) -> None:
         return
     if name in code.co_cellvars or name in code.co_freevars:
         del cells(frame)[name].cell_contents
-    elif any(one.opname == "DELETE_FAST" and one.argval == name for one in dis.get_instructions(code)):
+    elif any(step.opname == "DELETE_FAST" and step.argval == name for step in dis.get_instructions(code)):
         value, slot = frame.f_locals[name], _slot(frame, name)
         if slot.value != id(value):
             raise RestoreError(f"{code.co_qualname}: its variable {name} cannot be deleted in this version of Python")
@@ -74,18 +74,18 @@ def is_module_level(frame: types.FrameType) -> bool:
 
 def cells(frame: types.FrameType) -> dict[str, types.CellType]:
     """The cells of a running function by variable name, in which its closures share variables."""
-    found = {}
+    by_name = {}
     for name in (*frame.f_code.co_cellvars, *frame.f_code.co_freevars):
-        # The garbage collector tells nothing of a frame that runs.
+        # `gc.get_referents` shows nothing of a running frame, so that the cell is read from its memory.
         slot = _slot(frame, name)
         value = ctypes.cast(slot.value, ctypes.py_object).value if slot.value is not None else None
         if type(value) is types.CellType:
-            found[name] = value
-    return found
+            by_name[name] = value
+    return by_name
 
 
 def stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
-    """What a suspended generator holds beside its variables: the iterators of the loops it is in, bottom first.
+    """The value stack of a suspended generator: the iterators of the loops that it is in, bottom first.
 
     The garbage collector's view of a generator lists frame object, function, globals and the like, then variables, then the value
     stack; only iterators and context managers stand on the stack of a generator suspended in a statement.
@@ -94,47 +94,47 @@ def stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
 
 
 def raw_stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
-    """The same, with what instrumented code has put around them."""
+    """As `stack_values`, with the wrappers that instrumented code has put around the iterators."""
     frame = generator.gi_frame
     if frame is None:
         return []
-    parts = {id(one) for one in (frame, frame.f_code, frame.f_globals, frame.f_builtins, frame.f_locals, frame.f_back)}
+    parts = {id(part) for part in (frame, frame.f_code, frame.f_globals, frame.f_builtins, frame.f_locals, frame.f_back)}
     in_cells = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
     # One variable accounts for one mention: an iterator may be a variable and stand on the stack as well.
     variables = collections.Counter(id(value) for name, value in frame.f_locals.items() if name not in in_cells)
-    found = []
+    stack = []
     for value in gc.get_referents(generator):
         if variables[id(value)] > 0:
             variables[id(value)] -= 1
         elif id(value) not in parts and type(value) not in _NOT_ON_STACK:
-            found.append(value)
-    return found
+            stack.append(value)
+    return stack
 
 
 def _itself(value: Any) -> Any:
     return value
 
 
-#: By type: how to get from what instrumented code put on the stack to what the script put there.
+#: By the type of a wrapper that instrumented code puts on the stack: gives the iterator of the script that is in it.
 unwrap: dict[type, Callable[[Any], Any]] = {}
-#: Likewise: how to let it take its elements from another iterator; gives False if it is none of instrumented code's.
+#: By the same type: `redirect(wrapper, iterator)` lets it take its elements from another iterator; False if the wrapper is not ours.
 redirect: dict[type, Callable[[Any, Any], bool]] = {}
 
 _NOT_ON_STACK = (types.FunctionType, types.CodeType, types.CellType, types.FrameType, dict, str)
 
 
 def place_of(code: types.CodeType) -> list[Any]:
-    """File, first line and name of a function; of a script the file's name is as the command line had it, `./train.py`.
+    """File, first line and qualified name of a function; a script's file is named as on the command line, `./train.py`.
 
-    Of what has no name, several stand on one line: those are told apart by what they do.
+    Several lambdas and comprehensions may stand on one line: a digest of their code follows.
     """
     place = [os.path.normpath(code.co_filename), code.co_firstlineno, code.co_qualname]
     if code.co_name.startswith("<") and code.co_name != "<module>":
-        constants = [one for one in code.co_consts if not isinstance(one, types.CodeType)]
+        constants = [constant for constant in code.co_consts if not isinstance(constant, types.CodeType)]
         place.append(xxhash.xxh3_64_hexdigest(code.co_code + repr((constants, code.co_names)).encode()))
     return place
 
 
 def is_atom(value: Any) -> bool:
-    """True for what has no state of its own."""
+    """True for plain values, which have no state of their own."""
     return value is None or isinstance(value, (int, str, bytes, float))

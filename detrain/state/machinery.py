@@ -1,17 +1,14 @@
-"""What a library makes for itself while the loop runs, with threads of its own: an exporter of its statistics, say.
+"""Background services that a library starts while the loop runs, with threads of their own: an exporter of its statistics, say.
 
-No attempt can make it of a checkpoint, and none needs to: it holds no number of the training, and where the library's own object says
-that it is not there yet, the library makes it when it is wanted. It is told by what it consists of.
+None can be rebuilt from a checkpoint, and none needs to be: it holds no number of the training, and the library starts it again when it
+finds that it is not there. Such a service, called *machinery* here, is recognised by the kinds of nodes that it consists of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from detrain.state.tree import Node, Tree, nodes_below
 
-from detrain.state.tree import Node, Ref, Tree, is_node
-
-#: Why an object is left as it is that works together with a thread of its own.
+#: Why a node is kept whose object works together with a thread of its own.
 OWNS_THREAD = "owns a thread"
 #: Kinds of nodes that machinery may consist of: nothing that gives elements, draws numbers or holds an array.
 _PARTS = frozenset({
@@ -21,32 +18,32 @@ _PARTS = frozenset({
 
 
 def of_libraries(tree: Tree) -> set[int]:
-    """The outermost nodes of all that is machinery, each an attribute of another object of a library."""
+    """The outermost nodes of all machinery in a tree, each an attribute of an object of a library."""
     children: dict[int, list[int]] = {}
     for number, node in enumerate(tree.nodes):
         if node["p"] is not None:
             children.setdefault(node["p"], []).append(number)
-    found: set[int] = set()
+    outermost: set[int] = set()
     for number, node in enumerate(tree.nodes):
         if node.get("kept") == OWNS_THREAD:
-            found |= _above(tree, number, children)
-    return found
+            outermost |= _above(tree, number, children)
+    return outermost
 
 
 def _above(tree: Tree, number: int, children: dict[int, list[int]]) -> set[int]:
     """The nodes from a thread's owner up that are machinery, and stand in an object of a library."""
-    found: set[int] = set()
+    machinery: set[int] = set()
     inside: int | None = number
     while inside is not None and _is_machinery(tree, inside, children):
         above = tree.nodes[inside]["p"]
         if above is not None and _is_of_library(tree.nodes[above]) and _is_of_library(tree.nodes[inside]):
-            found.add(inside)
+            machinery.add(inside)
         inside = above
-    return found
+    return machinery
 
 
 def _is_of_library(node: Node) -> bool:
-    # Of a class of the script's own the node names the class.
+    # A node whose class is the script's own has a ref to the class.
     return node["k"] == "object" and "class" not in node
 
 
@@ -55,7 +52,7 @@ def _is_machinery(tree: Tree, number: int, children: dict[int, list[int]]) -> bo
     while pending:
         inside = pending.pop()
         node = tree.nodes[inside]
-        if not _is_part(node) or not all(_is_part(tree.nodes[other]) for other in _named(list(node.values()))):
+        if not _is_part(node) or not all(_is_part(tree.nodes[other]) for other in nodes_below(node)):
             return False
         pending += children.get(inside, ())
     return True
@@ -63,13 +60,3 @@ def _is_machinery(tree: Tree, number: int, children: dict[int, list[int]]) -> bo
 
 def _is_part(node: Node) -> bool:
     return node["k"] in _PARTS and "class" not in node and "array" not in node and "loud" not in node
-
-
-def _named(value: Ref) -> Iterator[int]:
-    """The nodes that a node's fields name."""
-    if is_node(value) and type(value[-1]) is int:  # a list of texts may begin with the same sign
-        yield value[1]
-    elif isinstance(value, (list, dict)):
-        parts: Any = value.values() if isinstance(value, dict) else value
-        for one in parts:
-            yield from _named(one)

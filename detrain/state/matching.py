@@ -1,4 +1,4 @@
-"""Which live object each saved node is to be brought back in: saved tree and live tree are walked together by path.
+"""Which live object each saved node is brought back in: saved tree and live objects are walked together by path.
 
 Found before anything is changed, so that an object that is reached by a new path first (a parameter as a key of an optimizer's
 state, say) is still recognised by its old one.
@@ -8,49 +8,45 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
+from detrain.state.captured import Captured
+from detrain.state.fields import FIELDS, Holds
 from detrain.state.tree import Node, Ref, Tree, is_node
 from detrain.state.walk import Walk
 
-#: Fields of a node that hold [name, ref] pairs; that hold a list of refs; all others may hold one ref.
-_NAMED = ("attrs", "slots", "cells", "data", "locals")
-_LISTED = ("seq", "parts", "stack", "flying", "coo")
-_NEVER = (
-    "k",
-    "t",
-    "p",
-    "s",
-    "items",
-    "code",
-    "shape",
-    "strides",
-    "array",
-    "range",
-    "as",
-    "text",
-    "position",
-    "name",
-    "within",  # as has whose memory is looked into
-    "to",  # what is referred to weakly has a place of its own
-    *_NAMED,
-    *_LISTED,
-)
+#: Fields through which no object is matched, because what they refer to has a place of its own: the target of a weak reference, the
+#: owner of memory that a view is of, and what handlers find in the live object by name when they fill it.
+_PLACED_ELSEWHERE = frozenset({"to", "within", "made", "loggers", "bound"})
+
+
+def _fields(wanted: Holds) -> tuple[str, ...]:
+    """The fields that hold refs like this, in the order of the table, and through which objects are matched."""
+    return tuple(name for name, held in FIELDS.items() if held is wanted and name not in _PLACED_ELSEWHERE)
+
+
+_NAMED, _LISTED, _ITEMS = map(_fields, (Holds.NAMED, Holds.LIST, Holds.ITEMS))
+_ONE = frozenset(_fields(Holds.ONE))
 #: Kinds of what always refers to the same objects.
 _FIXED = ("sequence iterator", "composed iterator", "tuple")
 
 
-class Twins:
-    """Saved node number to live object. `old` tells the objects that stood somewhere when the loops were entered."""
+class Matching:
+    """Saved node number to live object, and back: no live object is matched twice."""
 
-    def __init__(self, saved: Tree, live: Walk, old_objects: dict[str, Any], old_paths: dict[int, str]) -> None:
+    def __init__(
+        self, saved: Tree, live: Captured, old_objects: Mapping[str, Any], old_paths: Mapping[int, str]
+    ) -> None:
+        """`old_objects` by path, `old_paths` by `id`: the objects that stood somewhere when the loops were entered."""
         self._saved = saved
         self._old_paths = old_paths
         self.by_number: dict[int, Any] = {}
+        #: `id` of every live object that is taken, also of those that a restore has built.
         self.claimed: set[int] = set()
-        self._keyed: list[tuple[Node, Node, Walk]] = []
-        self._queue: deque[tuple[int, int, Walk]] = deque()
-        self._seen_again: set[int] | None = None  # while what is below known twins may have come about just now
+        self._keyed: list[tuple[Node, Node, Captured]] = []
+        self._queue: deque[tuple[int, int, Captured]] = deque()
+        self._seen_again: set[int] | None = None  # while what is below known matches may have come about just now
         for number, node in enumerate(saved.nodes):
             origin = node.get("from")
             if origin and origin in old_objects:
@@ -60,36 +56,32 @@ class Twins:
         self._run()
 
     def add(self, number: int, obj: Any) -> None:
-        """Let a live object be the twin of a node, and what is below it of what is below the node.
+        """Match a node with `obj`, which has just been run on, and what is below the node with what is below `obj`.
 
-        It has done something: also below objects that had their twins there may be new ones.
+        Also below objects that had been matched there may be new ones.
         """
-        walk = Walk()
-        walk.root("", obj)
-        walk.run()
+        live = _captured(obj)
         self.by_number.setdefault(number, obj)
         self.claimed.add(id(obj))
         self._seen_again = {number}
-        self._queue.append((number, 0, walk))
+        self._queue.append((number, 0, live))
         self._run()
         self._seen_again = None
 
-    def hold(self, number: int, obj: Any) -> None:
-        """Let what a suspended generator's loops run over stay what it is, whatever else leads to it: no other can be put there.
+    def add_stack(self, number: int, obj: Any) -> None:
+        """Match what a suspended generator's loops run over with what `obj`'s loops run over: no other can be put there.
 
         A variable of the script may have been left with another element of an earlier pass, and is reached first.
         """
         stack = self._saved.nodes[number].get("stack", ())
         if not stack:
             return
-        walk = Walk()
-        walk.root("", obj)
-        walk.run()
-        for ref, live_ref in zip(stack, walk.tree.nodes[0]["stack"], strict=False):
-            self._hold(ref, live_ref, walk)
+        live = _captured(obj)
+        for ref, live_ref in zip(stack, live.tree.nodes[0]["stack"], strict=False):
+            self._pair_fixed(ref, live_ref, live)
         self._run()
 
-    def _hold(self, ref: Ref, live_ref: Ref, live: Walk) -> None:
+    def _pair_fixed(self, ref: Ref, live_ref: Ref, live: Captured) -> None:
         if not is_node(ref) or not is_node(live_ref):
             return
         number, live_number = ref[1], live_ref[1]
@@ -102,21 +94,21 @@ class Twins:
         self.claimed.add(id(live.objects[live_number]))
         self._queue.append((number, live_number, live))
         if node["k"] in _FIXED:
-            self._hold(node.get("over"), live_node.get("over"), live)
+            self._pair_fixed(node.get("over"), live_node.get("over"), live)
             for field in ("seq", "parts"):
                 for inner, live_inner in zip(node.get(field, ()), live_node.get(field, ()), strict=False):
-                    self._hold(inner, live_inner, live)
+                    self._pair_fixed(inner, live_inner, live)
 
     def _is_taken(self, obj: Any, number: int) -> bool:
-        """True if a live object is the twin of another node than this one.
+        """True if a live object is matched with another node than this one.
 
-        Where the node's object stood when the loops were entered is told by its address, which may have been another's then: what the
-        generator runs over goes before that, unless it is wanted elsewhere.
+        A node's `from` was found by its object's address, which may have been another object's when the loops were entered: what the
+        generator runs over goes before it, unless that is wanted elsewhere.
         """
-        return any(one is obj and other != number for other, one in self.by_number.items())
+        return any(taken is obj and other != number for other, taken in self.by_number.items())
 
     def replace(self, number: int, obj: Any) -> None:
-        """Let a live object be the twin of a node in place of what was found; it has been brought to the saved state already."""
+        """Match a node with `obj`, which has the saved state already, in place of what was found."""
         self.by_number[number] = obj
         self.claimed.add(id(obj))
 
@@ -129,7 +121,7 @@ class Twins:
             for node, live_node, live in keyed:
                 self._pair_keyed(node, live_node, live)
 
-    def _pair(self, ref: Ref, live_ref: Ref, live: Walk) -> None:
+    def _pair(self, ref: Ref, live_ref: Ref, live: Captured) -> None:
         if not is_node(ref) or not is_node(live_ref):
             return
         number, live_number = ref[1], live_ref[1]
@@ -146,7 +138,7 @@ class Twins:
             return  # what stood here had been replaced; this object has a place of its own, or none
         self._take(number, obj, live)
 
-    def _take(self, number: int, obj: Any, live: Walk) -> None:
+    def _take(self, number: int, obj: Any, live: Captured) -> None:
         if id(obj) in self.claimed:
             return
         self.by_number[number] = obj
@@ -155,26 +147,31 @@ class Twins:
         if live_number is not None:
             self._queue.append((number, live_number, live))
 
-    def _pair_children(self, node: Node, live_node: Node, live: Walk) -> None:
+    def _pair_children(self, node: Node, live_node: Node, live: Captured) -> None:
         for field in _NAMED:
-            here = dict(live_node.get(field, ()))
-            for name, ref in node.get(field, ()):
-                self._pair(ref, here.get(name), live)
+            if field in node:
+                here = dict(live_node.get(field, ()))
+                for name, ref in node[field]:
+                    self._pair(ref, here.get(name), live)
         for field in _LISTED:
             for ref, live_ref in zip(node.get(field, ()), live_node.get(field, ()), strict=False):
                 self._pair(ref, live_ref, live)
-        if "items" in node and "items" in live_node:
-            here = {json.dumps(key): value for key, value in live_node["items"] if not is_node(key)}
-            for key, ref in node["items"]:
-                if not is_node(key):
-                    self._pair(ref, here.get(json.dumps(key)), live)
-            if any(is_node(key) for key, _ in node["items"]):
-                self._keyed.append((node, live_node, live))
+        for field in _ITEMS:
+            if field in node and field in live_node:
+                self._pair_items(field, node, live_node, live)
         for field, ref in node.items():
-            if field not in _NEVER and is_node(ref):
+            if field in _ONE:
                 self._pair(ref, live_node.get(field), live)
 
-    def _pair_keyed(self, node: Node, live_node: Node, live: Walk) -> None:
+    def _pair_items(self, field: str, node: Node, live_node: Node, live: Captured) -> None:
+        here = {json.dumps(key): value for key, value in live_node[field] if not is_node(key)}
+        for key, ref in node[field]:
+            if not is_node(key):
+                self._pair(ref, here.get(json.dumps(key)), live)
+        if any(is_node(key) for key, _ in node[field]):
+            self._keyed.append((node, live_node, live))
+
+    def _pair_keyed(self, node: Node, live_node: Node, live: Captured) -> None:
         """Items whose keys are objects, once the keys have been found by other paths; keys left over go by their order."""
         here = {key[1]: value for key, value in live_node["items"] if is_node(key)}
         free = [number for number in here if id(live.objects[number]) not in self.claimed]
@@ -183,10 +180,17 @@ class Twins:
                 continue
             if key[1] not in self.by_number and free:
                 self._pair(key, ["@", free.pop(0)], live)
-            twin = self.by_number.get(key[1])
-            live_number = live.numbers.get(id(twin)) if twin is not None else None
+            obj = self.by_number.get(key[1])
+            live_number = live.numbers.get(id(obj)) if obj is not None else None
             if live_number in here:
                 self._pair(ref, here[live_number], live)
+
+
+def _captured(obj: Any) -> Captured:
+    """`obj` as the first node of a walk of its own."""
+    walk = Walk()
+    walk.root("", obj)
+    return walk.run()
 
 
 def _is_over(node: Node, live_node: Node) -> bool:

@@ -5,7 +5,8 @@ one list), and a list of *arrays*, the bulk data. A node is a JSON-able dict::
 
     {"k": kind, "t": "module:qualname" of its type, "p": parent node, "s": segment of its path below the parent, ...}
 
-Inside a node, values are *refs*: an atom stands for itself, anything else is a tagged list:
+The name of a field says whether it holds refs, and how (`detrain.state.fields`). A *ref* is an atom, which stands for itself, or a
+tagged list:
 
     None, True, 7, 1.5, "text"    atoms (floats only when finite)
     ["@", 12]                     node 12
@@ -28,12 +29,14 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from detrain.state.fields import FIELDS, Holds, refs_in
+
 Ref = Any
 Node = dict[str, Any]
 
-#: Tuples in tuples that are written into one node.
+#: Depth of tuples in tuples that are written into one node.
 _DEEPEST_VALUE = 50
-#: Whole numbers from here on have more digits than JSON's readers take.
+#: Whole numbers from here on have more digits than JSON readers accept.
 _WIDEST = 1 << 4000
 _PLAIN = frozenset({type(None), bool, int, str})
 ATOMS = frozenset({*_PLAIN, float, bytes, complex})
@@ -66,6 +69,17 @@ def encode_value(value: Any) -> Ref:
     return ["t", [encode_value(item) for item in value]] if type(value) is tuple else encode_atom(value)
 
 
+def is_same_value(one: Any, other: Any) -> bool:
+    """True if two values (atoms, or tuples of values) are of the same types and have the same bits; NaN is NaN, and -0.0 is not 0.0."""
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind is tuple:
+        return len(one) == len(other) and all(map(is_same_value, one, other))
+    # Of a whole number of more than 4,300 digits Python refuses the text.
+    return bool(one == other) if kind in _PLAIN else repr(one) == repr(other)
+
+
 def decode_value(ref: Ref) -> Any:
     """The value of a ref that is not a node's."""
     if type(ref) is not list:
@@ -85,8 +99,16 @@ def decode_value(ref: Ref) -> Any:
 
 
 def is_node(ref: Ref) -> bool:
-    """True if the ref names a node."""
+    """True if a ref names a node. Ask only about refs (`detrain.state.fields` says what is one): a list of texts may look like a node's."""
     return type(ref) is list and bool(ref) and ref[0] == "@"
+
+
+def nodes_below(node: Node) -> Iterator[int]:
+    """Numbers of the nodes that a node refers to."""
+    for name, value in node.items():
+        for ref in refs_in(name, value):
+            if is_node(ref):
+                yield ref[1]
 
 
 @dataclass(slots=True)
@@ -144,18 +166,24 @@ class Tree:
         path = self.path(number)
         if "array" in node:
             yield path, self.arrays[node["array"]]
-        for field_name in ("items", "attrs", "slots"):
-            for key, ref in node.get(field_name, ()):
-                if not is_node(ref):
-                    yield join_path((path, key_segment(key, field_name))), ref
-        for position, ref in enumerate(node.get("seq", ())):
-            if not is_node(ref):
-                yield f"{path}[{position}]", ref
-        for name in ("v", "args", "state"):
-            if name in node and not is_node(node[name]):
-                yield path, node[name]
+        for name, value in node.items():
+            held = FIELDS.get(name)
+            if held is None:
+                continue
+            if held in (Holds.ITEMS, Holds.NAMED):
+                for key, ref in value:
+                    if not is_node(ref):
+                        yield join_path((path, key_segment(key, name))), ref
+            elif held is Holds.LIST:
+                for position, ref in enumerate(value):
+                    if not is_node(ref):
+                        yield f"{path}{list_segment(name)}[{position}]", ref
+            elif name in _CONTENTS and not is_node(value):
+                yield path, value
 
 
+#: Fields that hold all that an object is.
+_CONTENTS = frozenset({"v", "args", "state"})
 #: Attributes of a library's objects that only hold the named children of the object; left out of paths.
 transparent_attributes: set[str] = set()
 #: Kinds of nodes that stand for an iterator; adapters add theirs.
@@ -171,6 +199,11 @@ def key_segment(key: Ref, field_name: str = "items") -> str:
     if type(key) is str and key.isidentifier():
         return f".{key}"
     return f"[{decode_value(key)!r}]" if not is_node(key) else f"[#{key[1]}]"
+
+
+def list_segment(field_name: str) -> str:
+    """The path segment before the position of what stands in a list: none for an object's elements, the field's name for others."""
+    return "" if field_name == "seq" else f".<{field_name}>"
 
 
 def join_path(segments: Any) -> str:

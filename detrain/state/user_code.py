@@ -1,4 +1,4 @@
-"""What belongs to the user: filled by the launcher as the script's modules are loaded, read by the walk."""
+"""Which modules and code are the user's own: filled by the launcher as the script's modules are loaded, read by the walk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OWN = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
 
 
 def without_own(function: Any) -> Any:
-    """What the script had before detrain wrapped it."""
+    """The script's function inside detrain's wrappers; `function` itself if there are none."""
     while type(function) is types.FunctionType and function.__code__.co_filename.startswith(_OWN):
         function = getattr(function, "__wrapped__", None)
     return function

@@ -36,6 +36,7 @@ import xxhash
 from detrain.errors import CheckpointError
 from detrain.state.tree import Array, Tree
 from detrain.store.hdf5_layout import USER_BLOCK, gaps_between
+from detrain.store.meta import Meta
 from detrain.store.threads import share_out
 
 FORMAT = 2
@@ -71,7 +72,7 @@ class Checkpoint:
     """What a checkpoint file says without its state."""
 
     path: Path
-    meta: dict[str, Any]
+    meta: Meta
     #: One for each array of the tree.
     stored: list[Stored] = field(default_factory=list)
 
@@ -83,12 +84,12 @@ class Checkpoint:
     @property
     def needs(self) -> set[str]:
         """Names of the other files without which this one cannot be resumed from."""
-        return {entry.holder for entry in self.stored if entry.holder} | set(self.meta["chain"])
+        return {entry.holder for entry in self.stored if entry.holder} | set(self.meta.chain)
 
     @property
     def sequence(self) -> int:
         """Number of the save within the run; the latest checkpoint has the highest."""
-        return int(self.meta["sequence"])
+        return self.meta.sequence
 
 
 class _Header(NamedTuple):
@@ -122,7 +123,7 @@ def load(path: Path) -> tuple[Checkpoint, Tree]:
     Every digest is checked. Raises `CheckpointError` naming the leaf that is damaged.
     """
     checkpoint, document = _read_documents(path)
-    maps: dict[str, Any] = {}
+    maps: dict[str, mmap.mmap | bytes] = {}
     arrays: list[Array] = []
     for entry in checkpoint.stored:
         holder = entry.holder or path.name
@@ -139,13 +140,13 @@ def _read_documents(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
             block = file.read(USER_BLOCK)
             header = _decode_header(path, block, os.fstat(file.fileno()).st_size)
             tree, meta = (_read_document(path, file.fileno(), *place) for place in (header.tree, header.meta))
-            _check_kinds(path, tree, meta)
+            _check_kinds(path, tree)
             stored = [_entry(path, one) for one in tree["stored"]]
             own = [(one.offset, one.nbytes) for one in stored if not one.holder and one.nbytes]
             _check_gaps(path, file.fileno(), [*own, header.tree[:2], header.meta[:2]], header)
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from None
-    return Checkpoint(path, meta, stored), tree
+    return Checkpoint(path, _decode_meta(path, meta), stored), tree
 
 
 def _decode_header(path: Path, block: bytes, size: int) -> _Header:
@@ -153,7 +154,7 @@ def _decode_header(path: Path, block: bytes, size: int) -> _Header:
         what = (
             "a checkpoint of format 1, or another HDF5 file" if block.startswith(_HDF5) else "another file, or cut off"
         )
-        raise CheckpointError(f"{path.name} is no checkpoint: it does not begin as one; it is {what}")
+        raise CheckpointError(f"{path.name} is not a checkpoint: its header is wrong; it is {what}")
     _, line, digest, rest = (block.split(b"\n", 3) + [b""] * 3)[:4]
     is_whole = xxhash.xxh3_128_hexdigest(line).encode() == digest and not rest.strip(b"\0")
     if not is_whole or len(block) < USER_BLOCK:
@@ -183,14 +184,19 @@ def _read_document(path: Path, file: int, offset: int, size: int, digest: str) -
         raise CheckpointError(f"{path.name} does not hold a state tree: {error}") from None
 
 
-def _check_kinds(path: Path, tree: Any, meta: Any) -> None:
+def _decode_meta(path: Path, document: dict[str, Any]) -> Meta:
+    try:
+        return Meta.decode(document)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path.name} does not contain its position in the run: {error}") from None
+
+
+def _check_kinds(path: Path, tree: Any) -> None:
     kinds = {"nodes": list, "roots": dict, "stored": list}
     if type(tree) is not dict or {name: type(tree.get(name)) for name in kinds} != kinds:
         raise CheckpointError(
             f"{path.name} does not hold a state tree: nodes, roots and stored are not what they should be"
         )
-    if type(meta) is not dict or type(meta.get("chain")) is not list or type(meta.get("sequence")) is not int:
-        raise CheckpointError(f"{path.name} does not say where in the run it stands")
 
 
 def _entry(path: Path, fields: Any) -> Stored:
@@ -220,11 +226,11 @@ def _check_gaps(path: Path, file: int, extents: Iterable[tuple[int, int]], heade
         raise CheckpointError(f"{path.name} does not hold a state tree: {error}") from None
     if state.hexdigest() != header.gaps:
         raise CheckpointError(
-            f"{path.name} is damaged beside its state: its HDF5 structure is not the one that was written"
+            f"{path.name} is damaged outside its state: its HDF5 structure is not the one that was written"
         )
 
 
-def _map(path: Path) -> Any:
+def _map(path: Path) -> mmap.mmap | bytes:
     try:
         with open(path, "rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -234,7 +240,7 @@ def _map(path: Path) -> Any:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from None
 
 
-def _array(content: Any, entry: Stored, holder: str) -> Array:
+def _array(content: mmap.mmap | bytes, entry: Stored, holder: str) -> Array:
     if entry.offset + entry.nbytes > len(content):
         raise CheckpointError(f"{holder} is damaged at leaf {entry.path}: it ends before")
     count = math.prod(entry.shape)

@@ -13,6 +13,7 @@ import xxhash
 from detrain.state.tree import Array, Tree
 from detrain.store.checkpoint import FORMAT, Checkpoint, Stored, encode_header
 from detrain.store.hdf5_layout import PAGE, Composer, Frame, Slot
+from detrain.store.meta import Meta
 from detrain.store.threads import with_breaks
 
 #: An array below this size is written again rather than looked up in an earlier file. Bytes.
@@ -27,7 +28,7 @@ _PIECE_ITEMS = 512
 _composer = Composer()
 
 
-def commit(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | None = None) -> Checkpoint:
+def commit(path: Path, tree: Tree, meta: Meta, earlier: Checkpoint | None = None) -> Checkpoint:
     """Write a checkpoint. Raises OSError; then no file `path` has been made.
 
     Arrays that `earlier` (or a file that it points to) holds with the same path and bytes are not written again.
@@ -35,7 +36,7 @@ def commit(path: Path, tree: Tree, meta: dict[str, Any], earlier: Checkpoint | N
     held = _held_by_others(path, tree.arrays, earlier)
     own = [number for number in range(len(tree.arrays)) if number not in held]
     slots = [_slot(number, tree.arrays[number]) for number in with_breaks(own)]
-    nodes, meta_text = _encode_tree(tree), _encode(meta)
+    nodes, meta_text = _encode_tree(tree), _encode(meta.encode())
     # As long as the real table, which has to know the offsets first: none has more digits.
     longest = _with_table(nodes, _table(tree.arrays, held, dict.fromkeys(own, (_FARTHEST, 0))))
     frame = _composer.compose(slots, {"tree": _capacity(longest), "meta": _capacity(meta_text)}, _attributes())
@@ -86,7 +87,7 @@ def _attributes() -> dict[str, int | str]:
     return {"format": FORMAT, "detrain": detrain.__version__}
 
 
-def _encode(document: Any) -> bytes:
+def _encode(document: object) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -95,7 +96,7 @@ def _encode_tree(tree: Tree) -> bytes:
     return b'{"nodes":' + _encode_list(tree.nodes) + b',"roots":' + _encode(tree.roots) + b"}"
 
 
-def _encode_list(items: Sequence[Any]) -> bytes:
+def _encode_list(items: Sequence[object]) -> bytes:
     starts = range(0, len(items), _PIECE_ITEMS)
     pieces = [_encode(items[start : start + _PIECE_ITEMS])[1:-1] for start in with_breaks(starts, 1)]
     return b"[" + b",".join(pieces) + b"]"

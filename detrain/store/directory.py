@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from detrain.errors import CheckpointError, ResumeRefused
+from detrain.store.record import RunRecord
 
 if TYPE_CHECKING:
     from detrain.store.checkpoint import Checkpoint
@@ -92,7 +93,7 @@ class RunDirectory:
         if foreign:
             one = "a file" if len(foreign) == 1 else "files"
             raise ResumeRefused(
-                f"{self.path} is no run directory of detrain's, and holds {one} that detrain would write over: {', '.join(foreign)}. "
+                f"{self.path} is not a run directory of detrain, and contains {one} that detrain would overwrite: {', '.join(foreign)}. "
                 "Nothing was touched; choose another directory with --ckpt-dir"
             )
 
@@ -102,12 +103,12 @@ class RunDirectory:
             if _LOCKED.match((self.path / "lock").read_bytes()):
                 return True
         try:
-            record = self.read_record()
+            document = self._read_document()
         except CheckpointError:
             return True  # damaged, which whoever reads it says
         except OSError:
             return False
-        return isinstance(record, dict) and {"attempts", "script"} <= record.keys()
+        return isinstance(document, dict) and {"attempts", "script"} <= document.keys()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -152,17 +153,24 @@ class RunDirectory:
             self._lock.close()
             self._lock = None
 
-    def read_record(self) -> dict[str, Any] | None:
-        """How the run was started; None if it has not been."""
+    def read_record(self) -> RunRecord | None:
+        """How the run was started; None if it has not been. Raises `CheckpointError` for a file that is damaged."""
+        document = self._read_document()
+        if document is None:
+            return None
+        if not isinstance(document, dict):
+            raise CheckpointError(f"{self.path / 'run.json'} holds no record of a run. Start over with --fresh")
+        return RunRecord.decode(document)
+
+    def _read_document(self) -> object:
         try:
-            record: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            return json.loads((self.path / "run.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise CheckpointError(
                 f"{self.path / 'run.json'} is not readable JSON: {error}. Start over with --fresh"
             ) from None
-        return record
 
     def finished_at(self) -> str:
         """When the run came to its end; "" if it has not."""
@@ -177,9 +185,9 @@ class RunDirectory:
         write_atomically(prepared, when + "\n")
         return prepared, final
 
-    def write_record(self, record: dict[str, Any]) -> None:
+    def write_record(self, record: RunRecord) -> None:
         """Replace the record, atomically."""
-        write_atomically(self.path / "run.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+        write_atomically(self.path / "run.json", record.dumps())
 
     def checkpoint_paths(self) -> list[Path]:
         """Committed checkpoint files, by name."""

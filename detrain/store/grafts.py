@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from detrain.state.fields import map_refs
 from detrain.state.tree import Ref, Tree, is_node
-from detrain.store.sides import LISTED, MISSING, NAMED, NESTED
+from detrain.store.sides import MISSING
 
 
 class Made:
@@ -55,17 +56,8 @@ class Grafts:
         return self._added[number]
 
     def _mapped(self, name: str, value: Any, pending: list[int]) -> Any:
-        def ref_of(ref: Ref) -> Ref:
-            return ["@", self._number(ref[1], pending)] if is_node(ref) else ref
-
         if name == "array":
             return self.add_array(value)
         if name == "p":
             return None if value is None else self._number(value, pending)
-        if name in NAMED:
-            return [[ref_of(key), ref_of(ref)] for key, ref in value]
-        if name in LISTED:
-            return [ref_of(ref) for ref in value]
-        if name in NESTED:
-            return [[ref_of(ref) for ref in refs] for refs in value]
-        return ref_of(value)
+        return map_refs(name, value, lambda ref: ["@", self._number(ref[1], pending)] if is_node(ref) else ref)

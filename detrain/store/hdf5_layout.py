@@ -66,7 +66,7 @@ def gaps_between(extents: Sequence[tuple[int, int]], size: int) -> Iterator[tupl
     end = USER_BLOCK
     for offset, length in sorted(extents):
         if offset < end or offset + length > size:
-            raise ValueError(f"{length} bytes at {offset} lie over others, or end behind the file's end")
+            raise ValueError(f"{length} bytes at {offset} overlap others, or end after the end of the file")
         if offset > end:
             yield end, offset
         end = offset + length

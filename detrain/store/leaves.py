@@ -7,7 +7,6 @@ worked out where that is easy.
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from detrain.state.dtypes import text_dtype
 from detrain.state.tree import Array, Node, Ref, Tree, decode_value, is_node
 
 Elements = np.ndarray[Any, Any]
@@ -141,9 +141,8 @@ def plain_dtype(text: str) -> np.dtype[Any]:
     A dtype that a library has added to numpy (ml_dtypes: bfloat16) is lacking too: what is shown must not depend on
     what this process has imported.
     """
-    if text.startswith("["):
-        structured: np.dtype[Any] = np.dtype(ast.literal_eval(text))
-        return structured
+    if text.startswith(("[", "{")):
+        return text_dtype(text)
     try:
         dtype = np.dtype(text)
     except TypeError:

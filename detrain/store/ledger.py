@@ -105,7 +105,7 @@ class LedgerFile:
         if os.write(self._number, record) != len(record):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a torn record must stay the last
 
-    def append_json(self, kind: bytes, document: Any) -> None:
+    def append_json(self, kind: bytes, document: object) -> None:
         """Add one record whose body is JSON."""
         self.append(kind, json.dumps(document, separators=(",", ":")).encode())
 

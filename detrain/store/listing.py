@@ -38,18 +38,18 @@ def describe_run(path: Path) -> dict[str, Any]:
     """A run and its checkpoints, latest first, damaged ones last."""
     directory = RunDirectory(path)
     try:
-        record, damage = directory.read_record() or {}, ""
+        record, damage = directory.read_record(), ""
     except (CheckpointError, OSError) as error:
-        record, damage = {}, str(error)
+        record, damage = None, str(error)
     checkpoints = [_describe_file(found) for found in directory.checkpoint_paths()]
     checkpoints.sort(key=lambda found: (found["damage"] != "", -found.get("sequence", 0)))
     return {
         "path": str(path),
-        "script": record.get("script"),
-        "arguments": record.get("arguments", []),
-        "began": record.get("began"),
+        "script": record.script if record is not None else None,
+        "arguments": record.arguments if record is not None else [],
+        "began": record.began if record is not None else None,
         "ended": directory.finished_at() or None,
-        "attempts": record.get("attempts", 0),
+        "attempts": record.attempts if record is not None else 0,
         "is_finished": bool(directory.finished_at()),
         "held_by": directory.holder(),
         "damage": damage,
@@ -75,7 +75,7 @@ def _position(header: Checkpoint) -> dict[str, int]:
     named = _NAME.match(header.name)
     if named is not None:
         return {"epoch": int(named[1]), "batch": int(named[2])}
-    return {"epoch": header.meta["epochs"], "batch": header.meta["batch_in_epoch"]}
+    return {"epoch": header.meta.epochs, "batch": header.meta.batch_in_epoch}
 
 
 def when(seconds: float) -> str:
@@ -100,8 +100,8 @@ def describe_checkpoint(path: Path) -> dict[str, Any]:
         **_position(header),
         "sequence": header.sequence,
         "needs": sorted(header.needs),
-        "environment": meta["facts"],
-        "meta": meta,
+        "environment": meta.facts,
+        "meta": meta.encode(),
         "leaves": [_describe_leaf(leaf, header) for leaf in leaves.leaves(tree)],
         "kept": sorted(kept, key=lambda one: (not one["is_loud"], one["path"])),
     }

@@ -17,16 +17,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from detrain.state.fields import Holds, holds
 from detrain.state.tree import Array, Node, Ref, Tree, is_node, iterator_kinds, join_path, key_segment
 from detrain.store import leaves
 from detrain.store.grafts import Grafts, Made
-from detrain.store.sides import LISTED, MISSING, NAMED, NESTED, Content, Side, code_of, comparable, same, shorten
+from detrain.store.sides import MISSING, Content, Side, code_of, comparable, same, shorten
 
 #: What detrain notes for itself, or that other fields tell; and what says which of its kind a node is.
 _ASIDE = frozenset({"k", "t", "p", "s", "from", "as", "graph", "array", "told", "loud", "kept"})
 _IDENTITY = ("k", "t", "name", "codec")
 #: The end of an `islice` among its parts.
 _STOP, _ISLICE = 2, "itertools:islice"
+#: How fields hold refs that are merged one by one.
+_SEVERAL = (Holds.NAMED, Holds.ITEMS, Holds.LIST)
 _SETS = frozenset({"set", "frozenset", "weak container"})
 _OWN_PATH = frozenset({"v", "args", "storage", "dict", "to", "value", "of"})
 
@@ -200,12 +203,13 @@ class _Merge:
             triple = old.get(name, MISSING), saved.get(name, MISSING), new.get(name, MISSING)
             if name in _ASIDE or name == "code":
                 continue
-            if name in NAMED or name in LISTED:
+            held = holds(name)
+            if held in _SEVERAL:
                 self._several(name, number, path)
-            elif any(one is not MISSING and is_node(one) for one in triple):
+            elif held is Holds.ONE and any(one is not MISSING and is_node(one) for one in triple):
                 below = path if name in _OWN_PATH else f"{path}.{name}"
                 self._place(_Place(*triple, below, _setter(saved, name), number))
-            elif name not in NESTED and not (saved["k"] in _SETS and name == "table"):
+            elif held is not Holds.LISTS and not (saved["k"] in _SETS and name == "table"):
                 plain.append(name)
         self._unit(number, plain, path)
 
@@ -220,7 +224,7 @@ class _Merge:
         fields = old.get(name, []), saved.get(name, []), new.get(name, [])
         if not any(fields):
             return
-        if name in LISTED:
+        if holds(name) is Holds.LIST:
             saved[name] = self._by_position(*fields, path, number)
         elif name == "items" and any(is_node(key) for pairs in fields for key, _ in pairs):
             self._keyed.append((number, path))
@@ -478,13 +482,16 @@ class _Merge:
             return None
         pairs: list[tuple[Ref, Ref]] = []
         for name in {"k", "t"} | ((one.keys() | other.keys()) - _ASIDE - {"code"}):
-            left, right = one.get(name, MISSING), other.get(name, MISSING)
-            if name in NAMED | LISTED and left is not MISSING and right is not MISSING:
+            left, right, held = one.get(name, MISSING), other.get(name, MISSING), holds(name)
+            if held in _SEVERAL and left is not MISSING and right is not MISSING:
                 if len(left) != len(right):
                     return None
-                flat = [(left, right)] if name in LISTED else [*zip(left, right, strict=True)]
+                flat = [(left, right)] if held is Holds.LIST else [*zip(left, right, strict=True)]
                 pairs += [two for ones in flat for two in zip(*ones, strict=True)]
-            elif name not in NESTED:
+            elif held is Holds.PLAIN:
+                if not same(left, right):
+                    return None
+            elif held is not Holds.LISTS:
                 pairs.append((left, right))
         return pairs
 
@@ -519,10 +526,11 @@ def _setter(holder: Any, key: Any) -> _Put:
 def _drop_missing(node: Node) -> None:
     for name in [name for name, value in node.items() if value is MISSING]:
         del node[name]
-    for name in NAMED & node.keys():
-        node[name] = [pair for pair in node[name] if pair[1] is not MISSING]
-    for name in LISTED & node.keys():
-        node[name] = [ref for ref in node[name] if ref is not MISSING]
+    for name, value in node.items():
+        if holds(name) in (Holds.NAMED, Holds.ITEMS):
+            node[name] = [pair for pair in value if pair[1] is not MISSING]
+        elif holds(name) is Holds.LIST:
+            node[name] = [ref for ref in value if ref is not MISSING]
 
 
 def _left(node: Node) -> tuple[int, int, int]:

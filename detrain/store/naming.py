@@ -82,6 +82,6 @@ def runs_below(folder: Path, script: str) -> list[tuple[Path, list[str]]]:
             began_s = (path / "run.json").stat().st_mtime
         except (CheckpointError, OSError):
             continue
-        if record is not None and record.get("script") == script:
-            found.append((began_s, path, record.get("arguments", [])))
+        if record is not None and record.script == script:
+            found.append((began_s, path, record.arguments))
     return [(path, arguments) for _, path, arguments in sorted(found, key=lambda one: -one[0])]

@@ -15,10 +15,6 @@ import xxhash
 from detrain.state.tree import Node, Ref, Tree, is_node
 from detrain.store import leaves
 
-#: Fields that hold pairs of key and ref; lists of refs; lists of such lists.
-NAMED = frozenset({"items", "attrs", "slots", "cells", "data", "locals", "loader_attrs", "made", "loggers"})
-LISTED = frozenset({"seq", "parts", "stack", "flying", "coo"})
-NESTED = frozenset({"bound"})
 #: Characters of a value in a message.
 _LONGEST = 60
 

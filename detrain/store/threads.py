@@ -6,7 +6,7 @@ import _thread
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 _Item = TypeVar("_Item")
 
@@ -15,7 +15,7 @@ _MOST_THREADS = 4
 _ITEMS, _BREAK_S = 512, 0.0002
 
 
-def share_out(pieces: Iterable[Any], work: Callable[[Any], object]) -> None:
+def share_out(pieces: Iterable[_Item], work: Callable[[_Item], object]) -> None:
     """Do this to each piece, by as many threads as there are cores, but few. Raises what the first that failed has raised.
 
     Not by `threading`, which would count the threads and so give the script's next one another name.
@@ -23,7 +23,7 @@ def share_out(pieces: Iterable[Any], work: Callable[[Any], object]) -> None:
     left = iter(list(pieces))
     errors: list[BaseException] = []
 
-    def take(done: Any) -> None:
+    def take(done: _thread.LockType) -> None:
         try:
             for piece in left:  # a list's iterator serves one thread at a time
                 work(piece)

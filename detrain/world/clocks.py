@@ -15,11 +15,14 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import detrain
 from detrain.messages import warn
 from detrain.world import preload
+
+if TYPE_CHECKING:  # loaded when the training begins
+    import numpy as np
 
 #: As in `syscalls/clock.c`.
 CLOCKS = ("real", "monotonic", "process", "thread")
@@ -51,8 +54,8 @@ class Clocks:
         self._folder, self._batches, self.is_proof, self._is_anew = folder, batches, is_proof, is_anew
         self._is_counted_anew = is_counted_anew
         self._is_there = False
-        self._append: Any = None  # the library's function
-        self._known: Any = None  # an array that the library reads from
+        self._append: Callable[[bytes, int], int] | None = None  # the library's function
+        self._known: np.ndarray[Any, Any] | None = None  # the library reads from it
         self._has_said = False
 
     def begin(self, answer: Callable[[int, int], int], log: Path) -> bool:
@@ -80,10 +83,10 @@ class Clocks:
         content = line.encode()
         return self._append is not None and bool(self._append(content, len(content)))
 
-    def begin_loop(self, since: int, *, is_resuming: bool, goal: dict[str, Any] | None = None) -> None:
+    def begin_loop(self, since: int, *, is_resuming: bool, shared: tuple[int, list[int]] | None = None) -> None:
         """The training loop begins: behind the batch `since`, note what is read, and answer again what was read before.
 
-        `goal`: the `meta` of a checkpoint up to which the way is the same in any case.
+        `shared`: batches and `tell` of a checkpoint up to which the readings are the same in any case.
         """
         if not self._is_there:
             return
@@ -94,11 +97,12 @@ class Clocks:
             loop_clock_log.cut_torn(log)
             if self._is_anew and not is_resuming:
                 loop_clock_log.take_back(log, 0, 0)
-            if not self._is_anew or goal is not None:
+            if not self._is_anew or shared is not None:
                 self._known = loop_clock_log.read(log, is_counted_anew=self._is_counted_anew)
-            if self._is_anew and goal is not None:
-                count = _count_of(goal.get("clocks", []), goal["batches"])
-                self._known = loop_clock_log.before(self._known, goal["batches"], count)
+            if self._is_anew and shared is not None and self._known is not None:
+                batches, position = shared
+                count = _count_of(position, batches)
+                self._known = loop_clock_log.before(self._known, batches, count)
         except OSError as error:
             self._say_not_noted(error)
         note = preload.function(
@@ -177,7 +181,7 @@ class Clocks:
 
     def _say_not_noted(self, why: object) -> None:
         self._has_said = True
-        warn("clock-not-noted", f"what the training loop reads from the clocks is not noted, or not to its end: {why}")
+        warn("clock-not-noted", f"clock readings of the training loop are not recorded, or not completely: {why}")
 
 
 def _count_of(position: list[int], batch: int) -> int:
@@ -185,7 +189,7 @@ def _count_of(position: list[int], batch: int) -> int:
     return {position[0]: position[1], position[2]: position[3]}.get(batch, 0) if position else 0
 
 
-def _call(name: str, *arguments: Any) -> None:
+def _call(name: str, *arguments: object) -> None:
     function = getattr(ctypes.CDLL(None), name)
     function.restype = None
     function(*arguments)

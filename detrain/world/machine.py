@@ -8,9 +8,9 @@ the same. Where that cannot be done the attempt is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from detrain.errors import ResumeRefused
 from detrain.messages import say
@@ -27,8 +27,7 @@ FEATURES = (
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_DYNAMIC", "OMP_DYNAMIC", "MKL_CBWR",
     "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE",
-    "NPY_DISABLE_CPU_FEATURES", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
-    "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_ENABLE_ONEDNN_OPTS",
+    "NPY_DISABLE_CPU_FEATURES", "PYTHONHASHSEED",
 )  # fmt: skip
 
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -48,49 +47,63 @@ _ONEDNN = (
 )
 
 
-def describe() -> dict[str, Any]:
-    """What of this machine and this environment decides bits."""
+@dataclass(frozen=True)
+class Machine:
+    """What of a machine and an environment decides bits."""
+
+    #: Of the processor, as /proc/cpuinfo has it; `features` are those of `FEATURES` that it has.
+    vendor: str = "unknown"
+    features: list[str] = field(default_factory=list)
+    #: Logical processors that the process may use, and physical cores among them.
+    processors: int = 1
+    cores: int = 1
+    #: Those of `VARIABLES` and of the frameworks' that the user has set.
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def describe(more_variables: Iterable[str] = ()) -> Machine:
+    """The machine that this process runs on, and its environment.
+
+    `more_variables`: names of further environment variables that decide bits.
+    """
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     vendor, features = _processor()
-    return {
-        "vendor": vendor,
-        "features": features,
-        "processors": len(usable),
-        "cores": _num_cores(usable),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-    }
+    variables = {name: os.environ[name] for name in (*VARIABLES, *more_variables) if name in os.environ}
+    return Machine(vendor, features, len(usable), _num_cores(usable), variables)
 
 
-def hold(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str | None]:
+def hold(then: Machine, now: Machine) -> dict[str, str | None]:
     """The variables that make this machine compute as `then` did, None for one to be taken away; says what it holds.
 
     Raises `ResumeRefused` if this one lacks an instruction set, or is of another maker, for which libraries have other kernels.
     """
-    missing = [name for name in then["features"] if name not in now["features"]]
-    if missing or then["vendor"] != now["vendor"]:
-        what = f"lacks {', '.join(missing)}" if missing else f"is {now['vendor']}, not {then['vendor']}"
+    missing = [name for name in then.features if name not in now.features]
+    if missing or then.vendor != now.vendor:
+        what = f"lacks {', '.join(missing)}" if missing else f"is {now.vendor}, not {then.vendor}"
         raise ResumeRefused(
             f"the run began on another processor; this one {what}, and libraries compute other bits on it. Go back to such a machine, "
-            "start over with --fresh, or go on with --trust-changes"
+            "start over with --fresh, or resume with --trust-changes"
         )
-    held: dict[str, str | None] = {name: then["variables"].get(name) for name in VARIABLES}
-    if then["processors"] != now["processors"] or then["cores"] != now["cores"]:
+    held: dict[str, str | None] = {
+        name: then.variables.get(name) for name in dict.fromkeys((*VARIABLES, *then.variables, *now.variables))
+    }
+    if then.processors != now.processors or then.cores != now.cores:
         _hold_threads(held, then, now)
-    if then["features"] != now["features"]:
-        _hold_features(held, set(then["features"]), set(now["features"]))
-    changes = {name: value for name, value in held.items() if value != now["variables"].get(name)}
+    if then.features != now.features:
+        _hold_features(held, set(then.features), set(now.features))
+    changes = {name: value for name, value in held.items() if value != now.variables.get(name)}
     if changes:
         told = ", ".join(name if value is None else f"{name}={value}" for name, value in changes.items())
-        say(f"held to what the run began with: {told}")
+        say(f"restricted to what the run began with: {told}")
     return changes
 
 
-def _hold_threads(held: dict[str, str | None], then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    held["OMP_NUM_THREADS"] = held["OMP_NUM_THREADS"] or str(then["processors"])
+def _hold_threads(held: dict[str, str | None], then: Machine, now: Machine) -> None:
+    held["OMP_NUM_THREADS"] = held["OMP_NUM_THREADS"] or str(then.processors)
     held["OPENBLAS_NUM_THREADS"] = held["OPENBLAS_NUM_THREADS"] or held["OMP_NUM_THREADS"]
     # MKL takes a thread for each core, and fewer than it is told if there are not so many cores.
-    held["MKL_NUM_THREADS"] = held["MKL_NUM_THREADS"] or then["variables"].get("OMP_NUM_THREADS") or str(then["cores"])
-    if now["cores"] < then["cores"]:
+    held["MKL_NUM_THREADS"] = held["MKL_NUM_THREADS"] or then.variables.get("OMP_NUM_THREADS") or str(then.cores)
+    if now.cores < then.cores:
         held["MKL_DYNAMIC"] = held["MKL_DYNAMIC"] or "FALSE"
 
 

@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 SEED_VARIABLE = "DETRAIN_ENTROPY_SEED"
 """The library answers only when this is set at load: any text; equal texts give equal streams."""
@@ -74,7 +73,7 @@ def set_entropy_state(state: tuple[int, int]) -> None:
     seek = function("detrain_entropy_seek")
     if seek is None or not seek(_State(*state)):
         raise RuntimeError(
-            f"cannot set the entropy state to {state!r}: the preload library is not answering in this process "
+            f"cannot set the entropy state to {state!r}: the preload library is not active in this process "
             f"({why_not()}), so os.urandom() and its like would differ from the run that was checkpointed"
         )
 
@@ -178,7 +177,7 @@ def why_not() -> str:
     return f"{SEED_VARIABLE} was not set when the process started"
 
 
-def function(name: str, *arguments: type[Any]) -> ctypes._NamedFuncPointer | None:
+def function(name: str, *arguments: type[object]) -> ctypes._NamedFuncPointer | None:
     """The exported C function of this process, None when the library is not loaded."""
     found = getattr(ctypes.CDLL(None), name, None)
     if found is not None:

@@ -90,13 +90,13 @@ class Answers:
                 self._is_full = True
                 warn(
                     "clock-not-noted",
-                    f"the set-up code has read the clocks {MOST_ANSWERS} times (last at {place}); what it reads from now on is not "
-                    "noted, and a resumed attempt will read other times",
+                    f"the set-up code has read the clocks {MOST_ANSWERS} times (last at {place}); later readings are not recorded, "
+                    "and a resumed attempt will read other times",
                 )
             return
         if not self._is_full and not self._clocks.note_answer(json.dumps([place, ordinal, answer]) + "\n"):
             self._is_full = True
-            warn("clock-not-noted", f"what the set-up code reads from the clocks cannot be noted in {self._path}")
+            warn("clock-not-noted", f"clock readings of the set-up code cannot be recorded in {self._path}")
 
     def _place(self, frame: types.FrameType | None) -> tuple[str | None, bool]:
         """Who asks: the innermost line, and the script's line that led there, or None; and if it is the script itself."""

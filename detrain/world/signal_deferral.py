@@ -13,7 +13,6 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
-from typing import Any
 
 _NUMBERS = sorted(map(int, signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 
@@ -30,7 +29,7 @@ def handlers_deferred() -> Iterator[None]:
     def defer(number: int, _frame: types.FrameType | None) -> None:
         arrived.append(number)
 
-    handlers: dict[int, Any] = {number: _signal.getsignal(number) for number in _NUMBERS}
+    handlers: dict[int, object] = {number: _signal.getsignal(number) for number in _NUMBERS}
     deferred = {
         number: handler for number, handler in handlers.items()
         if callable(handler) and handler is not signal.default_int_handler

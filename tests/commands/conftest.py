@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forkserver import run, server_for
+
 SCRIPT = """\
 import os, sys, torch
 torch.manual_seed(1)
@@ -45,14 +47,21 @@ class Said:
 
 def call(*words: object, folder: Path, **env: str) -> Said:
     """`python -m detrain WORDS…` in `folder`."""
-    command = [sys.executable, "-m", "detrain", *map(str, words)]
+    texts = ["-m", "detrain", *map(str, words)]
     own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     own["PYTHONPATH"] = str(Path(__file__).parents[2])
     own["DETRAIN_WAIT_FOR_DISK"] = "1"  # scripts that kill themselves in a batch are to find the checkpoint before it
-    done = subprocess.run(
-        command, cwd=folder, env={**own, "OMP_NUM_THREADS": "1", **env}, capture_output=True, text=True, timeout=TIMEOUT_S,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    own.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+    scripts = [folder / word for word in texts if word.endswith(".py") and (folder / word).is_file()]
+    is_forked = words[0] == "run" and len(scripts) == 1
+    server = server_for(scripts[0].read_text(encoding="utf-8"), {**own, **env}, own) if is_forked else None
+    if server is not None:
+        done = run(server, texts, folder, {**own, **env}, TIMEOUT_S)
+    else:
+        done = subprocess.run(
+            [sys.executable, *texts], cwd=folder, env={**own, **env}, capture_output=True, text=True, timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
     return Said(done.returncode, done.stdout, done.stderr)
 
 

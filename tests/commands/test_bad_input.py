@@ -142,7 +142,7 @@ def test_fresh_moves_the_old_run_aside_and_starts_over(detrain, other_source):
 def test_other_thread_count_is_not_taken_unless_trusted(runs, killed):
     said = runs.detrain("run", "--ckpt-dir", killed, "train.py", OMP_NUM_THREADS="2")
     assert said.status == 0, said.err
-    assert "detrain: held to what the run began with: OMP_NUM_THREADS=1\n" in said.err
+    assert "detrain: restricted to what the run began with: OMP_NUM_THREADS=1\n" in said.err
     assert "detrain: resumed at " in said.err
 
 
@@ -152,8 +152,8 @@ def test_another_environment_is_refused_then_taken_when_trusted(runs, killed):
     (killed / "run.json").write_text(json.dumps(record), encoding="utf-8")
     said = runs.detrain("run", "--ckpt-dir", killed, "train.py", ATEN_CPU_CAPABILITY="default")
     assert (said.status, said.out) == (2, "")
-    assert "the environment is not the checkpoint's: torch_cpu_capability is DEFAULT, was " in said.err
-    assert "go back to the old environment, start over with --fresh, or go on with --trust-changes" in said.err
+    assert "the environment differs from the checkpoint's: torch_cpu_capability is DEFAULT, was " in said.err
+    assert "go back to the old environment, start over with --fresh, or resume with --trust-changes" in said.err
     said = runs.detrain("run", "--trust-changes", "--ckpt-dir", killed, "train.py", ATEN_CPU_CAPABILITY="default")
     assert said.status == 0, said.err
     assert "detrain: resumed at " in said.err

@@ -36,7 +36,7 @@ def test_finished_run_ends_at_once(runs, finished):
     said = runs.detrain("run", "--ckpt-dir", finished, "--every", "2batches", "train.py")
     assert (said.status, said.out) == (0, "")
     assert said.err.startswith(f"detrain: the run in {finished} came to its end at ")
-    assert said.err.endswith(": nothing is left to do. Train again with --fresh, which keeps the old run\n")
+    assert said.err.endswith(": there is nothing left to do. Train again with --fresh, which keeps the old run\n")
     assert {
         path.name: path.read_bytes() for path in finished.iterdir() if path.is_file() and path.name != "lock"
     } == before
@@ -76,7 +76,7 @@ def test_ctrl_c_ends_with_where_it_was_and_what_comes_next(tmp_path):
     assert said.status == -2
     assert said.err.count("Traceback") == 1
     assert last_line(said) == (
-        "detrain: interrupted at epoch 2, batch 1; the same command goes on from checkpoint_2_0.h5 (epoch 2, batch 0)"
+        "detrain: interrupted at epoch 2, batch 1; the same command resumes from checkpoint_2_0.h5 (epoch 2, batch 0)"
     )
 
 
@@ -93,7 +93,7 @@ def test_training_that_a_script_breaks_off_at_ctrl_c_is_not_finished(tmp_path):
     written(tmp_path, BROKEN_OFF)
     said = call("run", "--every", "2batches", "train.py", folder=tmp_path, DIE_AT="8", SIGNAL="2")
     assert (said.status, said.out.splitlines()[0]) == (0, "leaving early")
-    assert "detrain: ended early, after SIGINT, at epoch 2, batch 1; the same command goes on from" in said.err
+    assert "detrain: ended early, after SIGINT, at epoch 2, batch 1; the same command resumes from" in said.err
     whole = call("run", "--ckpt-dir", "whole", "--every", "never", "train.py", folder=tmp_path)
     said = call("run", "--every", "2batches", "train.py", folder=tmp_path)
     assert (said.status, said.out) == (0, whole.out)
@@ -105,7 +105,7 @@ def test_script_that_ends_with_an_error_says_where_it_goes_on(tmp_path):
     said = call("run", "--every", "2batches", "train.py", folder=tmp_path, DIE_AT="8")
     assert said.status == 1
     assert (
-        "ValueError: no\ndetrain: the script ended with an error at epoch 2, batch 1; the same command goes on"
+        "ValueError: no\ndetrain: the script ended with an error at epoch 2, batch 1; the same command resumes"
         in said.err
     )
 
@@ -133,8 +133,8 @@ def test_training_that_nobody_saves_is_said_while_it_goes_on(tmp_path):
     said = call("run", "train.py", folder=tmp_path)
     assert said.status == 0
     lines = [line for line in said.err.splitlines() if "nothing-saved" in line or line.startswith("behind")]
-    told = ["not inside a loop of the script's own files", "behind the library", "which the script has forked, trains",
-            "in another thread than the script's first", "behind the thread"]  # fmt: skip
+    told = ["not inside a loop in the script's own files", "behind the library", "which the script has forked, trains",
+            "in a thread other than the script's main thread", "behind the thread"]  # fmt: skip
     assert len(lines) == len(told)
     assert all(part in line for part, line in zip(told, lines, strict=True))
     assert said.err.splitlines()[-1].startswith("detrain: no training loop was seen, so nothing was checkpointed")

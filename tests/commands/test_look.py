@@ -128,7 +128,7 @@ def test_inspect_of_a_damaged_leaf_names_it(runs, killed):
 def test_file_that_is_no_checkpoint_is_refused(runs, command):
     said = runs.detrain(*command)
     assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("detrain: error: train.py is no checkpoint: it does not begin as one")
+    assert said.err.startswith("detrain: error: train.py is not a checkpoint: its header is wrong")
 
 
 @pytest.mark.parametrize("command", [["inspect", "gone.h5"], ["diff", "gone", "A"], ["instrument", "gone.py"]])

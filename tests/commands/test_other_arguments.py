@@ -76,6 +76,7 @@ def test_a_killed_run_goes_on_to_the_new_end_at_the_new_rate(run, detrain, tmp_p
     assert "ledger" not in again.err  # what the first attempt has noted is of another run
 
 
+@pytest.mark.full
 def test_what_follows_the_new_arguments_is_said_and_verify_does_not_prove_the_rest(run, detrain):
     assert run("A", *OLD, every="epoch", DIE_AT="17").status == -9
     said = run("A", *NEW, every="epoch", options=["--trust-changes", "--keep", "20"])
@@ -91,6 +92,7 @@ def test_what_follows_the_new_arguments_is_said_and_verify_does_not_prove_the_re
     assert proved.out.splitlines()[-1].startswith("not proved: 1 of ")
 
 
+@pytest.mark.full
 def test_a_rate_that_the_scheduler_has_changed_is_named_and_refused(run, tmp_path):
     step = ("--step", "2")
     assert run("A", *OLD, *step, DIE_AT="17").status == -9
@@ -110,7 +112,7 @@ def test_a_rate_that_the_scheduler_has_changed_is_named_and_refused(run, tmp_pat
     assert lines(kept)[0].endswith(" 0.0025")
     assert lines(kept)[-2].startswith("batch 42 ")
     assert re.search(
-        r"the checkpoint's values stay .*train.main.opt.param_groups\[0\].lr.*\[arguments-ignored\]", kept.err
+        r"the checkpoint's values are kept .*train.main.opt.param_groups\[0\].lr.*\[arguments-ignored\]", kept.err
     )
 
 
@@ -122,6 +124,7 @@ def test_a_run_that_has_ended_goes_on_to_a_later_end(run):
     assert lines(said) == lines(run("R", "--epochs", "14", "--lr", "0.01"))[36:]
 
 
+@pytest.mark.full
 def test_changed_source_and_arguments_are_refused_and_the_second_flag_says_what_it_ignores(run, tmp_path):
     assert run("A", *OLD, DIE_AT="17").status == -9
     script = tmp_path / "train.py"
@@ -131,6 +134,6 @@ def test_changed_source_and_arguments_are_refused_and_the_second_flag_says_what_
     assert f"the source has changed as well ({script}); change one at a time" in said.err
     said = run("A", *NEW, options=["--trust-changes", "--keep-trained"])
     assert said.status == 0, said.err
-    assert "The checkpoint's values are taken for everything that it holds [arguments-ignored]" in said.err
-    assert "where its set-up code makes another value now, the checkpoint's wins [source-changed]" in said.err
+    assert "The checkpoint's values are used for everything in it [arguments-ignored]" in said.err
+    assert "where its set-up code now makes another value, the checkpoint's value is used [source-changed]" in said.err
     assert lines(said)[-2].startswith("batch 36 ")

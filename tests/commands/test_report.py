@@ -170,6 +170,7 @@ def test_what_was_printed_twice_lies_at_the_same_batch(tmp_path: Path) -> None:
     assert "".join(one.out for one in said).count("score") == 30
 
 
+@pytest.mark.full
 def test_the_page_tells_what_auto_chose(tmp_path: Path) -> None:
     script = TRAINING.replace("print(f", "__import__('time').sleep(0.2); print(f")
     (tmp_path / "train.py").write_text(script, encoding="utf-8")
@@ -185,7 +186,7 @@ def test_a_file_of_somebody_elses_is_not_written_over(tmp_path: Path) -> None:
     check_own(page)
     page.write_text("<title>Mine</title>", encoding="utf-8")
     with pytest.raises(
-        UsageError, match=r"report\.html is there already and is no report of detrain's; name another file with -o"
+        UsageError, match=r"report\.html exists and is not a report of detrain; name another file with -o"
     ):
         check_own(page)
     page.write_text("<title>train — detrain report</title>", encoding="utf-8")

@@ -98,7 +98,7 @@ def test_difference_that_matches_nothing_lists_what_did_change(trace):
 def test_second_round_without_a_first_is_refused(trace):
     said = trace("--diff-size", "32", "train.py", "--n", "96")
     assert said.status == 2
-    assert "holds no round one" in said.err
+    assert "has no result of round one" in said.err
 
 
 def test_rounds_one_by_one_as_the_prototype_had_them(tmp_path):
@@ -305,4 +305,4 @@ def test_what_was_traced_is_known_to_every_run_of_the_script_and_traced_again_to
     said = call(*arguments, "--mode", "exit", folder=tmp_path)
     assert said.status == 7
     assert "no checkpoint yet: starting again from the beginning (attempt 2)" in said.err
-    assert "looked for again" not in said.err
+    assert "searching for the training loop again" not in said.err

@@ -137,6 +137,7 @@ HELD = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", HELD)
 def test_a_run_that_goes_on_elsewhere_computes_as_where_it_began(script, name: str) -> None:
     if len(os.sched_getaffinity(0)) < 2:
@@ -153,7 +154,7 @@ def test_a_run_that_goes_on_elsewhere_computes_as_where_it_began(script, name: s
     finally:
         os.sched_setaffinity(0, where)
     assert after.startswith(before)
-    assert "detrain: held to what the run began with: " in one.said
+    assert "detrain: restricted to what the run began with: " in one.said
     assert "resumed at epoch 1" in one.said
 
 

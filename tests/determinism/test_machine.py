@@ -14,19 +14,18 @@ ZEN5 += ["avx512_vnni", "avx512_bf16"]
 ZEN3 = ["sse4_1", "avx", "avx2", "fma", "f16c"]
 
 
-def a_machine(features: list[str] = ZEN5, processors: int = 16, vendor: str = "AuthenticAMD", **variables: str) -> dict:
-    return {
-        "vendor": vendor, "features": features, "processors": processors, "cores": max(processors // 2, 1),
-        "variables": variables,
-    }  # fmt: skip
+def a_machine(
+    features: list[str] = ZEN5, processors: int = 16, vendor: str = "AuthenticAMD", **variables: str
+) -> machine.Machine:
+    return machine.Machine(vendor, features, processors, max(processors // 2, 1), variables)
 
 
 def test_this_machine_is_described() -> None:
     here = machine.describe()
-    assert here["vendor"] != "unknown"
-    assert here["features"]
-    assert here["processors"] == len(os.sched_getaffinity(0))
-    assert 1 <= here["cores"] <= here["processors"]
+    assert here.vendor != "unknown"
+    assert here.features
+    assert here.processors == len(os.sched_getaffinity(0))
+    assert 1 <= here.cores <= here.processors
 
 
 def test_nothing_is_held_on_the_same_machine(capfd) -> None:
@@ -45,7 +44,7 @@ def test_fewer_processors_carry_as_many_threads(capfd) -> None:
         "OMP_NUM_THREADS": "16", "OPENBLAS_NUM_THREADS": "16", "MKL_NUM_THREADS": "8", "MKL_DYNAMIC": "FALSE",
     }  # fmt: skip
     said = capfd.readouterr().err
-    assert said.startswith("detrain: held to what the run began with: OMP_NUM_THREADS=16, ")
+    assert said.startswith("detrain: restricted to what the run began with: OMP_NUM_THREADS=16, ")
 
 
 def test_what_the_user_chose_when_the_run_began_stays() -> None:

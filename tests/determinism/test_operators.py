@@ -73,6 +73,7 @@ def test_a_sum_in_another_order_is_found_at_its_line(parted) -> None:
     )
 
 
+@pytest.mark.full
 def test_one_operator_that_gives_something_else_of_the_same_is_found(parted) -> None:
     """The same sum with another number of threads is split otherwise."""
     one, parting, found = parted("threads")
@@ -83,6 +84,7 @@ def test_one_operator_that_gives_something_else_of_the_same_is_found(parted) -> 
     assert "aten::sum (float32 []), called at" in one.command("diff", "a", "b", "--op", status=1)
 
 
+@pytest.mark.full
 def test_a_generator_advanced_once_is_found_at_its_line(parted) -> None:
     _, parting, found = parted("generator")
     assert (parting["batches"], parting["leaf"]) == (38, "a generator of random numbers")

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.tiers import full_but
+
 SCRIPT = """
 import tensorflow as tf
 
@@ -109,7 +111,7 @@ for one in found:
 
 
 @pytest.mark.parametrize("text", [SCRIPT, FROM_KERNELS], ids=["stateless", "from-kernels"])
-@pytest.mark.parametrize("how", ["plain", "deterministic"])
+@pytest.mark.parametrize("how", full_but(["deterministic"], ["plain", "deterministic"]))
 def test_random_numbers_are_those_of_plain_tensorflow(script, text: str, how: str) -> None:
     # What is reckoned with them must not be reckoned in another order.
     switch = 'tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})'
@@ -221,6 +223,7 @@ print(model.fit(x, x.sum(1), batch_size=16, epochs=3, callbacks=[Times()], valid
 """
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("sandbox")
 def test_a_fit_whose_model_is_built_by_its_first_batch_and_that_keeps_times_is_proved(script) -> None:
     """Keras' own objects keep times; layers, variables and their lambdas come about in the loop; threads of TensorFlow's draw entropy."""
@@ -287,7 +290,7 @@ model.fit(x, x.sum(1), batch_size=8, shuffle=False, verbose=0, callbacks=[Told()
 }
 
 
-@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("name", full_but(list(KEEPING)[:1], KEEPING))
 def test_what_a_function_was_traced_to_it_must_be_traced_to_again(script, name: str) -> None:
     one = script(KEEPING[name].replace("#CHANGE ", ""))
     one.attempt("run", "--every", "1batches", status=-9, DIE="25")
@@ -295,7 +298,7 @@ def test_what_a_function_was_traced_to_it_must_be_traced_to_again(script, name: 
     assert "has been traced to another graph than before the kill" in one.errors
 
 
-@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("name", full_but(list(KEEPING)[:1], KEEPING))
 def test_what_stays_as_it_was_is_traced_to_the_same(script, name: str) -> None:
     one = script(KEEPING[name])
     whole = one.attempt("whole")
@@ -355,6 +358,7 @@ print(tf.config.optimizer.get_experimental_options()["arithmetic_optimization"])
 """
 
 
+@pytest.mark.full
 def test_sums_of_three_do_not_depend_on_which_thread_is_first(script) -> None:
     printed = script(SUMS).anew()
     assert printed.splitlines() == ["add_n 1", "True", "plus 1", "True", "tape 1", "True", "False"]
@@ -400,6 +404,7 @@ print(*(again(tf.ones([2, 6])).numpy().tobytes().hex() for _ in range(3)))
 """
 
 
+@pytest.mark.full
 def test_variables_made_in_a_function_of_numbers_drawn_there_are_those_of_plain_tensorflow(script, tmp_path) -> None:
     one = script(MADE_INSIDE)
     under = one.anew(PLAIN="0", SAVED=str(tmp_path / "under"))

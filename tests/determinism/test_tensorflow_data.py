@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.tiers import full_but
+
 SCRIPT = """
 import os
 import tensorflow as tf
@@ -44,7 +46,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", full_but(["batches", "parallel"], CHAINS))
 def test_after_the_end_of_a_pass_the_next_is_shuffled_as_it_would_have_been(script, name: str) -> None:
     one = script(SCRIPT.replace("#CHAIN", CHAINS[name]))
     whole = one.attempt("whole")
@@ -212,7 +214,7 @@ def one_pass(given):
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", full_but(list(FUNCTIONS)[:1], FUNCTIONS))
 def test_passes_over_what_a_graph_is_given_are_counted(script, name: str) -> None:
     one = script(GIVEN.replace("#FUNCTION", FUNCTIONS[name]))
     whole = one.attempt("whole")
@@ -248,7 +250,7 @@ def one_pass(given):
 }
 
 
-@pytest.mark.parametrize("name", NOT_TOLD)
+@pytest.mark.parametrize("name", full_but(list(NOT_TOLD)[:1], NOT_TOLD))
 def test_where_a_graph_does_not_tell_the_resume_is_refused(script, name: str) -> None:
     one = script(GIVEN.replace("#FUNCTION", NOT_TOLD[name]))
     one.attempt("run", "--every", "1batches", status=-9, DIE="5")

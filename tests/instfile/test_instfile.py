@@ -7,7 +7,7 @@ import pytest
 
 from detrain.loops import instfile
 from detrain.loops.instfile import InstInfo, NestLoop
-from detrain.session.replay import Loading
+from detrain.session.replay import Replay
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -76,7 +76,7 @@ def test_lines_that_hold_no_loop_are_named(tmp_path):
         (b"\x7fELF\x00\x00", 1, "this is no text"),
         (b"{}\n\x89HDF\r\n", 2, "this is no text (not UTF-8)"),
         (b"[" * 90_000, 1, ""),
-        (b"[1, 2]", 1, "the file is to hold a dict in braces, and holds [1, 2]"),
+        (b"[1, 2]", 1, "the file must contain a dict in braces, but contains [1, 2]"),
         (b"{'dataloader': {}}", 1, "there are neither nests nor a code_info"),
         (b"{'nests': [],\n 'complete': 1}", 2, "complete is to be True or False, and is 1"),
         (b"{'nests':\n [3]}", 2, "nests.0 is to be a list, and is 3"),
@@ -95,7 +95,7 @@ def test_damage_is_told_with_its_line_and_what_to_do(tmp_path, content, line, wh
     with pytest.raises(instfile.UsageError) as told:
         instfile.read(path, tmp_path)
     assert str(told.value).startswith(f"{path}, line {line}: {what}")
-    assert str(told.value).endswith("is looked for again (a data loader is found by `detrain trace`)")
+    assert str(told.value).endswith("detrain finds the training loop again (a data loader is found by `detrain trace`)")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -129,7 +129,7 @@ def test_whatever_is_damaged_it_is_refused_or_can_be_used(tmp_path, name):
         except instfile.UsageError:
             continue  # anything else that is raised fails the test
         num_usable += 1
-        Loading(info.extra, list)
+        Replay(info.extra, list)
         for file_name in info.parts():
             info.load_of(file_name)
         info.describe()

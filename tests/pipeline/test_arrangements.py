@@ -9,10 +9,11 @@ pytest.importorskip("numba", reason='planners are compiled by numba: pip install
 
 from detrain.errors import GraphError
 from detrain.pipeline.judge import Judge
-from detrain.pipeline.plan import NoPlanError, Workload
+from detrain.pipeline.plan import Workload
 from detrain.pipeline.planners.detrain import Question, plan
 from detrain.pipeline.pricing import Arrangement
 from detrain.pipeline.topology import Device, Level, Topology
+from detrain.plans.errors import NoPlanError
 
 from .exhaustive import ideals
 from .graphs import chain, layer

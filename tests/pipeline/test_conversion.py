@@ -80,9 +80,9 @@ def test_the_suffix_says_what_a_file_becomes(files, source, target, kind):
     assert convert(files / source, files / target, "", files / "staged.txt") == kind
     again = conversion.read(files / target, files / "staged.txt") if kind != "dot" else None
     if kind in ("profile", "graph"):
-        assert again.found == conversion.read_profile(files / target)
+        assert again.content == conversion.read_profile(files / target)
     elif again is not None:
-        assert [stage.layers for stage in again.found.plan.stages] == [("a", "b"), ("c",)]
+        assert [stage.layers for stage in again.content.plan.stages] == [("a", "b"), ("c",)]
 
 
 def test_a_profile_comes_back_from_an_operator_graph(files):
@@ -132,11 +132,11 @@ def test_graphviz_gets_every_layer_and_edge_with_quotes_around_what_has_quotes(f
     [
         ("graph.txt", "conf", None, "a profile alone has no stages: it can become profile, dot, graph, not conf"),
         ("graph.txt", "plan", None, "not plan"),
-        ("conf.json", "plan", None, "say --profile, whose layers have stages"),
+        ("conf.json", "plan", None, "give --profile, whose layers have stages"),
         ("conf.json", "plan", "graph.txt", "conf.json and graph.txt: the profile's layers are of 1 modules"),
         ("conf.json", "plan", "plan.json", "plan.json is a plan, not a profile; `detrain pipeline convert plan.json graph.txt` takes"),
         ("conf.json", "plan", "conf.json", "conf.json is a conf of PipeDream, which has no layers"),
-        ("graph.txt", "", None, "out.xyz could be anything: say --to, which is one of profile, graph, plan, conf, dot"),
+        ("graph.txt", "", None, "out.xyz has no known suffix: give --to, which is one of profile, graph, plan, conf, dot"),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("files")
@@ -286,7 +286,7 @@ def test_bytes_that_are_no_text_are_said(tmp_path):
     path = tmp_path / "graph.txt"
     path.write_bytes(random.Random(8).randbytes(2000))
     for read in (conversion.read_profile, planfile.read, deployment.read, topologyfile.read):
-        with pytest.raises(GraphError, match=r"graph\.txt is no (text|JSON|TOML): 'utf-8' codec"):
+        with pytest.raises(GraphError, match=r"graph\.txt is not (text|JSON|TOML): 'utf-8' codec"):
             read(path)
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from detrain.pipeline import graphtext
-from detrain.pipeline.plan import NoPlanError, Workload
+from detrain.pipeline.plan import Workload
 from detrain.pipeline.planners import baselines, dapple, estimates, placement, straight
 from detrain.pipeline.planners.estimates import Copies, Share
 from detrain.pipeline.profile import Layer, Profile
 from detrain.pipeline.topology import Device, Level, Topology, machines, nested
+from detrain.plans.errors import NoPlanError
 
 PROFILES = Path(__file__).parents[3] / "shared/data/profiles"
 TWO_MACHINES, SIXTEEN_MACHINES = (8, 16), tuple(range(1, 17))
@@ -143,7 +144,7 @@ def test_published_baselines_come_out(case, no_overlap, p3, inner):
 
 def test_where_the_published_planner_breaks_down_there_is_no_published_plan_but_one_of_ours():
     profile = published_profile("dapple/amoeba-6-pbs-8-simplified")
-    with pytest.raises(NoPlanError, match="it wants 16 stages one behind the other, and the profile has 13 states"):
+    with pytest.raises(NoPlanError, match="it wants 16 successive stages, and the profile has 13 states"):
         dapple.plan(profile, published_topology(TWO_MACHINES), Workload(8, 128, 8), is_compat=True)
     found = dapple.plan(profile, published_topology(TWO_MACHINES), Workload(8, 128, 8))
     assert found.speedup >= found.data_parallel_speedup * (1 - 1e-9)
@@ -255,7 +256,7 @@ def test_a_way_through_is_shared_by_replicas():
         ((4.0, 4.0), (0.0,), 2, 6.0),  # (M + S - 1) (F + B), F = B = 1
         ((8.0, 8.0, 8.0), (0.0, 0.0), 4, 12.0),
         ((2.0, 2.0), (500.0,), 1, 4.0 + 2 * 5.0),  # there and back over the link inside
-        ((4.0, 1.0), (0.0,), 2, 3.5),  # as published, ways back of stage 0 overlap; it alone has 4 s to do
+        ((4.0, 1.0), (0.0,), 2, 3.5),  # as published, backward passes of stage 0 overlap; it alone has 4 s to do
     ],
 )
 def test_a_step_event_by_event(compute_s, sent_bytes, micro_batches, seconds):
@@ -281,7 +282,7 @@ def test_strong_and_weak_scaling():
 @pytest.mark.parametrize(
     ("seconds", "parameters", "left_s", "left_across_steps_s"),
     [
-        # On two devices of a machine, an all-reduce takes a second for 100 bytes; half of a layer's time is its way back.
+        # On two devices of a machine, an all-reduce takes a second for 100 bytes; half of a layer's time is its backward pass.
         ((20, 60), (1000, 4000), 10 + (40 - 10), 10),
         ((20, 60, 20), (1000, 2000, 4500), 10 + (20 - 10) + (45 - 30), 10),  # across: 20 and 60 s are hidden
         ((20, 60, 20), (1000, 500, 3200), 10, 10),  # what the second leaves over the third uses
@@ -464,15 +465,15 @@ def test_of_equal_plans_ours_is_the_first():
 @pytest.mark.parametrize(
     ("profile", "ends", "message"),
     [
-        (chain((1, 1, 1), (1, 1, 1), (1, 1, 1)), (4,), "it wants 4 stages one behind the other, and the profile has 3 states"),
+        (chain((1, 1, 1), (1, 1, 1), (1, 1, 1)), (4,), "it wants 4 successive stages, and the profile has 3 states"),
         (chain((1, 1, 1), (1, 1, 1)), (1,), "it looks for two stages, and there is one device"),
         (chain((1, 1, 1)), (2,), "it looks for two stages, and there is nowhere to cut"),
-        (chain((0.0004, 1, 1), (0.0004, 1, 1)), (2,), "takes a stage of 0.8 ms for an error, for it is below 1 ms"),
+        (chain((0.0004, 1, 1), (0.0004, 1, 1)), (2,), "treats a stage of 0.8 ms as an error, because it is below 1 ms"),
     ],
 )  # fmt: skip
 def test_where_the_published_planner_gives_no_answer_ours_does(profile, ends, message):
     topology, workload = machines(ends, 100.0, 10.0, 1e9), Workload(1, 2, 1)
-    with pytest.raises(NoPlanError, match=f"gives no answer here: .*{message}"):
+    with pytest.raises(NoPlanError, match=f"has no result here: .*{message}"):
         dapple.plan(profile, topology, workload, is_compat=True)
     found = dapple.plan(profile, topology, workload)
     assert {name for stage in found.stages for name in stage.layers} == {layer.name for layer in profile.layers}

@@ -66,10 +66,10 @@ def conf(modules=(0, 1, 1), ranks=None, **other):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no JSON: "),
-        ('{"stage_to_rank_map": {"0": [0], 1: [1]}}', "is no JSON: "),
+        ("{", "is not JSON: "),
+        ('{"stage_to_rank_map": {"0": [0], 1: [1]}}', "is not JSON: "),
         ('{"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [0], "0": [1]}}', "'0' stands there twice"),
-        ("[]", "is [], no table of names and values"),
+        ("[]", "is [], not a table of names and values"),
         ("{}", "module_to_stage_map is missing"),
         ('{"module_to_stage_map": [0, 0]}', "stage_to_rank_map is missing"),
         (conf(stage_to_dept_map={}), "'stage_to_dept_map' is none of module_to_stage_map, "),
@@ -86,7 +86,7 @@ def conf(modules=(0, 1, 1), ranks=None, **other):
         (conf(modules=[0, 10**9]), "stage_to_rank_map: 2 is missing"),
         (conf(ranks={"0": [0], "first": [1]}), "stage_to_rank_map has a stage 'first'"),
         (conf(ranks={"00": [0], "1": [1]}), "stage_to_rank_map has a stage '00'"),
-        (conf(ranks=[[0], [1]]), "stage_to_rank_map is [[0], [1]], no table"),
+        (conf(ranks=[[0], [1]]), "stage_to_rank_map is [[0], [1]], not a table"),
         (conf(ranks={"0": [0], "1": 1}), "stage_to_rank_map: 1 is 1, not a list"),
         (conf(ranks={"0": [0], "1": ["1"]}), "stage_to_rank_map: 1 is ['1'], not a list of whole numbers"),
         (conf(ranks={"0": [0, 1], "1": []}), "stage_to_rank_map: stage 1 has no ranks"),
@@ -109,7 +109,7 @@ def test_what_is_wrong_with_a_conf_is_named_with_file_and_key(text, said, tmp_pa
 
 def test_a_conf_that_is_no_text_is_no_json(tmp_path):
     (tmp_path / "conf.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(GraphError, match=r"conf\.json is no JSON: "):
+    with pytest.raises(GraphError, match=r"conf\.json is not JSON: "):
         deployment.read(tmp_path / "conf.json")
 
 
@@ -252,11 +252,11 @@ def test_more_ranks_than_machines_are_refused(driver):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (DRIVER, "a: [", "is no YAML: "),
-        (DRIVER, "- 1\n", "is [1], no table of names and values"),
-        (DRIVER, "", "is None, no table"),
-        (DRIVER, "!!python/object/apply:os.getcwd []\n", "is no YAML: could not determine a constructor"),
-        (DRIVER, "2001-13-45", "is no YAML: month must be in 1..12"),
+        (DRIVER, "a: [", "is not YAML: "),
+        (DRIVER, "- 1\n", "is [1], not a table of names and values"),
+        (DRIVER, "", "is None, not a table"),
+        (DRIVER, "!!python/object/apply:os.getcwd []\n", "is not YAML: could not determine a constructor"),
+        (DRIVER, "2001-13-45", "is not YAML: month must be in 1..12"),
         ("'module'", "'modul'", "'modul' is none of machines, log_directory"),
         ("'module': 'models.vgg16.gpus=4'\n", "", "module is missing"),
         ("'/logs'", "3", "log_directory is 3, not a text"),

@@ -11,10 +11,11 @@ pytest.importorskip("numba", reason='planners are compiled by numba: pip install
 from detrain.errors import GraphError
 from detrain.pipeline import graphtext
 from detrain.pipeline.judge import PIPEDREAM, SYNCHRONOUS, Judge, judge, kind_of
-from detrain.pipeline.plan import NoPlanError, Plan, Stage, Workload
+from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.planners import registry
 from detrain.pipeline.planners.detrain import Question, plan
 from detrain.pipeline.topology import Device, Level, Topology, nested
+from detrain.plans.errors import NoPlanError
 
 from .exhaustive import ideals, members
 from .graphs import chain, diamond, layer, profile, random_profile

@@ -86,8 +86,8 @@ A, B = f"a -- f -- {times()}\n", f"b -- f -- {times()}\n"
         ("\ta -- a\n" + A, "graph.txt, line 1: the edge names a, and no line before it"),
         (A + "\ta\n", "graph.txt, line 2: an edge is `FROM -- TO`, not a"),
         (A + B + "\ta -- b -- a\n", "graph.txt, line 3: an edge is `FROM -- TO`, not a -- b -- a"),
-        (A + "\ta -- a\n", "graph.txt, line 2: a circle of edges goes through layer a"),
-        (A + B + "\ta -- b\n\tb -- a\n\ta -- b\n", "graph.txt, line 4: a circle of edges goes through layer"),
+        (A + "\ta -- a\n", "graph.txt, line 2: the edges form a cycle through layer a"),
+        (A + B + "\ta -- b\n\tb -- a\n\ta -- b\n", "graph.txt, line 4: the edges form a cycle through layer"),
         ("hello\n", "graph.txt, line 1: a layer is `NAME -- DESCRIPTION -- forward_compute_time=…"),
         (f"a -- {times()}\n", "graph.txt, line 1: a layer is `NAME"),
         (f"a -- x -- y -- {times()}\n", "line 1: layer a has ` -- ` in its description: x -- y"),
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_named_with_file_line_and_field(text, said, tmp_path):
 @pytest.mark.parametrize("module", [graphtext, csvprofile])
 def test_what_is_no_text_is_said_to_be_none(module, tmp_path):
     (tmp_path / "graph.txt").write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe\x00")
-    with pytest.raises(GraphError, match=r"graph\.txt is no text: "):
+    with pytest.raises(GraphError, match=r"graph\.txt is not text: "):
         module.read(tmp_path / "graph.txt")
 
 
@@ -179,8 +179,8 @@ def test_an_old_table_is_a_chain_of_layers(tmp_path):
         (TABLE.replace("ReLU,0.5", "ReLU,soon"), "row 3 (layer 2): Total time is soon, no number of zero or more"),
         (TABLE.replace("ReLU,0.5", "ReLU,-1"), "row 3 (layer 2): Total time is -1, no number"),
         (TABLE.replace("0.375,,0", "0.375"), "row 3 (layer 2): Parameter Size (floats) is empty, no number"),
-        (TABLE.replace("5,2,3", "5,6,3"), "row 2 (layer 1): the way forward takes longer than the total time"),
-        (TABLE + '"ReLU', "is no table: "),
+        (TABLE.replace("5,2,3", "5,6,3"), "row 2 (layer 1): the forward time is longer than the total time"),
+        (TABLE + '"ReLU', "is not a table: "),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_table_is_named_with_row_and_column(text, said, tmp_path):

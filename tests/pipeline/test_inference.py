@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError
-from detrain.pipeline.plan import NoPlanError
 from detrain.pipeline.planners.inference import Options, plan
 from detrain.pipeline.states import published
+from detrain.plans.errors import NoPlanError
 
 from .exhaustive import augmented_bytes, members
 from .graphs import branches, chain, layer, profile, random_profile

@@ -9,8 +9,9 @@ pytest.importorskip("numba", reason='states are compressed with what numba compi
 from detrain.errors import GraphError
 from detrain.pipeline import planfile
 from detrain.pipeline.interleave import interleaved
-from detrain.pipeline.plan import NoPlanError, Plan, Stage
+from detrain.pipeline.plan import Plan, Stage
 from detrain.pipeline.topology import nested
+from detrain.plans.errors import NoPlanError
 
 from .graphs import chain, diamond, layer, random_profile
 

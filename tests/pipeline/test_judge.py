@@ -154,7 +154,7 @@ def test_far_too_many_micro_batches_are_refused_before_memory_runs_out(name, mos
     """Two stages, and of 2BW sixteen mini-batches at least, with one behind them."""
     topology, arranged = nested((2,), (1e9,), 16e9), Arrangement((0b1, 0b11), ((0,), (1,)), 1, ("", ""))
     assert Judge(HALVES, topology, Workload(1, most, 1), kind_of(name)).schedule(arranged).num_micro_batches == most
-    with pytest.raises(GraphError, match=rf"{most + 1:,} micro-batches of 1 through 2 stages are more than can be"):
+    with pytest.raises(GraphError, match=rf"{most + 1:,} micro-batches of 1 through 2 stages are too many to"):
         Judge(HALVES, topology, Workload(1, most + 1, 1), kind_of(name)).schedule(arranged)
 
 

@@ -48,7 +48,7 @@ def test_a_profile_is_a_step_forward_and_back():
 
 def test_a_step_frees_each_layer_behind_its_own_way_back():
     graph = to_graph(SMALL)
-    # Constants 20, the way forward 23; then c's 30 come and its 1 goes, b's 16 come and its 12 go, a's 4 come and its 48 go.
+    # Constants 20, the forward pass 23; then c's 30 come and its 1 goes, b's 16 come and its 12 go, a's 4 come and its 48 go.
     assert peak_bytes(graph) == 20 + 23 + 30 - 1 + 16
     outcome = simulate(graph, keep_all(graph))
     assert outcome.failure == ""
@@ -71,7 +71,7 @@ def test_a_step_comes_back_as_its_profile():
             Profile(tuple(Layer(one, "f", 1.0, 1.0, (1.0,), 2.0) for one in ("a", "a parameters")), ((0, 1),)),
             ["a", "a parameters"],
         ),
-        # Nothing to learn, nothing to hand on: the way back makes nothing that stays.
+        # Nothing to learn, nothing to hand on: the backward pass makes nothing that stays.
         (Profile((Layer("a", "", 1.0, 1.0, (), 0.0),), ()), ["a"]),
         # Layers beside each other, and edges that stand twice.
         (Profile(tuple(Layer(one, "f", 1.0, 0.0, (1.0,), 0.0) for one in "abc"), ((0, 1), (0, 1))), ["a", "b", "c"]),
@@ -119,7 +119,7 @@ def test_any_profile_comes_back_with_its_times_sizes_and_edges(seed):
     graph = to_graph(profile)
     assert simulate(graph, keep_all(graph)).failure == ""
     if only_inputs(profile):
-        with pytest.raises(GraphError, match="has no operators of the way forward"):
+        with pytest.raises(GraphError, match="has no forward operators"):
             from_graph(graph)
         return
     assert by_name(from_graph(graph)) == by_name(profile)
@@ -217,7 +217,7 @@ def unflagged(graph):
 
 def test_without_flags_the_way_back_begins_where_most_memory_is_in_use():
     # Six layers; the last one's output goes before its gradient comes: five are in memory, and six with the first gradient. But
-    # six were in memory already when the last layer was done, so that it counts with the way back.
+    # six were in memory already when the last layer was done, so that it counts with the backward pass.
     found = from_graph(unflagged(builders.linear(6)))
     assert [layer.name for layer in found.layers] == ["f0", "f1", "f2", "f3", "f4"]
     assert sum(layer.backward_ms for layer in found.layers) == pytest.approx(7e-6)
@@ -234,7 +234,7 @@ def test_without_gradients_that_stay_the_first_constant_is_the_data():
 def test_a_graph_without_a_way_forward_has_no_layers():
     made = GraphBuilder("empty")
     made.compute("f", 1, [], [("a", 1, -1)], is_backward=True)
-    with pytest.raises(GraphError, match="empty has no operators of the way forward: there are no layers"):
+    with pytest.raises(GraphError, match="empty has no forward operators, so there are no layers"):
         from_graph(made.build())
 
 

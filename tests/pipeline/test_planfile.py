@@ -102,10 +102,10 @@ def changed(document, path, value):
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("kind", "else", "is no plan: it does not say that its kind is 'detrain pipeline plan'"),
+        ("kind", "else", "is not a plan: its kind must be 'detrain pipeline plan'"),
         ("format", 2, "has format 2; this detrain"),
-        ("profile", ABSENT, "profile is missing"), ("topology", 3, "topology is 3, no table"), ("stages", ABSENT, "stages is missing"),
-        ("stages", [], "stages is empty"), ("stages.0", [], "stages[0] is [], no table"), ("planner", 1, "planner is 1, not a text"),
+        ("profile", ABSENT, "profile is missing"), ("topology", 3, "topology is 3, not a table"), ("stages", ABSENT, "stages is missing"),
+        ("stages", [], "stages is empty"), ("stages.0", [], "stages[0] is [], not a table"), ("planner", 1, "planner is 1, not a text"),
         ("replication", 0, "replication is 0, not a whole number from 1 on"), ("replication", True, "replication is True, not a whole"),
         ("replication", 1, "stages[0] has 4 devices, not 2 for each of 1 copies"), ("bottleneck_s", -1, "bottleneck_s is -1, not a number"),
         ("speedup", "fast", "speedup is 'fast', not a number of zero or more"), ("speedup", float("nan"), "speedup is nan, not a number"),
@@ -134,7 +134,7 @@ def changed(document, path, value):
         ("profile.layers.1.stage", -1, "stage is -1"),
         ("profile.edges.0", [0], "profile: edges[0] is [0], not [from, to]"),
         ("profile.edges.0", [0, 9], "profile: there is an edge 0 to 9"),
-        ("profile.edges.0", [2, 1], "profile: a circle of edges goes through layer"),
+        ("profile.edges.0", [2, 1], "profile: the edges form a cycle through layer"),
         ("profile.edges.0", [True, 1], "profile: edges[0] is [True, 1], not [from, to]"),
         ("profile.name", None, "profile: name is None, not a text"),
         ("topology.devices", [], "topology: a topology has at least one device"),
@@ -161,7 +161,7 @@ def test_what_is_wrong_with_a_plan_is_named_with_its_place(path, value, said, tm
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000], ids=["half", "no text", "deep"])
 def test_what_is_no_json_is_said_to_be_none(content, tmp_path):
     (tmp_path / "plan.json").write_bytes(content)
-    with pytest.raises(GraphError, match=r"plan\.json is no JSON: "):
+    with pytest.raises(GraphError, match=r"plan\.json is not JSON: "):
         planfile.read(tmp_path / "plan.json")
 
 

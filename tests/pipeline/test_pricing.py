@@ -45,7 +45,7 @@ def test_a_stage_costs_what_its_layers_do_for_the_samples_of_a_micro_batch():
     first, second, third = pricing.loads(arranged([0b1, 0b11, 0b111], [(0,), (1,), (2,)]))
     assert [load.forward_s for load in (first, second, third)] == pytest.approx([0.004, 0.008, 0.012])
     assert [load.backward_s for load in (first, second, third)] == pytest.approx([0.008, 0.016, 0.004])
-    # Half of the way back of layers with parameters makes the gradients of these.
+    # Half of the backward pass of layers with parameters makes the gradients of these.
     assert [load.weight_s for load in (first, second, third)] == pytest.approx([0.004, 0, 0.002])
     # What c needs of a passes through b's device: 1e6 and 1e6 + 3e6 bytes a sample.
     assert [load.send_s for load in (first, second, third)] == pytest.approx([0.004, 0.016, 0])
@@ -158,7 +158,7 @@ def test_each_transfer_waits_for_the_latency():
 
 @pytest.mark.parametrize("seed", range(80))
 def test_an_all_reduce_begins_as_early_as_gradients_are_there(seed):
-    """Layer by layer: each layer's part is reduced behind that of the layer before it, and not before its way back is done."""
+    """Layer by layer: each layer's part is reduced behind that of the layer before it, and not before its backward pass is done."""
     asked, rng = random_profile(seed), random.Random(seed)
     states = ideals(asked)
     end = rng.choice(states)
@@ -176,7 +176,7 @@ def test_an_all_reduce_begins_as_early_as_gradients_are_there(seed):
         if share:
             reduced_s = max(reduced_s, clock_s) + share * load.all_reduce_s
     exposed_s = max(0.0, reduced_s - clock_s)
-    # It goes on without a pause: what is not exposed is its lead, as far as there is a way back before.
+    # It goes on without a pause: what is not exposed is its lead, as far as there is a backward pass before.
     expected = min(load.all_reduce_s - exposed_s, clock_s) if reduced_s >= clock_s else load.all_reduce_s
     if size:
         assert load.all_reduce_lead_s == pytest.approx(max(0.0, expected), abs=1e-12)
@@ -361,5 +361,8 @@ def test_a_stage_that_recomputes_in_part_stands_between_both():
     ],
 )
 def test_ways_to_recompute_that_there_are_not_are_refused(how, error, said):
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=said) as caught:
         recompute(long_chain(), 0b111111111111, how, 2)
+    assert caught.value.exit_status == 2, (
+        "the plan that asks for it is wrong, also where a planner of remat finds no schedule"
+    )

@@ -403,7 +403,7 @@ def test_a_version_is_there_when_a_forward_uses_it(name, seed):
         (Schedule("interleaved", 5, chunks=2), [StageLoad(1, 2)] * 4, "5 micro-batches are not divisible by 2 devices"),
         (Schedule("1f1b", 4), [], "a pipeline has at least one stage"),
         # The first stage goes back before the second one, with three forwards to do first, has seen its third.
-        (Schedule("1f1b-async", depths=(0, 2)), [StageLoad(1, 2)] * 2, "1f1b-async would wait for itself: the "),
+        (Schedule("1f1b-async", depths=(0, 2)), [StageLoad(1, 2)] * 2, "1f1b-async would wait for itself (deadlock): the "),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_named(schedule, loads, message):

@@ -119,7 +119,7 @@ def test_a_process_that_somebody_ends_is_named_as_the_cause():
         for process in multiprocessing.active_children():
             os.kill(process.pid, signal.SIGKILL)
 
-    with pytest.raises(DetrainError, match=r"a process of the sweep has been ended.* of 60 plans still to make"):
+    with pytest.raises(DetrainError, match=r"a process of the sweep was ended.* of 60 plans still to compute"):
         sweeping.sweep(REQUEST, CELLS * 20, ["detrain"], murder, 1)
     assert multiprocessing.active_children() == []
 

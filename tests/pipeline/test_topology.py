@@ -168,9 +168,9 @@ DEVICE = "device.memory = 1\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[device", "is no TOML: "),
+        ("[device", "is not TOML: "),
         ("", "device is missing"),
-        ("device = 3", "device is 3, no table"),
+        ("device = 3", "device is 3, not a table"),
         ("[device]", "device: memory is missing"),
         ("device.memory = 0", "device: memory is 0, not a number above zero"),
         ("device.memory = '16 fish'", "device: memory: there is no unit FISH: it is one of B, KB, "),
@@ -233,7 +233,7 @@ def test_what_is_wrong_with_a_file_is_named_with_its_key(text, said, tmp_path):
 
 def test_a_file_that_is_no_text_is_no_toml(tmp_path):
     (tmp_path / "cluster.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(GraphError, match=r"cluster\.toml is no TOML: "):
+    with pytest.raises(GraphError, match=r"cluster\.toml is not TOML: "):
         topologyfile.read(tmp_path / "cluster.toml")
 
 

@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "detrain"
 GROUND = {"errors", "messages", "ranks", "__version__"}
 MAY_IMPORT = {
     "__main__": {"cli"},
+    "api": {"proof", "state", "store"},
     "cli": {
         "doctor",
         "launch",
@@ -30,9 +31,9 @@ MAY_IMPORT = {
         "store",
         "tracer",
     },
-    "proof": {"launch", "loops", "outputs", "session", "state", "store"},
-    "doctor": {"launch", "store", "world"},
-    "launch": {"adapters", "hooks", "loops", "rewrite", "session", "state", "store", "tracer", "world"},
+    "proof": {"launch", "loops", "outputs", "session", "state", "store", "world"},
+    "doctor": {"adapters", "launch", "store", "world"},
+    "launch": {"adapters", "hooks", "loops", "outputs", "rewrite", "session", "state", "store", "tracer", "world"},
     "report": {"outputs", "store", "world"},
     "hooks": {"session"},
     "session": {"adapters", "loops", "outputs", "state", "store", "world"},
@@ -42,7 +43,7 @@ MAY_IMPORT = {
     "adapters": {"state", "world"},
     "world": set(),
     "loops": {"state"},
-    "store": {"state"},
+    "store": {"state", "world"},
     "state": set(),
     "pipeline": {"plans", "remat"},
     "remat": {"plans"},
@@ -61,6 +62,7 @@ ONLY_IN = {
 
 
 def imports_of(path: Path) -> set[str]:
+    """Everything that a file imports, also inside functions and for type checkers only."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -92,34 +94,7 @@ def test_a_library_is_imported_in_its_own_places_only(library: str, homes: set[s
     assert users <= homes
 
 
-#: What decides by a framework's name stands behind `detrain.adapters.protocol.Adapter`.
-FRAMEWORK = re.compile("torch|tensorflow|keras|cuda", re.IGNORECASE)
-
-
-def names_in(path: Path) -> set[str]:
-    """Identifiers, and strings that are no docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
-            found.add(node.value)
-        for field in ("id", "attr", "arg", "name", "module"):
-            if isinstance(value := getattr(node, field, None), str):
-                found.add(value)
-    return found
-
-
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SOURCES if part_of(path) not in ("adapters", "doctor")],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
-def test_nothing_goes_by_the_name_of_a_framework(path: Path) -> None:
-    assert sorted(name for name in names_in(path) if FRAMEWORK.search(name)) == []
-
-
-def test_parts_import_each_other_in_no_circle() -> None:
+def test_rooms_import_each_other_in_no_circle() -> None:
     def reach(part: str, seen: frozenset[str]) -> None:
         assert part not in seen
         for below in MAY_IMPORT.get(part, ()):
@@ -127,6 +102,94 @@ def test_parts_import_each_other_in_no_circle() -> None:
 
     for part in MAY_IMPORT:
         reach(part, frozenset())
+
+
+def files_imported() -> dict[str, set[str]]:
+    """Module to the modules of the package that it imports, in whatever way."""
+    modules = {".".join(("detrain", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in SOURCES}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    imported: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        imported[name] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported[name] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                below = {f"{node.module}.{alias.name}" for alias in node.names}
+                imported[name] |= {full if full in modules else node.module for full in below}
+        imported[name] &= modules.keys()
+    return imported
+
+
+def test_files_import_each_other_in_no_circle() -> None:
+    imported = files_imported()
+    assert len(imported) > 200
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, f"a circle of files: {' -> '.join((*way[way.index(name) :], name))}"
+        if name not in done:
+            for below in sorted(imported[name]):
+                visit(below, (*way, name))
+            done.add(name)
+
+    for name in imported:
+        visit(name, ())
+
+
+FRAMEWORKS = re.compile(r"torch|tensorflow|keras|cuda|cublas|cudnn", re.IGNORECASE)
+
+
+def words_of(path: Path) -> list[tuple[int, str]]:
+    """Names and texts in a file's code, with their lines; docstrings and comments may mention what they like."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            found.append((node.lineno, node.value))
+        elif isinstance(node, ast.Name | ast.Attribute):
+            found.append((node.lineno, node.id if isinstance(node, ast.Name) else node.attr))
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.arg):
+            found.append((node.lineno, node.arg if isinstance(node, ast.arg) else node.name))
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_framework_is_named_outside_the_adapters(path: Path) -> None:
+    if part_of(path) in {"adapters", "doctor"}:
+        return
+    assert [(line, word) for line, word in words_of(path) if FRAMEWORKS.search(word)] == []
+
+
+#: Rooms whose business is objects of any type.
+OF_ANY_TYPE = {"adapters", "state", "tracer"}
+MOST_ANY = 8  # in a thousand lines
+
+
+def test_types_are_named() -> None:
+    lines = count = 0
+    for path in SOURCES:
+        if part_of(path) not in OF_ANY_TYPE:
+            text = path.read_text(encoding="utf-8")
+            lines += text.count("\n")
+            count += sum(len(re.findall(r"\bAny\b", line)) for line in text.splitlines() if "import" not in line)
+    assert count / lines * 1000 <= MOST_ANY
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_rooms_meet_through_contracts(path: Path) -> None:
+    """Objects of the script's and of libraries (syntax trees in `rewrite`) may be asked what they have; our own say it by their types."""
+    if part_of(path) not in {*OF_ANY_TYPE, "rewrite"}:
+        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        asked = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "hasattr"]
+        assert [ast.unparse(node) for node in asked if "os" not in ast.unparse(node)] == []
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_sweep_has_a_table_and_a_picture(remat, tmp_path):
         (["plan", "linear.json", "--budget", "0.5", "--planner", "best"], 2, "there is no planner best: it is one of keep-all"),
         (["plan", "nothing.json", "--budget", "0.5", "--planner", "dtr"], 2, "nothing.json"),
         (["simulate", "linear.json", "--budget", "0.5", "--policy", "best:eager"], 2, "there is no heuristic best"),
-        (["show", "linear.json"], 2, "is no plan"),
+        (["show", "linear.json"], 2, "is not a plan"),
         (["plan", "linear.json", "--budget", "0.5", "--planner", "dtr", "-o", "no/such/place.json"], 2, "cannot be written"),
     ],
 )  # fmt: skip

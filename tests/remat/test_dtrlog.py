@@ -70,8 +70,8 @@ def test_backward_is_what_comes_after_the_annotation():
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["{"], "line 1 is no JSON: "),
-        (["[1]"], "line 1 is no instruction: [1]"),
+        (["{"], "line 1 is not JSON: "),
+        (["[1]"], "line 1 is not an instruction: [1]"),
         ([line("JUMP")], "line 1, JUMP: this instruction is unknown here"),
         ([line("MEMORY", NAME="a", MEMORY="1")], "line 1, MEMORY: this instruction is unknown here"),
         ([line("CONSTANT")], "line 1, CONSTANT: NAME is missing"),
@@ -80,12 +80,12 @@ def test_backward_is_what_comes_after_the_annotation():
         ([line("CONSTANT", NAME="w"), line("MEMORY", NAME="w", MEMORY="-3")], "line 2, MEMORY: MEMORY is '-3', not a whole"),
         ([line("CONSTANT", NAME="w"), line("MEMORY", NAME="w", MEMORY=3)], "line 2, MEMORY: MEMORY is 3, not str"),
         ([*constant("w", 1), *constant("w", 1)], "line 3, CONSTANT: w is there already"),
-        (call("mul", ["w"], ("a", 1, -1)), "line 1, CALL: 'w' has not been heard of before"),
+        (call("mul", ["w"], ("a", 1, -1)), "line 1, CALL: 'w' has not been defined before"),
         (call("mul", [], ("a", 1, -1))[:2], "line 2, MEMORY: the log ends before ALIAS of a"),
         (call("mul", [], ("a", 1, 0)), "line 3, ALIAS: operator mul makes a of 0 bytes as an alias of its input 0"),
         ([line("CALL", NAME="f", ARGS=[], RESULT=[], TIME="1")], "line 1, CALL: operator f takes 1 ns and makes 0 tensors"),
         ([*constant("w", 1), line("MUTATE", NAME="f", ARGS=["w"], MUTATE=[1], TIME="1")], "line 3, MUTATE: MUTATE is [1], and there"),
-        ([*constant("w", 1), line("COPY", DST="v", SRC="u")], "line 3, COPY: 'u' has not been heard of before"),
+        ([*constant("w", 1), line("COPY", DST="v", SRC="u")], "line 3, COPY: 'u' has not been defined before"),
         ([*constant("w", 1), line("RELEASE", NAME="w"), line("RELEASE", NAME="w")], "line 4, RELEASE: command 3 asks for w, which"),
     ],
 )  # fmt: skip
@@ -125,7 +125,7 @@ def test_what_is_built_can_be_said_in_a_log(graph):
 
 @pytest.mark.parametrize(("annotated", "flags"), [(True, [False, False, True]), (False, [False, True, True])])
 def test_an_annotation_says_where_the_way_back_begins_and_names_do_only_without(annotated, flags):
-    # DTR's logs call the pooling of the way forward max_pool2d_backward.
+    # DTR's logs call the pooling of the forward pass max_pool2d_backward.
     way_forward = [*call("conv", ["w"], ("a", 2, -1)), *call("max_pool2d_backward", ["a"], ("b", 2, -1))]
     annotation = [line("ANNOTATE", ANNOTATION="BACKWARD")] if annotated else []
     graph = dtrlog.parse([*constant("w", 3), *way_forward, *annotation, *call("mm", ["b"], ("c", 2, -1))])
@@ -180,8 +180,8 @@ def _other_outputs(made, weight):
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (_random, "that dropout draws random numbers"), (_forward_again, "that add belongs to the way forward"),
-        (_pinned, "that a is pinned: it is no constant"), (_used_after_release, "that a is used after the program has given it back"),
+        (_random, "that dropout draws random numbers"), (_forward_again, "that add belongs to the forward pass"),
+        (_pinned, "that a is pinned: it is no constant"), (_used_after_release, "that a is used after the program has released it"),
         (_other_outputs, "outputs are what is referred to at its end"),
     ],
 )  # fmt: skip

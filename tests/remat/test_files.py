@@ -47,7 +47,7 @@ def with_operator(number, **fields):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no JSON"), ("[]", "is no operator graph: it does not say that its kind is 'detrain operator graph'"),
+        ("{", "is not JSON"), ("[]", "is not an operator graph: its kind must be 'detrain operator graph'"),
         (changed(format=2), "has format 2; this detrain reads format 1"), (changed(program=3), "program"),
         (changed(program=[["jump", 0]]), "jump"), (changed(program=[["compute", 9]]), "9"), (changed(outputs=[7]), "7"),
         (with_operator(1, inputs=[2]), "operator mul takes tensor 2, which is not made before it"),
@@ -85,9 +85,9 @@ def test_a_plan_is_the_same_behind_its_file(planned):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"kind": "else"}, "is no plan"), ({"format": 3}, "has format 3"), ({"steps": {}}, "steps is no list"),
+        ({"kind": "else"}, "is not a plan"), ({"format": 3}, "has format 3"), ({"steps": {}}, "steps is no list"),
         ({"steps": [["compute"]]}, "step 0 is ['compute'], not [compute, operator] or [free, tensor]"),
-        ({"steps": [["free", 99]]}, "step 0 is ['free', 99], and there are"), ({"graph": None}, "is no operator graph"),
+        ({"steps": [["free", 99]]}, "step 0 is ['free', 99], and there are"), ({"graph": None}, "is not an operator graph"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_plan_is_said(planned, fields, said):

@@ -9,10 +9,11 @@ pytest.importorskip("numba", reason='planners are compiled by numba: pip install
 pytest.importorskip("scipy", reason='planners solve programs with scipy: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError, UsageError
+from detrain.plans.errors import NoPlanError
 from detrain.remat import builders
 from detrain.remat.graph import GraphBuilder
 from detrain.remat.planners import ilp, rounding, scratch
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of, hearing
+from detrain.remat.planners.plan import Plan, best_of, reporting_best
 from detrain.remat.planners.polish import polish
 from detrain.remat.planners.registry import NAMES, pareto, plan
 from detrain.remat.schedule import freeing_early, keep_all
@@ -69,7 +70,7 @@ def test_who_is_stopped_gives_the_best_so_far_and_tells_of_it():
         yield freeing_early(graph, order, "first")
         raise KeyboardInterrupt
 
-    with hearing(heard.append):
+    with reporting_best(heard.append):
         found = best_of(graph, schedules(), peak_bytes(graph))
     assert found.schedule.planner == "first"
     assert heard == [found.outcome]
@@ -106,7 +107,7 @@ def test_where_there_is_room_or_nothing_to_do_no_planner_takes_more_time(graph, 
 
 
 def test_a_program_too_large_is_refused():
-    with pytest.raises(NoPlanError, match="the step has 130 operators, and a program of more than 120 is not solved"):
+    with pytest.raises(NoPlanError, match="the step has 130 operators, and a program with more than 120 is not solved"):
         ilp.plan(builders.linear(65), 100)
 
 

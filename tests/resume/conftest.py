@@ -1,5 +1,6 @@
 """The fixtures `reference` and `killed`, and the table that a soak ends with."""
 
+import dataclasses
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.once import once
+
 from .harness import Life, Moment, Place, differences, live, uninterrupted
 from .programs import PROGRAMS, Program
-
-_references: dict[tuple[str, str], Life] = {}
 
 
 @pytest.fixture(scope="session")
@@ -18,10 +19,12 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Life]:
     """Gives the uninterrupted life of a program, run once per session."""
 
     def give(program: Program, every: str = "never") -> Life:
-        key = (program.script, every)
-        if key not in _references:
-            _references[key] = uninterrupted(tmp_path_factory.mktemp("ref"), program, every)
-        return _references[key]
+        life: Life = once(
+            tmp_path_factory,
+            [program.sources, program.arguments, program.environment, program.is_whole, every],
+            lambda: uninterrupted(tmp_path_factory.mktemp("reference"), program, every),
+        )
+        return life
 
     return give
 
@@ -58,7 +61,12 @@ def killed(tmp_path: Path, reference: Callable[..., Life], note: Callable[..., N
 @pytest.fixture
 def program(request: pytest.FixtureRequest) -> Program:
     """A program by its name."""
-    return PROGRAMS[request.param]
+    return as_marked(PROGRAMS[request.param], request)
+
+
+def as_marked(program: Program, request: pytest.FixtureRequest) -> Program:
+    """A soak kills in set-up code as well, and starts its attempts as a user starts them."""
+    return dataclasses.replace(program, is_whole=request.node.get_closest_marker("soak") is not None)
 
 
 @pytest.fixture

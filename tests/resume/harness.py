@@ -13,6 +13,9 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
+
+from tests.forkserver import Forked, server_for
 
 from .programs import Program
 
@@ -91,14 +94,19 @@ class Life:
 
 
 def environment() -> dict[str, str]:
-    """This environment without what would steer detrain, with detrain importable from any folder."""
-    own = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES and not k.startswith("DETRAIN_")}
+    """This environment without what would steer detrain or tells of the test, with detrain importable from any folder."""
+    own = {
+        k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES and not k.startswith(("DETRAIN_", "PYTEST_"))
+    }
     spec = importlib.util.find_spec("detrain")
     assert spec is not None
     assert spec.origin is not None
     own.update(PYTHONPATH=str(Path(spec.origin).parents[1]), PYTHONUNBUFFERED="1", PYTHONDONTWRITEBYTECODE="1")
     own.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), NUM_THREADS))
     return own
+
+
+Process = subprocess.Popen[bytes] | Forked
 
 
 class Place:
@@ -122,25 +130,29 @@ class Place:
         out_path, err_path = (self.root / f"{self._num_attempts}.{name}" for name in ("out", "err"))
         # Files, not pipes: loader workers that outlive a killed process would hold a pipe open.
         with out_path.open("wb") as out, err_path.open("wb") as err:
-            process = subprocess.Popen(
-                [sys.executable, *words, "train.py", *self.program.arguments],
-                cwd=self.work,
-                env={**environment(), **self.program.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
+            process = self._start([*words, "train.py", *self.program.arguments], out, err)
             try:
                 is_killed = self._watch(process, moment, out_path)
             finally:
                 if process.poll() is None:
                     kill_group(process.pid)
                     process.wait()
+        assert process.returncode is not None
         stdout, stderr = (path.read_bytes().decode(errors="backslashreplace") for path in (out_path, err_path))
         return Attempt(process.returncode, stdout, stderr, is_killed)
 
-    def _watch(self, process: "subprocess.Popen[bytes]", moment: Moment | None, out_path: Path) -> bool:
+    def _start(self, words: list[str], out: IO[bytes], err: IO[bytes]) -> Process:
+        own = {**environment(), **self.program.environment}
+        is_forked = words[0] == "-m" and not self.program.is_whole
+        server = server_for("\n".join(self.program.sources.values()), own, environment()) if is_forked else None
+        if server is not None:
+            return server.start(words, self.work, own, out, err)
+        return subprocess.Popen(
+            [sys.executable, *words], cwd=self.work, env=own, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def _watch(self, process: Process, moment: Moment | None, out_path: Path) -> bool:
         began_s, seen, due_s = time.monotonic(), b"", None
         with out_path.open("rb") as out:
             while process.poll() is None:

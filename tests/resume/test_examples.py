@@ -19,7 +19,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def example(name: str, *arguments: str, files: dict[str, str] | None = None) -> Program:
-    return Program(name, (EXAMPLES / name / "train.py").read_text(encoding="utf-8"), files or {}, arguments)
+    return Program(
+        name, (EXAMPLES / name / "train.py").read_text(encoding="utf-8"), files or {}, arguments, is_whole=True
+    )
 
 
 def music() -> Program:

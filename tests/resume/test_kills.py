@@ -1,5 +1,6 @@
 """Kill a program, run it again: every bit that comes out is an uninterrupted run's."""
 
+import dataclasses
 import os
 
 import pytest
@@ -24,6 +25,25 @@ def test_program_killed_twice_gives_the_same_bits(program, killed, reference):
     life = killed(program, [Moment(batches=num_batches * 2 // 3), Moment(batches=3, is_whole_group=False)])
     assert life.num_kills == 2
     assert len(life.resumes) == 2
+
+
+#: With the examples (`test_examples.py`), what is killed without a fork server: each attempt starts an interpreter and imports torch.
+WHOLE = [
+    "loader_workers_2", "entropy_drawn_by_workers", "nothing_seeded", "kept_by_address", "owners_of_threads", "csv_held_open",
+    "objects_sent_back_by_spawned_processes", "hook_handle_kept_over_epochs", "state_of_classes",
+]  # fmt: skip
+DRAWING_ENTROPY = {"entropy_drawn_by_workers", "nothing_seeded"}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_program_started_as_a_user_starts_it_is_killed_and_has_the_bits_of_a_forked_one(name, killed, reference):
+    forked, whole = PROGRAMS[name], dataclasses.replace(PROGRAMS[name], is_whole=True)
+    num_batches = len(reference(whole).attempts[0].batches)
+    life = killed(whole, [Moment(batches=num_batches * 2 // 3)])
+    assert life.num_kills == 1
+    assert len(life.resumes) == 1
+    # Libraries draw entropy while they are loaded, which a forked attempt has behind it: what a script draws then is something else.
+    assert name in DRAWING_ENTROPY or not differences(reference(forked), reference(whole))
 
 
 @pytest.mark.parametrize(

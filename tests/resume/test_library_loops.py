@@ -62,7 +62,7 @@ def test_training_in_a_library_is_resumed_with_the_same_bits_once_it_has_been_tr
     monkeypatch.setenv("PYTHONUSERBASE", str(base))
     program = Program("library", SCRIPT)
     expected = uninterrupted(tmp_path / "reference", program)
-    assert "If the loop is a library's, `detrain trace` finds it" in expected.attempts[0].stderr
+    assert "If the loop is in a library, `detrain trace` finds it" in expected.attempts[0].stderr
     place = Place(tmp_path / "killed", program)
     words = [sys.executable, "-m", "detrain", "trace", "--ckpt-dir", str(place.run_directory), "train.py"]
     traced = subprocess.run(words, cwd=place.work, env=environment(), capture_output=True, text=True)

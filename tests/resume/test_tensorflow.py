@@ -5,18 +5,23 @@ import sys
 
 import pytest
 
-from .conftest import seed_of
+from tests.tiers import full_but
+
+from .conftest import as_marked, seed_of
 from .harness import Moment, differences, environment, live_at_random
 from .programs.tensorflow import PROGRAMS, QUICK
 from .test_kills import SOAK_KILLS
 
+#: What `make test` runs of them: each that is forked, and one whose loop is Keras's own.
+NEWCOMERS = [name for name in QUICK if "fit(" not in PROGRAMS[name].script] + ["fit_arrays"]
+
 
 @pytest.fixture
 def program(request):
-    return PROGRAMS[request.param]
+    return as_marked(PROGRAMS[request.param], request)
 
 
-@pytest.mark.parametrize("program", QUICK, indirect=True)
+@pytest.mark.parametrize("program", full_but(NEWCOMERS, QUICK), indirect=True)
 def test_program_killed_twice_gives_the_same_bits(program, killed, reference):
     num_batches = len(reference(program).attempts[0].batches)
     life = killed(program, [Moment(batches=num_batches * 2 // 3), Moment(batches=3, is_whole_group=False)])

@@ -11,7 +11,7 @@ import pytest
 
 from detrain.errors import RestoreError
 from detrain.session.loader_threads import changed_beside
-from detrain.session.replay import Loading, check, digest_without
+from detrain.session.replay import Replay, check, digest_without
 from detrain.state.walk import Walk
 
 
@@ -130,7 +130,7 @@ def loading(monkeypatch):
         module.Ahead = type("Ahead", (Ahead,), {"get": Ahead.get, "__module__": "ahead", "__qualname__": "Ahead"})
         monkeypatch.setitem(sys.modules, "ahead", module)
         ahead = module.Ahead()
-        made = Loading(extra, lambda: 0)
+        made = Replay(extra, lambda: 0)
         made.begin()
         return made, ahead
 
@@ -140,9 +140,9 @@ def loading(monkeypatch):
 def checkpoint(made, ahead):
     walk = Walk(leave=made.left)
     walk.root("data", ahead)
-    walk.run()
-    made.mark(walk, 1)
-    return walk.tree
+    captured = walk.run()
+    made.mark(captured, 1)
+    return captured.tree
 
 
 def test_loader_is_replayed_however_far_its_thread_has_read(loading):
@@ -176,5 +176,7 @@ def test_loader_that_gives_something_else_when_replayed_is_refused(loading):
     ahead.scale[0] = 1
     tree = checkpoint(made, ahead)
     again, other = loading()
-    with pytest.raises(RestoreError, match="data has threads, and its 4 calls have not given what they gave before"):
+    with pytest.raises(
+        RestoreError, match="data has threads, and its 4 calls have not returned what they returned before"
+    ):
         again.replay(tree, {"data": other})

@@ -30,8 +30,7 @@ def device(request, monkeypatch):
 def leaf_of(value):
     walk = Walk()
     walk.root("value", value)
-    walk.run()
-    found = leaves(walk)
+    found = leaves(walk.run())
     assert len(found) == 1
     return found[0]
 
@@ -71,7 +70,7 @@ def test_state_on_a_device_is_copied_once_and_to_locked_memory(dtype):
     value = torch.arange(100_000, device="cuda").to(dtype)
     walk = Walk()
     walk.root("value", value)
-    (array,) = walk.run().arrays
+    (array,) = walk.run().tree.arrays
     assert array.is_copy
     assert torch.from_numpy(array.data).is_pinned()
     before = value.cpu()

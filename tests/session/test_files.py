@@ -381,7 +381,7 @@ def test_record_that_could_not_be_written_whole_leaves_the_journal_readable(
             write("b", "")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "what was there before could not be noted" in capfd.readouterr().err
+    assert "its content before the change could not be kept" in capfd.readouterr().err
     assert log.stat().st_size == plain
     write("c", "1")
     offset = first.capture()

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from detrain.errors import RestoreError
-from detrain.session.replay import Loading, check
+from detrain.session.replay import Replay, check
 from detrain.state.walk import Walk
 
 
@@ -49,7 +49,7 @@ def loading(monkeypatch):
     def begin():
         module.Rows = type("Rows", (Rows,), {"get": Rows.get, "__qualname__": "Rows", "__module__": "rows"})
         rows = module.Rows()
-        made = Loading(extra, lambda: random.getstate())
+        made = Replay(extra, lambda: random.getstate())
         made.begin()
         return made, rows
 
@@ -69,9 +69,9 @@ def take(rows, count):
 def checkpoint(made, rows, num_batches=1):
     walk = Walk(leave=made.left)
     walk.root("data", rows)
-    walk.run()
-    made.mark(walk, num_batches)
-    return walk.tree
+    captured = walk.run()
+    made.mark(captured, num_batches)
+    return captured.tree
 
 
 def test_calls_are_replayed_to_the_same_place(loading):
@@ -108,7 +108,9 @@ def test_what_something_else_has_changed_is_refused(loading):
     rows.rng.seed(77)
     tree = checkpoint(made, rows)
     again, other = loading()
-    with pytest.raises(RestoreError, match="data is not what it was after its calls have been replayed"):
+    with pytest.raises(
+        RestoreError, match="data differs from its state at the checkpoint although its calls have been replayed"
+    ):
         check(again.replay(tree, {"data": other}))
 
 

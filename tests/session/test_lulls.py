@@ -52,4 +52,4 @@ def test_who_asks_in_a_lull_is_heard_at_the_next_batch(tmp_path, budget):
     variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "DETRAIN_LEDGER_BUDGET": budget}
     subprocess.run([sys.executable, *words], cwd=tmp_path, env=variables, check=True, capture_output=True)
     (saved,) = (tmp_path / "run").glob("checkpoint_*.h5")
-    assert checkpoint.read_header(saved).meta["batches"] == 451
+    assert checkpoint.read_header(saved).meta.batches == 451

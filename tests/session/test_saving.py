@@ -61,7 +61,7 @@ def saved(folder: Path) -> dict[tuple[int, int], float]:
     for path in RunDirectory(folder / ".detrain" / "train").checkpoint_paths():
         header, tree = checkpoint.load(path)
         weight = next(array for array in tree.arrays if "weight" in array.path and array.data.shape == (300, 300))
-        found[header.meta["epoch"], header.meta["batch"]] = weight.data.astype(float).sum()
+        found[header.meta.epoch, header.meta.batch] = weight.data.astype(float).sum()
     return found
 
 
@@ -153,7 +153,7 @@ os.fsync = failing
     assert (1, 10) not in found
     assert (1, 30) in found
     for path in RunDirectory(tmp_path / ".detrain" / "train").checkpoint_paths():
-        chain = checkpoint.read_header(path).meta["chain"]
+        chain = checkpoint.read_header(path).meta.chain
         assert all((path.parent / name).exists() for name in chain), (path.name, chain)
     assert found[1, 30] == pytest.approx(sums[1, 30], abs=1e-9)
 
@@ -161,4 +161,4 @@ os.fsync = failing
 def test_end_of_the_script_waits_for_the_last_checkpoint(tmp_path):
     run(tmp_path, TRAINING.replace("PATCH", "os.fsync = slow"), "epoch")
     header, _ = checkpoint.load(RunDirectory(tmp_path / ".detrain" / "train").read_checkpoints()[0][0].path)
-    assert header.meta["batches"] == 120
+    assert header.meta.batches == 120

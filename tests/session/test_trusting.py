@@ -5,20 +5,23 @@ import json
 import pytest
 
 from detrain.errors import ResumeRefused
+from detrain.launch.request import Request
 from detrain.proof import probing
 from detrain.proof.sandbox import NoSandbox
 from detrain.proof.worker import Order
-from detrain.session.trusting import Change, Trusting, Way
+from detrain.session.trusting import Trusting
 from detrain.state.tree import Tree
 from detrain.store.commit import commit
 from detrain.store.directory import RunDirectory
+from detrain.store.meta import LoopPosition, Meta
+from detrain.store.record import Change, Invocation, RunRecord
 from detrain.store.sides import Side
 
 OLD, NEW, OTHER = ["--lr", "1"], ["--lr", "2"], ["--lr", "3"]
 
 
-def way(arguments):
-    return Way(tuple(arguments), 0)
+def invocation(arguments):
+    return Invocation(tuple(arguments), 0)
 
 
 class Flags:
@@ -33,24 +36,20 @@ class Flags:
 def directory(tmp_path):
     """A run of two checkpoints, of which one leads to the other."""
     found = RunDirectory(tmp_path)
-    found.write_record({"arguments": OLD, "seed": 0})
+    found.write_record(RunRecord(arguments=OLD))
     return found
 
 
 def save(directory, number, arguments, chain=()):
-    meta = {
-        "sequence": number, "chain": list(chain), "sources": {}, "arguments": arguments, "seed": 0, "position": [["t", 1, 0, number]],
-        "flags": {"torch": {"threads": 1}}, "folder": "/", "is_exhausted": False,
-    }  # fmt: skip
+    meta = Meta(
+        number, [LoopPosition("t", 1, 0, number)], chain=list(chain), arguments=arguments, flags={"torch": {"threads": 1}}, folder="/",
+    )  # fmt: skip
     tree = Tree([], [], {"lr": int(arguments[1]), "n": number})
     return commit(directory.checkpoint_path(number, 0), tree, meta)
 
 
 def request_of(directory, arguments, **options):
-    return {
-        "ckpt_dir": str(directory.path), "arguments": arguments, "seed": 0, "fresh": False, "from": None, "trust_changes": True,
-        "keep_trained": False, **options,
-    }  # fmt: skip
+    return Request("train.py", "", arguments, "train", str(directory.path), **{"trust_changes": True, **options})
 
 
 @pytest.fixture
@@ -59,8 +58,8 @@ def probed(monkeypatch):
     orders = []
 
     def carry_out(order):
-        orders.append((order.record["arguments"], order.start, sorted(order.olds)))
-        return {"arrivals": {name: {"of": order.record["arguments"]} for name in order.checkpoints}}
+        orders.append((order.record.arguments, order.start, sorted(order.olds)))
+        return {"arrivals": {name: {"of": order.record.arguments} for name in order.checkpoints}}
 
     monkeypatch.setattr(Order, "carry_out", carry_out)
     return orders
@@ -70,7 +69,7 @@ def test_nothing_is_done_again_where_arguments_are_the_same(directory, probed):
     save(directory, 1, OLD)
     request = request_of(directory, OLD)
     probing.prepare(request)
-    assert (probed, "olds" in request) == ([], False)
+    assert (probed, request.olds) == ([], None)
 
 
 def test_a_chain_of_one_way_is_done_again_once(directory, probed):
@@ -79,12 +78,12 @@ def test_a_chain_of_one_way_is_done_again_once(directory, probed):
     request = request_of(directory, NEW)
     probing.prepare(request)
     assert probed == [(OLD, "checkpoint_2_0.h5", [])]
-    with open(request["olds"], encoding="utf-8") as file:
+    with open(request.olds, encoding="utf-8") as file:
         assert sorted(json.load(file)) == ["checkpoint_1_0.h5", "checkpoint_2_0.h5"]
 
 
 def test_a_way_that_took_over_another_is_done_again_with_what_that_one_made(directory, probed):
-    directory.write_record({"arguments": NEW, "seed": 0, "changes": [Change(way(OLD), way(NEW), "").told()]})
+    directory.write_record(RunRecord(arguments=NEW, changes=[Change(invocation(OLD), invocation(NEW), "")]))
     save(directory, 1, OLD)
     save(directory, 2, NEW, ["checkpoint_1_0.h5"])
     probing.prepare(request_of(directory, OTHER))
@@ -109,7 +108,7 @@ def test_without_a_sandbox_it_is_refused_unless_the_checkpoint_may_win(directory
         probing.prepare(request_of(directory, NEW))
     request = request_of(directory, NEW, keep_trained=True)
     probing.prepare(request)
-    assert Change.read(request)[-1] == Change(way(OLD), way(NEW), "everything")
+    assert request.changes[-1] == Change(invocation(OLD), invocation(NEW), "everything")
     assert "[arguments-ignored]" in capfd.readouterr().err
 
 
@@ -120,7 +119,7 @@ def taken_over(directory, old_roots, new_roots, keeps="", flags=None):
     checkpoint, tree = load(save(directory, 1, OLD).path)
     beside = Beside(checkpoint.meta, Flags(**(flags or {"threads": 1})))
     old = Side.of(Tree([], [], {**old_roots, **beside.saved})).encode()
-    trusting = Trusting(way(NEW), [Change(way(OLD), way(NEW), keeps)], {checkpoint.name: old})
+    trusting = Trusting(invocation(NEW), [Change(invocation(OLD), invocation(NEW), keeps)], {checkpoint.name: old})
     merged = trusting.merge(checkpoint, tree, Tree([], [], new_roots), beside)
     return merged.roots, beside
 

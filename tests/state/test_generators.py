@@ -3,8 +3,9 @@
 import random
 
 import detrain.state.handlers.standard
+from detrain.state.census import Census
 from detrain.state.restore import Origins, Restore
-from detrain.state.walk import Census, Walk
+from detrain.state.walk import Walk
 
 
 def permutations(rng):
@@ -17,8 +18,7 @@ def walk_over(roots, census=None):
     walk = Walk(census)
     for name, value in roots.items():
         walk.root(name, value)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def test_list_whose_address_was_anothers_before_stays_the_one_that_the_generator_runs_over():

@@ -12,6 +12,7 @@ from detrain.proof.comparison import Comparison, Side
 from detrain.state.restore import Origins, Restore
 from detrain.state.walk import Walk
 from detrain.store.checkpoint import Checkpoint
+from detrain.store.meta import Meta
 
 
 @pytest.fixture
@@ -30,8 +31,7 @@ def new_loggers(monkeypatch):
 def look():
     walk = Walk()
     walk.root("process.logging", logging.root)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def restore(tree):
@@ -121,9 +121,7 @@ def differences(new_loggers):
 
 
 def side_of(tree):
-    meta = {
-        "sources": {}, "folder": "/nowhere", "position": [], "is_exhausted": False, "flags": {}, "entropy": [0, 0],
-    }  # fmt: skip
+    meta = Meta(1, folder="/nowhere", entropy=[0, 0])
     return Side(Checkpoint(Path("/run/checkpoint_0_0.h5"), meta), tree)
 
 

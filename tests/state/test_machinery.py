@@ -12,9 +12,11 @@ import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.proof.comparison import Comparison, Side
 from detrain.state import user_code
 from detrain.state.machinery import OWNS_THREAD
-from detrain.state.restore import Origins, Restore, Unrestored
+from detrain.state.restore import Origins, Restore
+from detrain.state.unrestored import Unrestored
 from detrain.state.walk import Walk
 from detrain.store.checkpoint import Checkpoint
+from detrain.store.meta import Meta
 
 
 class Thing:
@@ -32,8 +34,7 @@ def look(**roots):
     walk = Walk()
     for name, value in roots.items():
         walk.root(name, value)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def why_kept(walk):
@@ -105,6 +106,11 @@ def test_what_a_library_makes_in_the_loop_with_a_thread_of_its_own_is_left_for_i
     assert (came.step, came.exporter) == (3, None)
 
 
+def test_texts_that_look_like_refs_are_texts():
+    walk = look(client=Thing(exporter=exporter(names=["@", 1_000_000])))
+    assert restored(walk, Thing(exporter=None)).exporter is None
+
+
 @pytest.mark.parametrize(
     "part", [np.arange(3), iter([1, 2]), {"batches": [iter(range(3))]}], ids=["an array", "an iterator", "one below"]
 )
@@ -132,9 +138,7 @@ def test_a_library_goes_on_knowing_the_process_that_it_is_in():
 def differences(one, other):
     sides = []
     for thing, process in (one, other):
-        meta = {
-            "sources": {}, "folder": "/nowhere", "position": [], "is_exhausted": False, "flags": {}, "entropy": [0, 0], "process": process,
-        }  # fmt: skip
+        meta = Meta(1, folder="/nowhere", entropy=[0, 0], process=process)
         sides.append(Side(Checkpoint(Path("/run/checkpoint_0_0.h5"), meta), look(client=thing).tree))
     found = Comparison(*sides)
     found.run()

@@ -46,13 +46,13 @@ def test_a_text_file_in_memory_comes_back(newline, is_made_by_the_loop):
     file.seek(2)
     walk = Walk()
     walk.root("file", file)
-    walk.run()
+    captured = walk.run()
     live = Walk()
     now = {} if is_made_by_the_loop else {"file": io.StringIO("something else")}
     for name, value in now.items():
         live.root(name, value)
-    live.run()
-    made = Restore(walk.tree, live, Origins(live)).run(now)["file"]
+    here = live.run()
+    made = Restore(captured.tree, here, Origins(here)).run(now)["file"]
     assert (made.tell(), made.getvalue()) == (2, file.getvalue())
     assert not now or made is now["file"]
     for one in (file, made):

@@ -24,8 +24,7 @@ def writer(tmp_path):
 def look_at(obj):
     walk = Walk()
     walk.root("writer", obj)
-    walk.run()
-    return [node for node in walk.tree.nodes if node.get("kept") == OWNS_THREAD]
+    return [node for node in walk.run().tree.nodes if node.get("kept") == OWNS_THREAD]
 
 
 def add(writer, steps):

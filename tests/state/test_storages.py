@@ -11,18 +11,18 @@ torch = pytest.importorskip("torch")
 import detrain.adapters.numpy  # noqa: E402
 import detrain.adapters.torch  # noqa: E402
 import detrain.state.handlers.standard  # noqa: F401, E402 - registers the handlers
+from detrain.state.census import Census  # noqa: E402
 from detrain.state.digests import leaves  # noqa: E402
 from detrain.state.restore import Origins, Restore  # noqa: E402
 from detrain.state.tree import Array, Tree  # noqa: E402
-from detrain.state.walk import Census, Walk  # noqa: E402
+from detrain.state.walk import Walk  # noqa: E402
 
 
 def look_at(roots, census=None):
     walk = Walk(census)
     for name, obj in roots.items():
         walk.root(name, obj)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def saved(roots, census=None):

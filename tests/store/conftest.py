@@ -4,6 +4,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from detrain.state.tree import Array, Tree
+from detrain.store.meta import LoopPosition, Meta
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +38,14 @@ def make_tree(arrays: dict[str, np.ndarray], values: dict[str, Any] | None = Non
     return tree
 
 
-def make_meta(sequence: int = 1, **changes: Any) -> dict[str, Any]:
+def make_meta(sequence: int = 1, **changes: Any) -> Meta:
     """What a session writes beside the state."""
-    return {
-        "sequence": sequence, "position": [["/nowhere/train.py", 3, 0, 2], ["/nowhere/train.py", 4, 0, 5]], "is_exhausted": False,
-        "chain": [], "call_path": [], "epochs": 3, "batches": 25, "batch_in_epoch": 5, "cost_s": 0.01, "facts": {"python": "3.11.7"},
-        "flags": {}, "entropy": [], "folder": "/nowhere", "files": {}, "arguments": ["--lr", "0.1"],
-        "sources": {"/nowhere/train.py": "542a7dd24e6826869b9c8331f9347a1a"}, **changes,
-    }  # fmt: skip
+    meta = Meta(
+        sequence, [LoopPosition("/nowhere/train.py", 3, 0, 2), LoopPosition("/nowhere/train.py", 4, 0, 5)], epochs=3, batches=25,
+        batch_in_epoch=5, cost_s=0.01, facts={"python": "3.11.7"}, folder="/nowhere", arguments=["--lr", "0.1"],
+        sources={"/nowhere/train.py": "542a7dd24e6826869b9c8331f9347a1a"},
+    )  # fmt: skip
+    return replace(meta, **changes)
 
 
 def assert_same_tree(tree: Tree, other: Tree) -> None:

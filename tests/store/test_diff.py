@@ -10,6 +10,7 @@ import pytest
 from detrain.errors import CheckpointError
 from detrain.proof import diff
 from detrain.state.tree import Array, Tree
+from detrain.store import listing
 from detrain.store.commit import commit
 
 
@@ -126,6 +127,16 @@ def test_order_of_a_dict_counts(compare):
     assert said(compare(one, other)) == [("d", "order of keys")]
 
 
+@pytest.mark.parametrize("text", ["t", "@"])
+def test_arguments_of_an_iterator_that_look_like_refs_are_compared_and_listed(compare, tmp_path, text):
+    """`itertools.repeat("t", 5)` in a file: its list of arguments is no tuple, nor `["@", 5]` a node."""
+    one, other = (Tree([node("composed iterator", "x", parts=[text, count])], [], {"x": ["@", 0]}) for count in (5, 4))
+    assert compare(one, one)["same"]
+    assert said(compare(one, other)) == [("x.<parts>[1]", "value")]
+    found = listing.describe_checkpoint(tmp_path / "a.h5")
+    assert [(leaf["path"], leaf["value"]) for leaf in found["leaves"]] == [("x.<parts>[0]", text), ("x.<parts>[1]", 5)]
+
+
 def test_reason_origin_cost_and_chain_do_not_count(compare):
     one = Tree([node("kept", "t", kept="owns a thread")], [], {"t": ["@", 0]})
     other = Tree([node("kept", "t", kept="another reason", **{"from": "elsewhere"})], [], {"t": ["@", 0]})
@@ -160,7 +171,7 @@ def test_all_differences_are_counted_and_the_first_are_shown(compare, tree):
 def test_damaged_side_is_refused(compare, tree, tmp_path):
     compare(tree({}), tree({}))
     (tmp_path / "b.h5").write_bytes(b"no")
-    with pytest.raises(CheckpointError, match=r"b.h5 is no checkpoint"):
+    with pytest.raises(CheckpointError, match=r"b.h5 is not a checkpoint"):
         diff.compare(tmp_path / "a.h5", tmp_path / "b.h5")
 
 

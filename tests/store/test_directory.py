@@ -21,6 +21,7 @@ from detrain.errors import CheckpointError, ResumeRefused
 from detrain.store import checkpoint, directory
 from detrain.store.commit import commit
 from detrain.store.directory import RunDirectory
+from detrain.store.record import RunRecord
 
 WRITER = """
     import sys
@@ -29,6 +30,7 @@ WRITER = """
     from detrain.state.tree import Array, Tree
     from detrain.store.commit import commit
     from detrain.store.directory import RunDirectory
+    from detrain.store.meta import Meta
 
     place, big, last, known = RunDirectory(Path(sys.argv[1])), np.arange(40_000.0), None, []
     first = int(sys.argv[2])
@@ -36,7 +38,7 @@ WRITER = """
         arrays = [Array("data", big), Array("step", np.full(20_000, float(number)))]
         nodes = [{"k": "buffer", "t": "builtins:bytearray", "p": None, "s": a.path, "array": n} for n, a in enumerate(arrays)]
         tree = Tree(nodes, arrays, {a.path: ["@", n] for n, a in enumerate(arrays)} | {"number": number})
-        meta = {"sequence": number + 1, "chain": []}
+        meta = Meta(number + 1)
         last = commit(place.checkpoint_path(number, 0), tree, meta, last)
         known = place.retain(3, [*known, last], set())
         print(number, flush=True)
@@ -361,7 +363,7 @@ def test_folder_with_somebody_elses_file_under_a_name_of_ours_is_refused_untouch
     (tmp_path / "train.py").write_text("pass")
     with pytest.raises(
         ResumeRefused,
-        match=rf"holds a file that detrain would write over: {re.escape(name)}\. Nothing was touched; choose",
+        match=rf"contains a file that detrain would overwrite: {re.escape(name)}\. Nothing was touched; choose",
     ):
         RunDirectory(tmp_path).lock()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: '["mine"]', "train.py": "pass"}
@@ -402,10 +404,10 @@ def test_somebody_elses_temporary_files_stay(tmp_path):
 def test_record_is_replaced_whole(tmp_path):
     place = RunDirectory(tmp_path)
     assert place.read_record() is None
-    place.write_record({"attempts": 1})
-    place.write_record({"attempts": 2, "arguments": ["größe"]})
-    assert place.read_record() == {"attempts": 2, "arguments": ["größe"]}
-    assert json.loads((tmp_path / "run.json").read_text()) == place.read_record()
+    place.write_record(RunRecord(attempts=1))
+    place.write_record(RunRecord(attempts=2, arguments=["größe"]))
+    assert place.read_record() == RunRecord(attempts=2, arguments=["größe"])
+    assert json.loads((tmp_path / "run.json").read_text())["arguments"] == ["größe"]
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 

@@ -55,7 +55,7 @@ DRIVER = """
         good, bad = place.read_checkpoints()
         assert not bad
         for one in good:
-            is_whole(one.meta["sequence"] - 1)
+            is_whole(one.meta.sequence - 1)
         assert good, at
         place.remove_temporaries()
         assert not list(place.path.glob(".*"))

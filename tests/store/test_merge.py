@@ -24,8 +24,7 @@ def walk_of(roots):
     walk = Walk()
     for name, value in roots.items():
         walk.root(name, value)
-    walk.run()
-    return walk
+    return walk.run()
 
 
 def merged(old, saved, new):

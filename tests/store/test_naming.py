@@ -98,6 +98,6 @@ def test_who_trusts_changes_has_to_say_which_run_is_meant(place):
 
     with pytest.raises(UsageError, match=r"no run yet.*--ckpt-dir: \.detrain/train \(no arguments\)"):
         request("--lr", "1")
-    assert request()["ckpt_dir"] == ".detrain/train"
-    assert request("--lr", "1", ckpt_dir=".detrain/train")["ckpt_dir"] == ".detrain/train"
-    assert request("--lr", "1", trust_changes=False)["ckpt_dir"].startswith(".detrain/train-lr-1-")
+    assert request().ckpt_dir == ".detrain/train"
+    assert request("--lr", "1", ckpt_dir=".detrain/train").ckpt_dir == ".detrain/train"
+    assert request("--lr", "1", trust_changes=False).ckpt_dir.startswith(".detrain/train-lr-1-")

@@ -303,6 +303,13 @@ def test_keyed_streams_are_a_function_of_the_key_alone(python) -> None:
     assert python(code, "8") == told
 
 
+def test_a_process_that_is_given_a_seed_draws_what_one_draws_that_began_with_it(python) -> None:
+    draw = "print(os.urandom(8).hex(), preload.entropy_state())\n"
+    seeded = IMPORT + "os.urandom(3); preload.function('detrain_entropy_seed', ctypes.c_char_p)(b'7')\n" + draw
+    begun = IMPORT + "preload.set_entropy_state((0, 0))\n" + draw
+    assert python("import ctypes\n" + seeded, "8") == python(begun, "7")
+
+
 LIBRARYS_THREAD = """
 #include <pthread.h>
 #include <unistd.h>

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -21,10 +21,9 @@ from tensorflow.python.ops import resource_variable_ops
 from detrain.adapters.tensorflow.functions import Place, functions
 from detrain.adapters.tensorflow.scopes import is_in_data_function
 from detrain.errors import CaptureError, RestoreError
-from detrain.state.registry import Handler
-from detrain.state.restore import Restore
+from detrain.state.fields import plain_fields
+from detrain.state.handler import Capturing, Handler, Restoring
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 
 class Counter:
@@ -66,7 +65,9 @@ class Counter:
         values = np.asarray(self.values)
         missing = drawn - int(values[0] - values[1])
         if missing < 0:
-            raise RestoreError(f"{self.name}: the generator is in TensorFlow's kernel, and has come further than then")
+            raise RestoreError(
+                f"{self.name}: the generator is in TensorFlow's kernel, and has already drawn more than at the checkpoint"
+            )
         self.set([drawn, missing])
 
     def set(self, values: Any) -> None:
@@ -181,10 +182,11 @@ class CountersHandler(Handler):
     """How far every counter has come."""
 
     kind = "tensorflow.counters"
+    fields: ClassVar = plain_fields("counters")
     has_attributes = False
     is_last = True
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if functions.ambiguous:
             raise CaptureError(
                 f"{', '.join(sorted(functions.ambiguous))}: traced several times with arguments that look alike, and the generators of "
@@ -194,10 +196,10 @@ class CountersHandler(Handler):
             raise CaptureError(f"{', '.join(used)}: traced for a SavedModel, and called since by the script")
         node["counters"] = obj.state()
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return counters
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         obj.set_state(node["counters"], restore.set_aside)
 
     def fingerprint(self, obj: Any) -> bytes:
@@ -228,7 +230,7 @@ class UnreadableHandler(Handler):
     kind = "tensorflow.unreadable"
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if obj.names:
             raise CaptureError(
                 f"{', '.join(sorted(obj.names))}: the generator is in TensorFlow's kernel and cannot be read"

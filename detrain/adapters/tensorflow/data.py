@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -20,10 +20,9 @@ from tensorflow.python.framework import ops
 from detrain.adapters.tensorflow.dataset_passes import Dataset, is_late, is_seeded, num_generators, parts_of, passes
 from detrain.adapters.tensorflow.replay import Counted, is_stateful, remembers
 from detrain.errors import CaptureError, RestoreError
-from detrain.state.registry import Handler
-from detrain.state.restore import CannotBuild, Restore
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 OwnedIterator = iterator_ops.OwnedIterator
 
@@ -61,9 +60,10 @@ class DatasetHandler(Handler):
     """A data set: made by the set-up code, and never changed but for the generator of its passes' seeds."""
 
     kind = "tensorflow.Dataset"
+    fields: ClassVar = {**plain_fields("passes"), "parts": Holds.LIST}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["parts"] = walk.children(obj._inputs())
         if is_seeded(obj):
             node["passes"] = passes.number(obj)
@@ -72,10 +72,10 @@ class DatasetHandler(Handler):
                 "how often its shuffling has begun, only an iterator over it can tell, and none is in use"
             )
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         raise CannotBuild("a data set")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         for ref, one in zip(node["parts"], obj._inputs(), strict=True):
             restore.value(ref, one)
         if "passes" in node:
@@ -86,10 +86,11 @@ class IteratorHandler(Handler):
     """An iterator over a data set: TensorFlow's own description of its state, else how far Python has taken it."""
 
     kind = "tensorflow.Iterator"
+    fields: ClassVar = {**plain_fields("taken", "begun", "digest"), "dataset": Holds.ONE}
     has_attributes = False
     is_last = True  # after its data set, of which it holds the generator of seeds
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["dataset"] = walk.child(_dataset_of(obj), ".<data set>")
         if obj in _counted:
             self._capture_counted(_counted[obj], node)
@@ -109,7 +110,7 @@ class IteratorHandler(Handler):
             raise CaptureError("how often its shuffling had begun before this pass, nothing tells")
         node["taken"], node["begun"], node["digest"] = counted.num_taken, counted.begun, counted.digest
 
-    def prepare(self, number: int, node: Node, restore: Restore) -> None:
+    def prepare(self, number: int, node: Node, restore: Restoring) -> None:
         """Elements that have to be asked for are asked for now, so that what that changes is restored after it."""
         if "taken" not in node:
             return
@@ -119,24 +120,22 @@ class IteratorHandler(Handler):
             for _, index in sorted(counted):  # in the order in which their passes began
                 self._prepare(index, nodes[index], restore)
 
-    def _prepare(self, number: int, node: Node, restore: Restore) -> None:
-        live = restore.twins.by_number.get(number)
-        if not self.is_twin(live, node, restore):
-            dataset = restore.twins.by_number.get(node["dataset"][1])
+    def _prepare(self, number: int, node: Node, restore: Restoring) -> None:
+        live = restore.matched(number)
+        if not self.matches(live, node, restore):
+            dataset = restore.matched(node["dataset"][1])
             if dataset is None:
                 return
             # What a generator has begun on its way is there, but another iterator may have stood in its place in the script.
-            begun = (
-                one for one in list(_counted) if _dataset_of(one) is dataset and id(one) not in restore.twins.claimed
-            )
-            live = next((one for one in begun if self.is_twin(one, node, restore)), None)
+            begun = (one for one in list(_counted) if _dataset_of(one) is dataset and not restore.is_claimed(one))
+            live = next((one for one in begun if self.matches(one, node, restore)), None)
             if live is None:
                 passes.begin_missing(dataset, node["begun"], restore.path_of(node))
                 live = iter(dataset)
-            restore.twins.replace(number, live)
+            restore.replace_match(number, live)
         why_not = self._advance(live, node)
         if why_not:
-            restore.given_up[number] = why_not  # left over from an earlier pass, if nobody asks it for more
+            restore.give_up(number, why_not)  # left over from an earlier pass, if nobody asks it for more
 
     @staticmethod
     def _advance(iterator: Any, node: Node) -> str:
@@ -154,13 +153,13 @@ class IteratorHandler(Handler):
             "loop had changed"
         )
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         dataset = restore.value(node["dataset"])
         if not isinstance(dataset, Dataset):
             raise CannotBuild("an iterator over a data set")
         return iter(dataset)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         if not isinstance(live, OwnedIterator) or (live in _counted) != ("taken" in node):
             return False
         if "taken" not in node:
@@ -168,20 +167,20 @@ class IteratorHandler(Handler):
         counted = _counted[live]
         return bool(counted.begun == node["begun"] and counted.num_taken <= node["taken"])
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         restore.value(node["dataset"], _dataset_of(obj))
         if "taken" in node:
             if why_not := self._advance(obj, node):
                 raise RestoreError(f"{restore.path_of(node)}: {why_not}. {restore.set_aside()}")
             return
-        content = restore.tree.arrays[node["array"]].data.tobytes()
+        content = restore.data(node).tobytes()
         if _holds_generators(content, _dataset_of(obj)):
             _set(obj, tf.io.parse_tensor(content, tf.variant))
         else:
             self._end(obj, content, node, restore)
 
     @staticmethod
-    def _end(iterator: Any, content: bytes, node: Node, restore: Restore) -> None:
+    def _end(iterator: Any, content: bytes, node: Node, restore: Restoring) -> None:
         """Set it to a state at its end. TensorFlow begins another pass for that, which draws; the generators are put back."""
         before = _state_of(iterator)
         dataset = _dataset_of(iterator)

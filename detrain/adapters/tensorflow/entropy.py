@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -16,10 +16,9 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import config, ops
 from tensorflow.python.ops import gen_stateful_random_ops, random_ops_util, stateful_random_ops
 
-from detrain.state.registry import Handler
-from detrain.state.restore import MISSING, Restore
+from detrain.state.fields import Holds
+from detrain.state.handler import MISSING, Capturing, Handler, Restoring
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 Generator = stateful_random_ops.Generator
 
@@ -37,15 +36,16 @@ class GlobalGeneratorHandler(Handler):
     """What it is."""
 
     kind = "tensorflow.global generator"
+    fields: ClassVar = {"value": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["value"] = walk.child(obj.value, "")
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return global_generator
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         live = MISSING if obj.value is None else obj.value
         stateful_random_ops.global_generator = restore.value(node["value"], live)
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from tensorflow.python.lib.io import _pywrap_file_io
 
-from detrain.state.registry import Handler
-from detrain.state.restore import Restore
+from detrain.state.fields import plain_fields
+from detrain.state.handler import Capturing, Handler, Restoring
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 
 class FileIOHandler(Handler):
     """Pending writes are flushed first. One that was written to goes on at the end of the file, which is given back by then."""
 
     kind = "tensorflow.FileIO"
+    fields: ClassVar = plain_fields("name", "mode", "encoding", "is_writing", "position")
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["name"], node["mode"], node["encoding"] = str(obj.name), obj.mode, obj._FileIO__encoding
         node["is_writing"] = obj._writable_file is not None
         if node["is_writing"]:
@@ -26,13 +26,13 @@ class FileIOHandler(Handler):
         elif obj._read_buf is not None:
             node["position"] = obj.tell()
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and (str(live.name), live.mode) == (node["name"], node["mode"])
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and (str(live.name), live.mode) == (node["name"], node["mode"])
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return restore.find_type(node)(node["name"], node["mode"])
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         obj._FileIO__encoding = node["encoding"]
         if obj._writable_file is not None:
             obj._writable_file.close()  # it was flushed before the file was given back

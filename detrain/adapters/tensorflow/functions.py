@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
 import xxhash
 from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
@@ -22,10 +22,9 @@ from tensorflow.python.util import tf_decorator
 
 from detrain.adapters.tensorflow.function_traces import traces
 from detrain.errors import RestoreError
-from detrain.state.registry import Handler
-from detrain.state.restore import CannotBuild, Restore
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 Function = polymorphic_function.Function
 
@@ -141,7 +140,7 @@ class Functions:
             where, _ = _parts(name)
             if where in self._expected or any(_parts(other)[0] == where for other in known):
                 raise RestoreError(
-                    f"{name}: a `tf.function` that holds generators of random numbers cannot be found again"
+                    f"{name}: a `tf.function` that holds random number generators cannot be found in this attempt"
                 )
             self._expected[where] = name
         for where, number in num_of.items():
@@ -219,15 +218,16 @@ functions = Functions()
 
 
 class FunctionHandler(Handler):
-    """A `tf.function`: compiled code, which the set-up makes again; its name is its twin's, and those of its objects' methods.
+    """A `tf.function`: compiled code, which the set-up makes again. It, and the methods bound to its objects, take their saved names.
 
     What it had been traced to, it must be traced to again.
     """
 
     kind = "tensorflow.Function"
+    fields: ClassVar = {**plain_fields("name", "graphs"), "bound": Holds.LISTS}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         name = functions.known_name(obj)
         if name is not None:
             node["name"] = name
@@ -238,12 +238,12 @@ class FunctionHandler(Handler):
         if bound:
             node["bound"] = [walk.children(pair) for pair in bound]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "name" in node:
             functions.lose(node["name"])
         raise CannotBuild("holds no state of the training")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "name" in node:
             functions.call(obj, node["name"])
         traces.expect(obj, node.get("graphs", {}), restore.set_aside)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import lookup_ops
 
-from detrain.state.registry import Handler
-from detrain.state.restore import CannotBuild, Restore
+from detrain.state.fields import Holds
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 TABLES = (lookup_ops.MutableHashTable, lookup_ops.DenseHashTable)
 
@@ -20,9 +19,10 @@ class TableHandler(Handler):
     """A table that can be inserted into. In which order it gives its keys is TensorFlow's business: they are stored in their own."""
 
     kind = "tensorflow.table"
+    fields: ClassVar = {"parts": Holds.LIST}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         keys, values = _entries(obj)
         rows = keys.numpy()
         order = np.lexsort(rows.T) if rows.ndim > 1 else np.argsort(rows, kind="stable")
@@ -30,10 +30,10 @@ class TableHandler(Handler):
             walk.child(tf.gather(part, order), f".<{name}>") for part, name in ((keys, "keys"), (values, "values"))
         ]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         raise CannotBuild("a table that TensorFlow holds")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         keys, values = restore.values(node["parts"])
         obj.remove(_entries(obj)[0])
         obj.insert(keys, values)

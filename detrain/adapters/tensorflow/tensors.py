@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -12,10 +12,10 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from detrain.errors import CaptureError
-from detrain.state.registry import Handler, type_name
-from detrain.state.restore import Restore
+from detrain.state.classes import type_name
+from detrain.state.fields import plain_fields
+from detrain.state.handler import Capturing, Handler, Restoring
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 EagerTensor = ops.EagerTensor
 Variable = resource_variable_ops.BaseResourceVariable
@@ -28,7 +28,7 @@ _BY_SIZE = {1: np.uint8, 2: np.uint16}
 _NUMPY = "?bhilqBHILQefdFD"
 
 
-def _write(node: Node, walk: Walk, dtype: tf.DType, value: Any) -> None:
+def _write(node: Node, walk: Capturing, dtype: tf.DType, value: Any) -> None:
     node["dtype"], node["shape"] = dtype.name, list(value.shape)
     if dtype == tf.string:
         node["text"] = [one.hex() for one in np.ravel(value).tolist()]
@@ -38,12 +38,12 @@ def _write(node: Node, walk: Walk, dtype: tf.DType, value: Any) -> None:
         walk.array(node, value.view(_BY_SIZE[value.dtype.itemsize]), dtype.name)
 
 
-def _read(node: Node, restore: Restore) -> Any:
+def _read(node: Node, restore: Restoring) -> Any:
     dtype = tf.as_dtype(node["dtype"])
     if "text" in node:
         texts = [bytes.fromhex(one) for one in node["text"]]
         return np.array(texts, dtype=object).reshape(node["shape"])
-    raw = restore.tree.arrays[node["array"]].data
+    raw = restore.data(node)
     return raw.view(dtype.as_numpy_dtype).reshape(node["shape"])
 
 
@@ -59,12 +59,13 @@ class TensorHandler(Handler):
     """An eager tensor: a value that never changes."""
 
     kind = "tensorflow.Tensor"
+    fields: ClassVar = plain_fields("dtype", "shape", "text")
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         _write(node, walk, obj.dtype, _value_of(obj))
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         if (
             not isinstance(live, EagerTensor)
             or live.dtype.name != node["dtype"]
@@ -73,7 +74,7 @@ class TensorHandler(Handler):
             return False
         return _has_bits(_value_of(live), _read(node, restore))
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         with ops.init_scope():
             return tf.constant(_read(node, restore), tf.as_dtype(node["dtype"]), node["shape"])
 
@@ -88,9 +89,10 @@ class VariableHandler(Handler):
     """A `tf.Variable`: its value. The object behind it, to which graphs hold on, stays."""
 
     kind = "tensorflow.Variable"
+    fields: ClassVar = plain_fields("dtype", "shape", "text", "name", "trainable", "unique")
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["t"] = _made_as(node["t"])
         node["name"], node["trainable"], node["unique"] = obj.name, obj.trainable, obj._unique_id
         if not context.executing_eagerly():
@@ -99,21 +101,21 @@ class VariableHandler(Handler):
             raise CaptureError("it has no value yet")
         _write(node, walk, obj.dtype, _value_of(_reading(obj)))
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return (
             _made_as(type_name(type(live))) == _made_as(node["t"])
             and live.dtype.name == node["dtype"]
             and bool(live.shape.is_compatible_with(node["shape"]))
         )
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         with ops.init_scope():
             return tf.Variable(
                 _read(node, restore), trainable=node["trainable"], name=node["name"].partition(":")[0],
                 dtype=tf.as_dtype(node["dtype"]), shape=node["shape"],
             )  # fmt: skip
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         _call(obj, node["unique"])
         if is_new:
             return

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 import wrapt
 from tensorflow.python.trackable import base, data_structures
 from tensorflow.python.util import tf_should_use
 
-from detrain.state.registry import Handler
-from detrain.state.restore import MISSING, Restore
+from detrain.state.fields import Holds
+from detrain.state.handler import MISSING, Capturing, Handler, Restoring
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 #: The proxies' own: a property of the same name gives what they stand for.
 _DICT = vars(base.Trackable)["__dict__"]
@@ -24,19 +23,20 @@ class WrapperHandler(Handler):
     """A proxy around a dict or a tuple, and what it notes about it."""
 
     kind = "tensorflow.wrapper"
+    fields: ClassVar = {"wrapped": Holds.ONE, "attrs": Holds.NAMED}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["wrapped"] = walk.child(obj.__wrapped__, "")
         node["attrs"] = walk.attributes(_own(obj).items())
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         made = cls.__new__(cls)
         wrapt.ObjectProxy.__init__(made, restore.value(node["wrapped"]))
         return made
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         live = _own(obj)
         wrapped = restore.value(node["wrapped"], obj.__wrapped__)
         if wrapped is not obj.__wrapped__:
@@ -61,15 +61,16 @@ class ResultHandler(Handler):
     """A wrapper that warns if what it stands for is never used."""
 
     kind = "tensorflow.result"
+    fields: ClassVar = {"wrapped": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["wrapped"] = walk.child(_wrapped(obj), "")
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return _used(restore.value(node["wrapped"]))
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         object.__setattr__(obj, _WRAPPED, restore.value(node["wrapped"], _wrapped(obj)))
 
 

@@ -14,7 +14,7 @@ from tensorflow.python.framework import func_graph, ops
 
 from detrain.adapters.protocol import LossReader, LossValue
 from detrain.adapters.tensorflow.tensors import EagerTensor, Variable
-from detrain.state.registry import derived_from
+from detrain.state.classes import derived_from
 
 #: Graphs in which gradients are computed, and whether their variables are assigned to.
 _trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()

@@ -13,17 +13,16 @@ import struct
 import weakref
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import summary_ops_v2
 
 from detrain.errors import CaptureError
-from detrain.state.registry import Handler
-from detrain.state.restore import Restore
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import Capturing, Handler, Restoring, keep
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
 SummaryWriter = summary_ops_v2._ResourceSummaryWriter
 _MADE_OF = ("logdir", "max_queue", "flush_millis", "filename_suffix")
@@ -83,9 +82,10 @@ class SummaryWriterHandler(Handler):
     """What it was made of, and whether it is closed. Its events are in its log."""
 
     kind = "tensorflow.summary writer"
+    fields: ClassVar = {**plain_fields("closed"), "data": Holds.NAMED}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["closed"] = obj._closed
         made = _made.get(obj)
         if made is None:
@@ -94,14 +94,14 @@ class SummaryWriterHandler(Handler):
         if not obj._closed:
             obj.flush()
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and live in _made
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and live in _made
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         arguments = {name: restore.value(ref) for name, ref in node["data"]}
         return tf.summary.create_file_writer(**arguments)
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if not obj._closed:
             obj.flush()
             _keep_header(_made[obj].log)  # what the set-up code has written is in the log that the checkpoint knows
@@ -126,7 +126,7 @@ class RecordWriterHandler(Handler):
     kind = "tensorflow.record writer"
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         try:
             obj.flush()
         except tf.errors.FailedPreconditionError:

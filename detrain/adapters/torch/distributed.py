@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from detrain.errors import CaptureError
-from detrain.state.registry import Handler
+from detrain.state.handler import Capturing, Handler, keep
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
 
 class DistributedHandler(Handler):
@@ -20,7 +19,7 @@ class DistributedHandler(Handler):
     kind = "torch.distributed"
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             raise CaptureError("it belongs to several processes, and detrain checkpoints one")
         keep(node, "of a group of one process, it changes nothing", is_loud=False)

@@ -21,18 +21,18 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.utils.data import dataloader as torch_dataloader
 from torch.utils.data._utils import worker as torch_worker
 
 from detrain.adapters import names
 from detrain.adapters.torch.workers import arrive, changed_numbers, news, numbers_of
+from detrain.state.classes import type_name
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, keep
 from detrain.state.handlers.iterators import on_blind_steps, silent_types
-from detrain.state.registry import Handler, type_name
-from detrain.state.restore import CannotBuild, Restore
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
 BaseIterator = torch_dataloader._BaseDataLoaderIter
 WorkerIterator = torch_dataloader._MultiProcessingDataLoaderIter
@@ -231,9 +231,16 @@ class WorkerIteratorHandler(Handler):
     """
 
     kind = "torch.DataLoader iterator"
+    fields: ClassVar = {
+        **plain_fields("received", "yielded", "base_seed", "passes", "entropy", "iterable", "finished", "len_called"),
+        "loader": Holds.ONE,
+        "dataset": Holds.ONE,
+        "sampler": Holds.ONE,
+        "flying": Holds.LIST,
+    }
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         extra = _extra(obj)
         what = news.get(extra.token) if not obj._shutdown else None
         if what is not None and not obj._persistent_workers:
@@ -242,7 +249,7 @@ class WorkerIteratorHandler(Handler):
             return
         if what is not None:
             # Beside the iterator, because taking its elements again would not help: there are other passes.
-            walk.note(
+            walk.record_beside(
                 f"{walk.path}.workers",
                 "torch.utils.data:DataLoader",
                 f"{what} is kept in worker processes that live on",
@@ -262,12 +269,12 @@ class WorkerIteratorHandler(Handler):
         if changed and not obj._shutdown and (obj._persistent_workers or not node["finished"]):
             # Beside the iterator, because taking its elements again would not help.
             why = f"{', '.join(changed)} of the data set has changed since worker processes got it, who have the old value"
-            walk.note(f"{walk.path}.workers", "torch.utils.data:DataLoader", why)
+            walk.record_beside(f"{walk.path}.workers", "torch.utils.data:DataLoader", why)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and (not live._shutdown or node["finished"])
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and (not live._shutdown or node["finished"])
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         loader = restore.value(node["loader"])
         if not isinstance(loader, torch_dataloader.DataLoader):
             raise CannotBuild("the iterator of a loader that is gone")
@@ -277,7 +284,7 @@ class WorkerIteratorHandler(Handler):
         finally:
             holding.is_on = was_on
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         extra = _extra(obj)
         restore.value(node["dataset"], obj._dataset)
         if node["iterable"] and not node["finished"] and obj._send_idx > 0:

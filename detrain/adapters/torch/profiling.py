@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.autograd import profiler
 
-from detrain.state.registry import Handler
-from detrain.state.restore import MISSING, Restore
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import MISSING, Capturing, Handler, Restoring
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 
 class SpanHandler(Handler):
     """`record_function`: its name, and whether it is going on. The handle that says so is C++'s, and made anew."""
 
     kind = "torch.profiler span"
+    fields: ClassVar = {**plain_fields("name", "is_on"), "parts": Holds.LIST}
     has_attributes = False
 
-    def capture(self, obj: torch.autograd.profiler.record_function, node: Node, walk: Walk) -> None:
+    def capture(self, obj: torch.autograd.profiler.record_function, node: Node, walk: Capturing) -> None:
         node["name"], node["is_on"] = obj.name, obj.record is not None
         node["parts"] = [walk.child(obj.args, ".args")]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return torch.autograd.profiler.record_function(node["name"])
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         obj.name, obj.args = node["name"], restore.value(node["parts"][0], obj.args)
         if node["is_on"] and obj.record is None:
             obj.__enter__()
@@ -45,13 +45,14 @@ class RecordingHandler(Handler):
     """
 
     kind = "torch.profiler recording"
+    fields: ClassVar = {**plain_fields("is_on", "is_prepared"), "attrs": Holds.NAMED}
     has_attributes = False
 
-    def capture(self, obj: profiler.profile, node: Node, walk: Walk) -> None:
+    def capture(self, obj: profiler.profile, node: Node, walk: Capturing) -> None:
         node["is_on"], node["is_prepared"] = _is_on(obj), _is_prepared(obj)
         node["attrs"] = walk.attributes((name, value) for name, value in vars(obj).items() if name not in _RECORDED)
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         live = vars(obj)
         was_on, was_prepared = not is_new and _is_on(obj), not is_new and _is_prepared(obj)
         live.update({name: restore.value(ref, live.get(name, MISSING)) for name, ref in node["attrs"]})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from detrain.state.registry import Handler
-from detrain.state.restore import MISSING, CannotBuild, Restore
+from detrain.state.attributes import instance_dict
+from detrain.state.fields import Holds
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, instance_dict
 
 #: Views of the C++ module; what they show is captured by name.
 _VIEWS = frozenset({"_c", "_concrete_type", "_parameters", "_buffers", "_modules", "forward"})
@@ -24,15 +24,16 @@ class ScriptModuleHandler(Handler):
     """
 
     kind = "torch.ScriptModule"
+    fields: ClassVar = {"attrs": Holds.NAMED}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["attrs"] = walk.attributes({**_of_python(obj), **obj._modules._python_modules, **_inside(obj)}.items())
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         raise CannotBuild("a compiled module is made by its script")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         inside, modules, own = _inside(obj), obj._modules._python_modules, _of_python(obj)
         live = {**own, **modules, **inside}
         for name, ref in node["attrs"]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
 
 from detrain.adapters.torch import devices
 from detrain.errors import CaptureError, RestoreError
-from detrain.state.registry import Handler, Stretch
-from detrain.state.restore import MISSING, Restore
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import MISSING, Capturing, Handler, MemoryRange, Restoring
 from detrain.state.sharing import bytes_at, memory_within
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 #: dtypes that numpy lacks are stored under whole numbers of their size.
 _PLAIN = {
@@ -39,7 +38,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def _unseen(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """What detrain does with a tensor is no operation of the script's: its class is not told."""
+    """Run a method without `__torch_function__`: what detrain does with a tensor is no operation of the script."""
 
     @wraps(plain)
     def method(*args: Any) -> Any:
@@ -50,15 +49,23 @@ def _unseen(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TensorHandler(Handler):
-    """A tensor: its storage, how it looks into it, its gradient, and whether it wants one.
+    """A tensor: its storage, shape, strides and offset in it, its gradient, and `requires_grad`.
 
-    A tensor that carries a graph is captured without it. In the restored one's place in the graph stands what raises when a gradient
-    comes to it.
+    A tensor that carries a graph is captured without it. The restored one has a `grad_fn` that raises when a gradient flows into it.
     """
 
     kind = "torch.Tensor"
+    fields: ClassVar = {
+        **plain_fields("dtype", "device", "shape", "requires_grad", "is_inference", "strides", "offset", "graph"),
+        "coo": Holds.LIST,
+        "base": Holds.ONE,
+        "grad": Holds.ONE,
+        "storage": Holds.ONE,
+        "_backward_hooks": Holds.ONE,
+        "_post_accumulate_grad_hooks": Holds.ONE,
+    }
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         _refuse_exotic(obj)
         node["dtype"], node["device"] = dtype_name(obj.dtype), str(obj.device)
         node["shape"] = list(obj.shape)
@@ -87,22 +94,22 @@ class TensorHandler(Handler):
         node["storage"] = walk.child(storage, "")
         if obj.is_contiguous() and obj.storage_offset() == 0 and obj.numel() * obj.element_size() == storage.nbytes():
             # Only for the reader of the file: the storage's bytes under the tensor's dtype and shape.
-            walk.tree.nodes[node["storage"][1]].setdefault("as", [node["dtype"], node["shape"]])
+            walk.node(node["storage"][1]).setdefault("as", [node["dtype"], node["shape"]])
 
     def memory(self, obj: Any) -> tuple[int, int] | None:
         with torch._C.DisableTorchFunction():
-            return None if devices.is_on_device(obj) else _stretch(obj)
+            return None if devices.is_on_device(obj) else _memory(obj)
 
     def device_memory(self, obj: Any) -> tuple[int, int] | None:
         with torch._C.DisableTorchFunction():
-            return _stretch(obj) if devices.is_on_device(obj) else None
+            return _memory(obj) if devices.is_on_device(obj) else None
 
     def fetch(self, obj: Any, start: int, end: int) -> Any:
         return devices.fetch(obj, start, end)
 
     @_unseen
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         if "coo" in node or live.layout is not torch.strided:
             return False
@@ -112,7 +119,7 @@ class TensorHandler(Handler):
             return False
         return bool(dtype_name(live.dtype) == node["dtype"] and str(live.device) == node["device"])
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "coo" in node:
             indices, values = restore.values(node["coo"][:2])
             made = torch.sparse_coo_tensor(
@@ -128,7 +135,7 @@ class TensorHandler(Handler):
         return data
 
     @_unseen
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "coo" in node:
             return
         if not is_new:
@@ -163,7 +170,7 @@ class TensorHandler(Handler):
                 obj.grad = None
 
 
-def _stretch(tensor: torch.Tensor) -> tuple[int, int] | None:
+def _memory(tensor: torch.Tensor) -> tuple[int, int] | None:
     if tensor.device.type == "meta" or tensor.layout is not torch.strided or not tensor.is_contiguous():
         return None
     num_bytes = tensor.numel() * tensor.element_size()
@@ -172,7 +179,7 @@ def _stretch(tensor: torch.Tensor) -> tuple[int, int] | None:
     return tensor.data_ptr(), num_bytes
 
 
-def _is_same_view(live: Any, node: Node, restore: Restore) -> bool:
+def _is_same_view(live: Any, node: Node, restore: Restoring) -> bool:
     """True for a view of a leaf that the set-up code has made: brought to the saved state with the leaf, it keeps its graph."""
     if "base" not in node or not live._is_view() or live.grad_fn is None:
         return False
@@ -200,8 +207,8 @@ class GoneGraph:
         """A gradient has come here."""
         raise RestoreError(
             f"a gradient flows into {self.path}, which was made by {self.function} before the checkpoint; its graph is not in the "
-            f"checkpoint, so this resume cannot be exact. {self._set_aside()}. To come by without, detach what is carried from one "
-            "batch to the next, or checkpoint by epoch"
+            f"checkpoint, so this resume cannot be exact. {self._set_aside()}. To avoid this, detach what is carried from one "
+            "batch to the next, or checkpoint with --every epoch"
         )
 
 
@@ -252,41 +259,42 @@ class StorageHandler(Handler):
     """The memory behind tensors: its bytes. One storage behind several tensors is written once."""
 
     kind = "torch.UntypedStorage"
+    fields: ClassVar = plain_fields("nbytes", "device", "as")
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["nbytes"], node["device"] = obj.nbytes(), str(obj.device)
         if obj.device.type == "meta":
             return
         # Not by `numpy()`: a storage that has been handed out so can never be resized again.
         is_copy = obj.device.type != "cpu"
         raw = devices.copied(_bytes_of(obj)).numpy() if is_copy else bytes_at(obj, obj.data_ptr(), obj.nbytes())
-        lender = None if is_copy else obj
+        owner = None if is_copy else obj
         name, shape = node.get("as", ("", None))
         if shape is None:
-            walk.array(node, raw, is_copy=is_copy, lender=lender)
+            walk.array(node, raw, is_copy=is_copy, owner=owner)
             return
         dtype = getattr(torch, name)
         plain = _PLAIN.get(dtype)
         label = "" if plain is not None else name
         data = raw.view(plain or _BY_SIZE[dtype.itemsize]).reshape(shape)
-        walk.array(node, data, label, is_copy=is_copy, lender=lender)
+        walk.array(node, data, label, is_copy=is_copy, owner=owner)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore) or str(live.device) != node["device"]:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore) or str(live.device) != node["device"]:
             return False
-        can_resize = live.device.type in _RESIZED_ON and live.resizable() and not restore.is_looked_into(node)
+        can_resize = live.device.type in _RESIZED_ON and live.resizable() and not restore.has_views(node)
         return can_resize or bool(live.nbytes() == node["nbytes"])
 
-    def stretch(self, obj: Any) -> Stretch | None:
-        return Stretch(obj.data_ptr(), obj.nbytes(), 1) if obj.device.type == "cpu" else None
+    def memory_range(self, obj: Any) -> MemoryRange | None:
+        return MemoryRange(obj.data_ptr(), obj.nbytes(), 1) if obj.device.type == "cpu" else None
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "within" in node:
             return torch.from_numpy(memory_within(node, node["nbytes"], restore)).untyped_storage()
         return torch.UntypedStorage(node["nbytes"], device=node["device"])
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if obj.nbytes() != node["nbytes"]:
             obj.resize_(node["nbytes"])  # in place: whoever looks into it, seen or not, goes on doing so
         if "array" not in node or not node["nbytes"]:
@@ -305,21 +313,22 @@ class GeneratorHandler(Handler):
     """`torch.Generator`: the bytes of its state; on CPU they hold the second normal of a pair as well."""
 
     kind = "torch.Generator"
+    fields: ClassVar = plain_fields("device")
     has_attributes = False
     is_last = True
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["device"] = str(obj.device)
         walk.array(node, obj.get_state().numpy())
 
     def fingerprint(self, obj: Any) -> bytes:
         return bytes(obj.get_state().numpy().data)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and str(live.device) == node["device"]
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and str(live.device) == node["device"]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return torch.Generator(device=node["device"])
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         obj.set_state(torch.from_numpy(np.array(restore.data(node), dtype=np.uint8)))

@@ -1,9 +1,9 @@
 """Data parallelism as DAPPLE's planner reckons it: what a pipeline has to beat.
 
-The batch stays the same; each device takes its part of it. The all-reduce of the gradients comes after the way back, or is
-overlapped with it, layer by layer, and with the next step's way forward as in Jayarajan et al., "Priority-based Parameter
+The batch stays the same; each device takes its part of it. The all-reduce of the gradients comes after the backward pass, or is
+overlapped with it, layer by layer, and with the next step's forward pass as in Jayarajan et al., "Priority-based Parameter
 Propagation for Distributed DNN Training" (P3, 2019). Where a batch does not fit, gradients are accumulated over several
-iterations, and only the last one's way back can hide them.
+iterations, and only the last one's backward pass can hide them.
 
 No contention is reckoned with: with P3 a speed-up may come out as that of no communication at all.
 """
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detrain.pipeline.plan import NoPlanError, Workload
+from detrain.pipeline.plan import Workload
 from detrain.pipeline.planners.estimates import all_reduce_s, strong_scaling
 from detrain.pipeline.planners.placement import Cluster
 from detrain.pipeline.states import States
+from detrain.plans.errors import NoPlanError
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def baselines(states: States, workload: Workload, cluster: Cluster, activation_b
 
 
 def no_overlap(states: States, workload: Workload, cluster: Cluster) -> float:
-    """Speed-up where the all-reduce begins when the way back has ended."""
+    """Speed-up where the all-reduce begins when the backward pass has ended."""
     reduced_s = all_reduce_s(cluster, tuple(range(cluster.num_devices)), float(states.parameter_bytes[-1]))
     return _speedup(states, workload, cluster, float(reduced_s))
 
@@ -65,9 +66,9 @@ def _speedup(states: States, workload: Workload, cluster: Cluster, left_s: float
 def overlapped(states: States, workload: Workload, cluster: Cluster, iteration: int, *, crosses_steps: bool) -> float:
     """Speed-up where the last iteration, of so many samples, hides what it can of the all-reduce.
 
-    As published: half of a layer's time is its way back. Gradients of the first layer hide behind nothing; going from it to
+    As published: half of a layer's time is its backward pass. Gradients of the first layer hide behind nothing; going from it to
     the last, what one layer's time leaves over the next one's may use. With `crosses_steps` a layer's gradients hide behind
-    a way forward too, but of the layer that is as far from the other end.
+    a forward pass too, but of the layer that is as far from the other end.
     """
     share = iteration / workload.batch
     devices = tuple(range(cluster.num_devices))
@@ -78,7 +79,7 @@ def overlapped(states: States, workload: Workload, cluster: Cluster, iteration: 
     ]
     left_s, spare_s = reduced_s[0], 0.0
     for layer in range(1, len(half_s)):
-        # The way back of the layer before it comes next; the way forward is counted from the wrong end.
+        # The backward pass of the layer before it comes next; the forward pass is counted from the wrong end.
         hidden_s = half_s[layer - 1] + (half_s[len(half_s) - layer] if crosses_steps else 0.0)
         spare_s += hidden_s - reduced_s[layer]
         if spare_s <= 0:

@@ -21,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from detrain.pipeline.compression import states_of
-from detrain.pipeline.plan import NoPlanError, Plan, Stage, Workload
+from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.planners.baselines import no_overlap
 from detrain.pipeline.planners.estimates import (
     Amount,
@@ -37,6 +37,7 @@ from detrain.pipeline.planners.straight import Ints, Layout, solve
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Floats, States, published
 from detrain.pipeline.topology import Topology
+from detrain.plans.errors import NoPlanError
 
 #: The published planner gives up where the slowest stage of a plan takes less for a whole step.
 _SHORTEST_S = 0.001
@@ -86,9 +87,9 @@ def numbered(profile: Profile, *, is_compat: bool) -> States:
     rest = profile.to_plan()
     if not is_compat:
         return states_of(rest)
-    if (found := published(rest, lambda layer: rest.layers[layer].description)) is None:
+    if (states := published(rest, lambda layer: rest.layers[layer].description)) is None:
         raise NoPlanError(f"{profile.name or 'the profile'} has too many states for the published planner")
-    return found
+    return states
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,8 @@ def candidates(problem: Problem) -> Iterator[Candidate]:
     for depth in range(2 if problem.is_compat else 1, num_devices + 1):
         yield _single(problem, depth)
     for depth in _depths(num_devices, is_compat=problem.is_compat):
-        if (found := _straight(problem, depth)) is not None:
-            yield found
+        if (candidate := _straight(problem, depth)) is not None:
+            yield candidate
     if num_devices > 1 and problem.last > 0:
         yield _bipartition(problem)
 
@@ -167,14 +168,14 @@ def _refuse(problem: Problem) -> None:
     num_devices, total_s = problem.cluster.num_devices, problem.total_s
     if num_devices == 1 or problem.last == 0:
         raise NoPlanError(
-            "the published planner gives no answer here: it looks for two stages, and there is "
+            "the published planner has no result here: it looks for two stages, and there is "
             + ("one device" if num_devices == 1 else "nowhere to cut")
         )
     slowest_s = min(total_s / depth / (num_devices // depth) for depth in range(2, num_devices + 1))
     if slowest_s < _SHORTEST_S:
         raise NoPlanError(
-            f"the published planner gives no answer here: it takes a stage of {slowest_s * 1000:.3g} ms for an error, for it is "
-            f"below {_SHORTEST_S * 1000:g} ms"
+            f"the published planner has no result here: it treats a stage of {slowest_s * 1000:.3g} ms as an error, because it "
+            f"is below {_SHORTEST_S * 1000:g} ms"
         )
 
 
@@ -195,15 +196,15 @@ def _straight(problem: Problem, depth: int) -> Candidate | None:
     """None: there are not as many stages to be had."""
     replication = problem.cluster.num_devices // depth
     layout = Layout(problem.cluster, depth, replication)
-    found = solve(problem.states, problem.scale, layout, replication)
-    if found is None and problem.is_compat:
+    solution = solve(problem.states, problem.scale, layout, replication)
+    if solution is None and problem.is_compat:
         raise NoPlanError(
-            f"the published planner gives no answer here: it wants {depth} stages one behind the other, and the profile has "
+            f"the published planner has no result here: it needs {depth} successive stages, and the profile has "
             f"{len(problem.states.members)} states, not so many of them each within the next"
         )
-    if found is None:
+    if solution is None:
         return None
-    return _candidate(problem, found.cuts, (1,) * depth, found.devices, replication, found.bottleneck_s)
+    return _candidate(problem, solution.cuts, (1,) * depth, solution.devices, replication, solution.bottleneck_s)
 
 
 def _candidate(
@@ -218,21 +219,21 @@ def _candidate(
     return Candidate(cuts, replicas, devices, replication, bottleneck_s, speedup)
 
 
-def recursive_speedup(problem: Problem, found: Candidate) -> float:
+def recursive_speedup(problem: Problem, candidate: Candidate) -> float:
     """The same plan's speed-up by `estimates.recursive_s`, which the published planner has and does not ask.
 
     As published, what comes behind a cut takes its time in the stage before it too. 0 without a micro-batch for each copy.
     """
-    num_micro_batches = problem.workload.num_micro_batches(found.replication)
+    num_micro_batches = problem.workload.num_micro_batches(candidate.replication)
     if not num_micro_batches:
         return 0.0
     shares = []
-    for number, (start, end) in enumerate(pairwise((-1, *found.cuts, problem.last))):
+    for number, (start, end) in enumerate(pairwise((-1, *candidate.cuts, problem.last))):
         starts, ends = np.array([start]), np.array([end])
-        share = problem.share(starts, ends, found.replicas[number], found.devices[number])
+        share = problem.share(starts, ends, candidate.replicas[number], candidate.devices[number])
         counted = np.minimum(ends + 1, problem.last) if problem.is_compat else ends
         shares.append(replace(share, compute_s=_beyond(problem.states.compute_s, starts, counted) * problem.scale))
-    step_s = recursive_s(problem.cluster, shares, Copies(found.replication, num_micro_batches))
+    step_s = recursive_s(problem.cluster, shares, Copies(candidate.replication, num_micro_batches))
     return problem.total_s / step_s if step_s else 1.0
 
 
@@ -275,19 +276,19 @@ def _divided(problem: Problem, first: Devices, second: Devices) -> tuple[Floats,
     return problem.speedups(shares, 1, bottleneck_s), bottleneck_s
 
 
-def _best(found: Iterator[Candidate], *, is_compat: bool) -> Candidate:
+def _best(candidates: Iterator[Candidate], *, is_compat: bool) -> Candidate:
     """As published the last of equals, else the first."""
     best: Candidate | None = None
-    for one in found:
-        if best is None or (one.speedup >= best.speedup if is_compat else one.speedup > best.speedup * (1 + _MARGIN)):
-            best = one
+    for candidate in candidates:
+        if best is None or (candidate.speedup >= best.speedup if is_compat else candidate.speedup > best.speedup * (1 + _MARGIN)):
+            best = candidate
     assert best is not None, "there is always one stage to be had"
     return best
 
 
-def _stages(states: States, found: Candidate) -> Iterator[Stage]:
+def _stages(states: States, chosen: Candidate) -> Iterator[Stage]:
     last = len(states.members) - 1
-    for number, (start, cut) in enumerate(pairwise((-1, *found.cuts, last))):
+    for number, (start, cut) in enumerate(pairwise((-1, *chosen.cuts, last))):
         yield Stage(
-            start + 1, min(cut + 1, last), states.layers_between(start, cut), found.replicas[number], found.devices[number]
+            start + 1, min(cut + 1, last), states.layers_between(start, cut), chosen.replicas[number], chosen.devices[number]
         )  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 from detrain.errors import GraphError
 from detrain.pipeline.compression import states_of
 from detrain.pipeline.judge import SYNCHRONOUS, Judge, Score
-from detrain.pipeline.plan import NoPlanError, Plan, Stage, Workload
+from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.planners import partition
 from detrain.pipeline.planners.layouts import Layout, blocks, layouts
 from detrain.pipeline.planners.refine import Draft, refine
@@ -28,6 +28,7 @@ from detrain.pipeline.profile import Profile
 from detrain.pipeline.schedules import Schedule
 from detrain.pipeline.states import States, of_members
 from detrain.pipeline.topology import Topology
+from detrain.plans.errors import NoPlanError
 
 #: Places to cut that the dynamic programming looks at; the rest is for the steps behind it.
 _MOST_STATES = 96
@@ -70,7 +71,7 @@ def plan(question: Question) -> Plan:
     states = states_of(planned)
     coarse = _coarse(states)
     until_s = began_s + question.time_limit_s
-    found: list[tuple[Score, Draft, Judge]] = []
+    judged: list[tuple[Score, Draft, Judge]] = []
     sizes = question.micro_batches or (question.workload.micro_batch,)
     for number, micro_batch in enumerate(sizes, start=1):
         judge = Judge(
@@ -78,35 +79,35 @@ def plan(question: Question) -> Plan:
         )
         splitting_s = began_s + _SPLITTING * question.time_limit_s * number / len(sizes)
         drafts = [*_drafts(judge, coarse, question, splitting_s), *_of_rivals(judge, question)]
-        found += [(score, draft, judge) for score, draft in _judged(judge, drafts)]
-        if found and time.perf_counter() > until_s:
+        judged += [(score, draft, judge) for score, draft in _judged(judge, drafts)]
+        if judged and time.perf_counter() > until_s:
             break
-    if not found:
+    if not judged:
         raise NoPlanError(
             f"no split of {planned.name} over {question.topology.num_devices} devices can be simulated{_why(judge, drafts)}"
         )
-    score, draft, judge = _better(states, found, until_s, is_recomputing=question.is_recomputing)
+    score, draft, judge = _better(states, judged, until_s, is_recomputing=question.is_recomputing)
     if score.missing_share > 0:
         raise NoPlanError(_too_little(judge, draft))
     return _plan_of(judge, states, draft, score, time.perf_counter() - began_s)
 
 
 def _better(
-    states: States, found: list[tuple[Score, Draft, Judge]], until_s: float, *, is_recomputing: bool
+    states: States, drafts: list[tuple[Score, Draft, Judge]], until_s: float, *, is_recomputing: bool
 ) -> tuple[Score, Draft, Judge]:
     """The best after steps from the most promising; of equals the first."""
-    found.sort(key=lambda one: one[0])
+    drafts.sort(key=lambda draft: draft[0])
     refined = []
     began_s = time.perf_counter()
     refined_s = began_s + _REFINING * (until_s - began_s)
-    for _, draft, judge in list(_unlike(found))[:_NUM_REFINED]:
+    for _, draft, judge in list(_unlike(drafts))[:_NUM_REFINED]:
         better = refine(judge, states, draft, refined_s - time.perf_counter(), is_recomputing=is_recomputing)
         refined.append((*better, judge))
-    best = min(refined, key=lambda one: one[0])
+    best = min(refined, key=lambda draft: draft[0])
     if not is_recomputing:
         return best
     best = (*_recomputing_less(best[2], best[0], best[1], until_s), best[2])
-    over = sorted((one for one in found if one[0].missing_share > 0), key=lambda one: one[0].sample_s)
+    over = sorted((draft for draft in drafts if draft[0].missing_share > 0), key=lambda draft: draft[0].sample_s)
     for score, draft, judge in over[:_NUM_OVER]:
         if (
             score.sample_s < best[0].sample_s
@@ -202,8 +203,8 @@ def _divided(states: States, layout: Layout) -> Iterator[Draft]:
 def _draft(states: States, ends: Sequence[int], layout: Layout, split: partition.Split) -> Draft:
     spans = [(ends[begin], ends[end]) for begin, end in zip(split.begins, split.ends, strict=True)]
     arranged = Arrangement(
-        tuple(states.members[one] for one in split.states), tuple(layout.devices(*span) for span in spans), layout.replication,
-        tuple("all" if one else "" for one in split.is_recomputed),
+        tuple(states.members[state] for state in split.states), tuple(layout.devices(*span) for span in spans), layout.replication,
+        tuple("all" if is_all else "" for is_all in split.is_recomputed),
     )  # fmt: skip
     return Draft(arranged, layout)
 
@@ -212,26 +213,26 @@ def _of_rivals(judge: Judge, question: Question) -> Iterator[Draft]:
     for rival in question.rivals:
         arranged = judge.pricing.arrangement(rival)
         # A zero-work stage, as the published planners make them, has no layers of its own.
-        kept = [one for one, done in enumerate(arranged.done) if done != (arranged.done[one - 1] if one else 0)]
+        kept = [stage for stage, done in enumerate(arranged.done) if done != (arranged.done[stage - 1] if stage else 0)]
         yield Draft(
             replace(
-                arranged, done=tuple(arranged.done[one] for one in kept),
-                devices=tuple(arranged.devices[one] for one in kept),
-                recompute=tuple(arranged.recompute[one] if question.is_recomputing else "" for one in kept),
+                arranged, done=tuple(arranged.done[stage] for stage in kept),
+                devices=tuple(arranged.devices[stage] for stage in kept),
+                recompute=tuple(arranged.recompute[stage] if question.is_recomputing else "" for stage in kept),
             ), None,
         )  # fmt: skip
 
 
 def _judged(judge: Judge, drafts: Iterable[Draft]) -> list[tuple[Score, Draft]]:
     """The best first."""
-    found = {draft: _score(judge, draft) for draft in dict.fromkeys(drafts)}
-    return sorted(((score, draft) for draft, score in found.items() if score is not None), key=lambda pair: pair[0])
+    scores = {draft: _score(judge, draft) for draft in dict.fromkeys(drafts)}
+    return sorted(((score, draft) for draft, score in scores.items() if score is not None), key=lambda pair: pair[0])
 
 
-def _unlike(found: Iterable[tuple[Score, Draft, Judge]]) -> Iterator[tuple[Score, Draft, Judge]]:
+def _unlike(drafts: Iterable[tuple[Score, Draft, Judge]]) -> Iterator[tuple[Score, Draft, Judge]]:
     """The best few of each micro-batch, layout and number of stages: steps do not lead from one to another easily."""
     seen: Counter[tuple[int, Layout | None, int]] = Counter()
-    for score, draft, judge in found:
+    for score, draft, judge in drafts:
         key = judge.workload.micro_batch, draft.layout, len(draft.arranged.done)
         seen[key] += 1
         if seen[key] <= _NUM_ALIKE or draft.layout is None:
@@ -245,9 +246,9 @@ def _recomputing_less(judge: Judge, score: Score, draft: Draft, until_s: float) 
             if time.perf_counter() > until_s:
                 return score, draft
             changed = _recomputing(draft, {stage}, share)
-            found = _score(judge, changed)
-            if found is not None and found < score:
-                score, draft = found, changed
+            changed_score = _score(judge, changed)
+            if changed_score is not None and changed_score < score:
+                score, draft = changed_score, changed
     return score, draft
 
 
@@ -258,11 +259,11 @@ def _recomputing_more(judge: Judge, best: Score, draft: Draft, until_s: float) -
         if time.perf_counter() > until_s:
             return None
         changed = _recomputing(draft, over, share)
-        found = _score(judge, changed)
-        if found is None or found.sample_s >= best.sample_s:
+        changed_score = _score(judge, changed)
+        if changed_score is None or changed_score.sample_s >= best.sample_s:
             return None
-        if found.missing_share == 0:
-            return found, changed
+        if changed_score.missing_share == 0:
+            return changed_score, changed
     return None
 
 

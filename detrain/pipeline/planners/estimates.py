@@ -26,7 +26,7 @@ def split_concat_terms(cluster: Cluster, senders: Devices, receivers: Devices) -
     """
     if cluster.is_one_machine(receivers):
         machine = cluster.machine_of[receivers[0]]
-        crossing = sum(cluster.machine_of[one] != machine for one in senders)
+        crossing = sum(cluster.machine_of[sender] != machine for sender in senders)
         return (len(senders), crossing, cluster.across) if crossing else (1, 1, cluster.inside)
     return 1, 1, cluster.across_collective
 
@@ -77,30 +77,30 @@ def pipeline_s(cluster: Cluster, shares: Sequence[Share], copies: Copies, block_
     `block_s` is what the slowest stage or transfer takes for a micro-batch, `fill_s` what one takes through all stages (`through_s`). The
     all-reduce of stage i, counted from 0, hides i blocks of it behind what the stages before it still have to do.
     """
-    found = block_s * (copies.num_micro_batches - 1) + fill_s
+    total_s = block_s * (copies.num_micro_batches - 1) + fill_s
     for share, after in pairwise(shares):
         crossing = share.output_bytes / copies.replication / copies.num_micro_batches
-        found = found + split_concat_s(cluster, share.devices, after.devices, crossing)
+        total_s = total_s + split_concat_s(cluster, share.devices, after.devices, crossing)
     left: Amount = 0.0
     for number, share in enumerate(shares):
         reduced_s = all_reduce_s(cluster, share.devices, share.parameter_bytes)
         left = np.maximum(left, reduced_s - number * block_s)
-    return found + left
+    return total_s + left
 
 
 def through_s(shares: Sequence[Share], copies: Copies) -> Amount:
     """One micro-batch, forward and backward, through all stages of a copy, each on its replicas."""
-    found: Amount = 0.0
+    total_s: Amount = 0.0
     for share in shares:
-        found = found + share.compute_s / share.replicas / copies.replication / copies.num_micro_batches
-    return found
+        total_s = total_s + share.compute_s / share.replicas / copies.replication / copies.num_micro_batches
+    return total_s
 
 
 def recursive_s(cluster: Cluster, shares: Sequence[Share], copies: Copies) -> float:
     """The same step, event by event: each transfer is a stage of its own, and a stage waits for what 1F1B lets it begin.
 
     As published: forward and backward take half of a stage's time each; of S stages, transfers included, stage x has up to
-    S - x micro-batches in flight; ways back at a stage do not wait for each other once there is no way forward left; and a
+    S - x micro-batches in flight; backward passes at a stage do not wait for each other once there is no forward pass left; and a
     transfer is not divided among the copies. Shares are of numbers.
     """
     pieces: list[float] = []

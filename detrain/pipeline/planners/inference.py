@@ -1,6 +1,6 @@
 """PipeDream's optimizer for inference: the split with the least latency that takes in one input every so often.
 
-Only the way forward counts. Of the states of the whole profile, inputs included, as published.
+Only the forward pass counts. Of the states of the whole profile, inputs included, as published.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from detrain.errors import GraphError
-from detrain.pipeline.plan import NoPlanError, Plan, Stage
+from detrain.pipeline.plan import Plan, Stage
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Bools, Floats, published
+from detrain.plans.errors import NoPlanError
 
 Ints = NDArray[np.int32]
 
@@ -57,7 +58,7 @@ class Found:
 
 
 def plan(profile: Profile, options: Options) -> Found:
-    """Raises `NoPlanError` if no split is quick enough."""
+    """The split with the least latency. Raises `NoPlanError` if none takes in an input every `options.time_between_inputs_s`."""
     began_s = time.perf_counter()
     states = published(profile)
     if states is None:
@@ -81,19 +82,19 @@ def plan(profile: Profile, options: Options) -> Found:
         stages.append(Stage(cut + 1, state + 1, states.layers_between(cut, state), machines, devices))
         state, rest, last = cut, int(rests[state, rest]), last - machines
     total_s, bottleneck_s = float(states.forward_s[-1]), float(times[-1, -1])
-    found = Plan(
+    planned = Plan(
         "pipedream-inference", tuple(reversed(stages)), 1, bottleneck_s, total_s / bottleneck_s if bottleneck_s else 1.0,
         float(options.num_machines), time.perf_counter() - began_s,
     )  # fmt: skip
-    return Found(found, float(latencies[-1, -1]))
+    return Found(planned, float(latencies[-1, -1]))
 
 
 def _why_none(options: Options, num_states: int) -> str:
-    told = f"no split on {options.num_machines} machines"
+    reason = f"no split on {options.num_machines} machines"
     if options.is_straight:
-        told += f", with one for each stage and {num_states} places for stages to end,"
-    told += f" takes in an input every {options.time_between_inputs_s:g} s"
-    return f"{told} and keeps to {options.memory_bytes:,.0f} bytes" if options.uses_memory_constraint else told
+        reason += f", with one for each stage and {num_states} places for stages to end,"
+    reason += f" takes in an input every {options.time_between_inputs_s:g} s"
+    return f"{reason} and keeps to {options.memory_bytes:,.0f} bytes" if options.uses_memory_constraint else reason
 
 
 @njit(cache=True)

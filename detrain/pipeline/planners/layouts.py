@@ -38,7 +38,7 @@ class Layout:
 
     def devices(self, begin: int, end: int) -> tuple[int, ...]:
         """Of a block, copy after copy."""
-        return tuple(one for copy in range(self.replication) for one in self.copy_devices(begin, end, copy))
+        return tuple(device for copy in range(self.replication) for device in self.copy_devices(begin, end, copy))
 
     def copy_devices(self, begin: int, end: int, copy: int) -> tuple[int, ...]:
         """Of a block in one copy."""
@@ -60,17 +60,17 @@ def layouts(topology: Topology) -> list[Layout]:
     Of many devices, for each length of a copy there are the most copies.
     """
     num_devices = topology.num_devices
-    found: list[Layout] = []
+    candidates: list[Layout] = []
     for order in dict.fromkeys(_orders(topology)):
         order = () if order == tuple(range(num_devices)) else order
         for replication in range(1, num_devices + 1):
             positions = num_devices // replication
             if num_devices > _FEW_DEVICES and replication < num_devices // positions:
                 continue
-            found.append(Layout(replication, positions, has_stages_together=False, order=order))
+            candidates.append(Layout(replication, positions, has_stages_together=False, order=order))
             if replication > 1 and positions > 1:
-                found.append(Layout(replication, positions, has_stages_together=True, order=order))
-    return found
+                candidates.append(Layout(replication, positions, has_stages_together=True, order=order))
+    return candidates
 
 
 def _orders(topology: Topology) -> Iterator[tuple[int, ...]]:
@@ -86,13 +86,13 @@ def _orders(topology: Topology) -> Iterator[tuple[int, ...]]:
         yield from of_kinds.values()
         return
     for sign in (-1, 1):
-        by_speed = sorted(devices, key=lambda one: (sign * topology.devices[one].speed, one))
+        by_speed = sorted(devices, key=lambda device: (sign * topology.devices[device].speed, device))
         yield tuple(by_speed)
         if topology.bandwidths:
             yield _chain(topology, by_speed[0])
         else:
             outermost_first = topology.levels[::-1]
-            yield tuple(sorted(by_speed, key=lambda one: tuple(level.groups[one] for level in outermost_first)))
+            yield tuple(sorted(by_speed, key=lambda device: tuple(level.groups[device] for level in outermost_first)))
 
 
 def _chain(topology: Topology, first: int) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ def _chain(topology: Topology, first: int) -> tuple[int, ...]:
     chain, left = [first], set(range(topology.num_devices)) - {first}
     while left:
         from_here = topology.bandwidths[chain[-1]]
-        chain.append(min(left, key=lambda one: (-from_here[one], one)))
+        chain.append(min(left, key=lambda machine: (-from_here[machine], machine)))
         left.remove(chain[-1])
     return tuple(chain)
 
@@ -128,31 +128,31 @@ def blocks(pricing: Pricing, layout: Layout) -> Blocks:
     ends = layout.ends()
     count = len(ends)
     square, cube = (count, count), (count, count, count)
-    found = Blocks(
+    filled = Blocks(
         layout, ends, *(np.full(square, np.inf) for _ in range(5)), *(np.full(cube, np.inf) for _ in range(2))
     )
     for a in range(count):
         for b in range(a + 1, count):
-            _fill_block(found, pricing, a, b)
+            _fill_block(filled, pricing, a, b)
             for c in range(b + 1, count):
                 pairs = tuple(
                     (layout.copy_devices(ends[a], ends[b], copy), layout.copy_devices(ends[b], ends[c], copy))
                     for copy in range(layout.replication)
                 )
-                one, two = (pricing.topology.transfer_s(pairs, size) for size in (1e9, 2e9))
-                found.transfer_rate[a, b, c], found.transfer_lag_s[a, b, c] = (two - one) / 1e9, 2 * one - two
-    return found
+                of_one, two = (pricing.topology.transfer_s(pairs, size) for size in (1e9, 2e9))
+                filled.transfer_rate[a, b, c], filled.transfer_lag_s[a, b, c] = (two - of_one) / 1e9, 2 * of_one - two
+    return filled
 
 
-def _fill_block(found: Blocks, pricing: Pricing, a: int, b: int) -> None:
-    layout, topology = found.layout, pricing.topology
-    begin, end = found.ends[a], found.ends[b]
+def _fill_block(blocks: Blocks, pricing: Pricing, a: int, b: int) -> None:
+    layout, topology = blocks.layout, pricing.topology
+    begin, end = blocks.ends[a], blocks.ends[b]
     shares = [
         pricing.samples(layout.copy_devices(begin, end, copy), pricing.workload.portions(layout.replication)[1])
         for copy in range(layout.replication)
     ]
     devices = tuple(sorted(layout.devices(begin, end)))
-    found.samples[a, b], found.most[a, b] = max(one[0] for one in shares), max(one[1] for one in shares)
-    found.memory_bytes[a, b] = min(topology.devices[one].memory_bytes for one in devices)
-    one, two = (topology.all_reduce_s(devices, size) for size in (1e9, 2e9))
-    found.all_reduce_rate[a, b], found.all_reduce_lag_s[a, b] = (two - one) / 1e9, 2 * one - two
+    blocks.samples[a, b], blocks.most[a, b] = max(share[0] for share in shares), max(share[1] for share in shares)
+    blocks.memory_bytes[a, b] = min(topology.devices[device].memory_bytes for device in devices)
+    of_one, two = (topology.all_reduce_s(devices, size) for size in (1e9, 2e9))
+    blocks.all_reduce_rate[a, b], blocks.all_reduce_lag_s[a, b] = (two - of_one) / 1e9, 2 * of_one - two

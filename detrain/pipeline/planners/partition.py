@@ -23,7 +23,7 @@ from detrain.pipeline.pricing import Pricing
 from detrain.pipeline.states import Bools, Floats, States
 
 Ints = NDArray[np.int16]
-#: Compute of the forward way, of the way back, parameters, activations: by state, cumulative, of one sample; and what crosses.
+#: Compute of the forward pass, of the backward pass, parameters, activations: by state, cumulative, of one sample; and what crosses.
 Tables = tuple[Floats, Floats, Floats, Floats, Floats]
 #: By block: samples, most samples, memory, rate and lag of an all-reduce.
 Squares = tuple[Floats, Floats, Floats, Floats, Floats]
@@ -97,9 +97,9 @@ def _distinct(rows: Sequence[Floats]) -> list[float]:
 
     Sums in another order differ in their last digits, and who is at a limit keeps to it.
     """
-    found = np.unique(np.concatenate(rows))
-    is_last = np.append(found[1:] > found[:-1] * (1 + _ROUNDING), True)
-    limits: list[float] = (found[is_last] * (1 + _ROUNDING)).tolist()
+    thresholds = np.unique(np.concatenate(rows))
+    is_last = np.append(thresholds[1:] > thresholds[:-1] * (1 + _ROUNDING), True)
+    limits: list[float] = (thresholds[is_last] * (1 + _ROUNDING)).tolist()
     return limits
 
 
@@ -137,13 +137,13 @@ def splits(asked: Problem, slowest_s: Sequence[float], longest_all_reduce_s: Seq
         asked.state_factor,
         float(asked.is_recomputing),
     )
-    found = set()
+    seen = set()
     for limit_s in slowest_s:
         for all_reduce_s in longest_all_reduce_s:
             _solve(asked.tables, asked.below, squares, cubes, numbers, (limit_s, all_reduce_s), values, chosen)
             for stages, end in np.argwhere(np.isfinite(values[:, 0, 0])):
-                found.add(_trace(chosen, int(stages), int(end)))
-    priced = [replace(split, step_s=step_s(asked, split)) for split in found]
+                seen.add(_trace(chosen, int(stages), int(end)))
+    priced = [replace(split, step_s=step_s(asked, split)) for split in seen]
     return sorted(priced, key=lambda split: (split.step_s, split.states, split.ends))
 
 
@@ -172,7 +172,7 @@ def _trace(chosen: Ints, stages: int, end: int) -> Split:
     states, begins, ends, again = [], [], [], []
     state, begin = 0, 0
     for left in range(stages, 0, -1):
-        following, further, is_again = (int(one) for one in chosen[left, state, begin, end])
+        following, further, is_again = (int(index) for index in chosen[left, state, begin, end])
         states.append(following - 1)
         begins.append(begin)
         ends.append(end)
@@ -229,7 +229,7 @@ def _solve(
                                 sent = send_lag[a, b, c] + send_rate[a, b, c] * crossing[j] * micro_batch
                             if sent > limit_s:
                                 continue
-                            found = taken + 2 * sent + values[q - 1, j, b, c]
-                            if found < values[q, k, a, b]:
-                                values[q, k, a, b] = found
+                            value = taken + 2 * sent + values[q - 1, j, b, c]
+                            if value < values[q, k, a, b]:
+                                values[q, k, a, b] = value
                                 chosen[q, k, a, b, 0], chosen[q, k, a, b, 1], chosen[q, k, a, b, 2] = j, c, is_again

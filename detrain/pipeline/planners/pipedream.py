@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from detrain.errors import GraphError
 from detrain.pipeline.branches import merge_branches
 from detrain.pipeline.compression import states_of
-from detrain.pipeline.plan import NoPlanError, Plan, Stage
+from detrain.pipeline.plan import Plan, Stage
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Bools, Floats, States, published
+from detrain.plans.errors import NoPlanError
 
 Ints = NDArray[np.int32]
 _NONE = -1
@@ -126,14 +127,14 @@ def _states(profile: Profile, *, is_compat: bool) -> tuple[States, dict[str, tup
     """As published, a network with too many states has its branches merged before; with what merged layers stand for."""
     if not is_compat:
         return states_of(profile.to_plan()), {}
-    if (found := published(profile.to_plan())) is not None:
-        return found, {}
+    if (states := published(profile.to_plan())) is not None:
+        return states, {}
     merged, stands_for = merge_branches(profile)
-    if (found := published(merged.to_plan())) is None:
+    if (states := published(merged.to_plan())) is None:
         raise NoPlanError(
             f"{profile.name} has too many states for the published planner, also with its branches merged"
         )
-    return found, stands_for
+    return states, stands_for
 
 
 def _ratio(total_s: float, part_s: float) -> float:
@@ -142,12 +143,12 @@ def _ratio(total_s: float, part_s: float) -> float:
 
 def data_parallel_s(states: States, options: Options) -> float:
     """Time of a mini-batch on all machines in data parallelism, as PipeDream reckons it: nothing overlaps."""
-    found, within = float(states.compute_s[-1]), 1
+    slowest_s, within = float(states.compute_s[-1]), 1
     for machines, bandwidth in zip(options.num_machines, options.bandwidths, strict=True):
-        found += 4 * (machines - 1) * float(states.parameter_bytes[-1]) / (bandwidth * machines) / within
-        found /= machines
+        slowest_s += 4 * (machines - 1) * float(states.parameter_bytes[-1]) / (bandwidth * machines) / within
+        slowest_s /= machines
         within = machines
-    return found
+    return slowest_s
 
 
 def _solve_levels(states: States, options: Options) -> list[_Table]:
@@ -191,9 +192,9 @@ _MOST_CELLS = 100_000_000
 def _between(cumulative: Floats) -> Floats:
     """[i, j]: of state j without what the state before i has; infinite where i comes behind j."""
     earlier = np.concatenate(([0.0], cumulative[:-1]))
-    found = cumulative[None, :] - earlier[:, None]
-    found[np.tril_indices(len(cumulative), -1)] = np.inf
-    return found
+    between = cumulative[None, :] - earlier[:, None]
+    between[np.tril_indices(len(cumulative), -1)] = np.inf
+    return between
 
 
 #: For sums that round.
@@ -218,12 +219,12 @@ def _fill_one_stage(
 
 
 @njit(cache=True)
-def _list_cuts(i: int, inner: Ints, inside: Bools, is_compat: bool, found: Ints) -> int:
+def _list_cuts(i: int, inner: Ints, inside: Bools, is_compat: bool, cuts: Ints) -> int:
     """Of what lies within a state, where a stage that begins behind state i - 1 may end; as published, also beside that."""
     count = 0
     for k in inner:
         if k >= i and (not i or (not inside[i - 1, k] if is_compat else inside[k, i - 1])):
-            found[count] = k
+            cuts[count] = k
             count += 1
     return count
 
@@ -276,39 +277,39 @@ def _solve(
                         size = parameters[j] - parameters[k]
                         if stashed * (activations[j] - activations[k] + size) > memory:
                             continue
-                        found = (lasts_s[number] + 4 * (last - 1) * size / (bandwidth * last)) / last
-                        found = max(found, times[i, k, m - last], 2.0 * outputs[k] / (bandwidth * last))
+                        time_s = (lasts_s[number] + 4 * (last - 1) * size / (bandwidth * last)) / last
+                        time_s = max(time_s, times[i, k, m - last], 2.0 * outputs[k] / (bandwidth * last))
                         if j < count - 1:
-                            found = max(found, 2.0 * outputs[j] / (bandwidth * last))
-                        if found > least or (found == least and cut == _NONE):
+                            time_s = max(time_s, 2.0 * outputs[j] / (bandwidth * last))
+                        if time_s > least or (time_s == least and cut == _NONE):
                             continue
                         before = cuts[i, k, m - last] + 1 if cuts[i, k, m - last] != _NONE else i
                         unevenness = abs((k + 1 - before) - (j - k))
                         rank = outputs[k], unevenness, -k
-                        if found < least or rank < best:
-                            least, cut, best = found, k, rank
-                            times[i, j, m], used[i, j, m] = found, last
+                        if time_s < least or rank < best:
+                            least, cut, best = time_s, k, rank
+                            times[i, j, m], used[i, j, m] = time_s, last
                             cuts[i, j, m], rests[i, j, m] = k, m - last
 
 
 def _levels(tables: Sequence[_Table], options: Options, count: int) -> list[list[tuple[Part, ...]]]:
     """By level, the outermost first, how each stage of the level around it is split."""
-    found: list[list[tuple[Part, ...]]] = []
+    levels: list[list[tuple[Part, ...]]] = []
     around = [(0, count)]
     for table, machines in zip(reversed(tables), reversed(options.num_machines), strict=True):
-        found.append([_parts(table, start, end, machines) for start, end in around])
-        around = [(part.start, part.end) for parts in found[-1] for part in parts]
-    return found
+        levels.append([_parts(table, start, end, machines) for start, end in around])
+        around = [(part.start, part.end) for parts in levels[-1] for part in parts]
+    return levels
 
 
 def _parts(table: _Table, start: int, end: int, machines: int) -> tuple[Part, ...]:
-    found: list[Part] = []
+    parts: list[Part] = []
     state, rest = end - 1, machines - 1
     while True:
         cut, used = int(table.cuts[start, state, rest]), int(table.used[start, state, rest])
-        found.append(Part(start if cut == _NONE else cut + 1, state + 1, used))
+        parts.append(Part(start if cut == _NONE else cut + 1, state + 1, used))
         if cut == _NONE:
-            return tuple(reversed(found))
+            return tuple(reversed(parts))
         state, rest = cut, int(table.rests[start, state, rest])
 
 
@@ -328,7 +329,7 @@ def _stages(
             first = 0
             for part in split:
                 inner.append(
-                    tuple(group * machines + one for group in within for one in range(first, first + part.machines))
+                    tuple(group * machines + machine for group in within for machine in range(first, first + part.machines))
                 )
                 first += part.machines
         groups, parts = inner, [part for split in splits for part in split]
@@ -337,5 +338,5 @@ def _stages(
         # As published: what an earlier stage has is not given to a later one, though states need not lie within each other.
         bits = states.members[part.end - 1] & ~done
         done |= bits
-        layers = tuple(name for one in states.names(bits) for name in stands_for.get(one, (one,)))
+        layers = tuple(name for merged in states.names(bits) for name in stands_for.get(merged, (merged,)))
         yield Stage(part.start, part.end, layers, len(devices), devices)

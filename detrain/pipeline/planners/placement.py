@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from detrain.pipeline.plan import NoPlanError
 from detrain.pipeline.topology import Topology
+from detrain.plans.errors import NoPlanError
 
 #: By machine, how many of its devices are in use.
 Used = tuple[int, ...]
@@ -54,12 +54,12 @@ class Cluster:
 
     def is_one_machine(self, devices: Sequence[int]) -> bool:
         """True if all of these are in the same."""
-        return len({self.machine_of[one] for one in devices}) == 1
+        return len({self.machine_of[device] for device in devices}) == 1
 
     def devices_between(self, before: Used, after: Used) -> Devices:
         """What is in use after and was not before."""
         return tuple(
-            start + one for start, old, new in zip(self.starts, before, after, strict=True) for one in range(old, new)
+            start + offset for start, old, new in zip(self.starts, before, after, strict=True) for offset in range(old, new)
         )
 
 
@@ -74,7 +74,7 @@ def cluster_of(topology: Topology) -> Cluster:
     if len({device.speed for device in topology.devices}) > 1:
         raise NoPlanError("DAPPLE plans for devices of the same speed, and those of the topology differ")
     groups = levels[0].groups
-    ends = tuple(one + 1 for one in range(len(groups)) if one + 1 == len(groups) or groups[one + 1] != groups[one])
+    ends = tuple(device + 1 for device in range(len(groups)) if device + 1 == len(groups) or groups[device + 1] != groups[device])
     if len(ends) != len(set(groups)):
         raise NoPlanError("DAPPLE counts the devices machine by machine, and those of the topology are mixed")
     inner, outer = levels[0], levels[-1]
@@ -86,12 +86,12 @@ def cluster_of(topology: Topology) -> Cluster:
 
 def fresh_first(cluster: Cluster, used: Used, count: int) -> Used | None:
     """Devices of machines of which none is in use; None if there are too few."""
-    return _filled(cluster, used, count, [number for number, one in enumerate(used) if not one])
+    return _filled(cluster, used, count, [number for number, taken in enumerate(used) if not taken])
 
 
 def append_first(cluster: Cluster, used: Used, count: int) -> Used | None:
     """Devices of machines of which some are in use; None if there are too few."""
-    return _filled(cluster, used, count, [number for number, one in enumerate(used) if one])
+    return _filled(cluster, used, count, [number for number, taken in enumerate(used) if taken])
 
 
 def _filled(cluster: Cluster, used: Used, count: int, machines: Sequence[int]) -> Used | None:
@@ -105,7 +105,7 @@ def _filled(cluster: Cluster, used: Used, count: int, machines: Sequence[int]) -
 
 def scatter_first(cluster: Cluster, used: Used, count: int) -> Used | None:
     """One device of each machine that has one left, and again; None if there are too few."""
-    room = [end - start - one for start, end, one in zip(cluster.starts, cluster.ends, used, strict=True)]
+    room = [end - start - taken for start, end, taken in zip(cluster.starts, cluster.ends, used, strict=True)]
     if sum(room) < count:
         return None
     after = list(used)
@@ -129,8 +129,8 @@ def placements(cluster: Cluster, used: Used, count: int) -> Iterator[Used]:
 
 def placements_of_copies(cluster: Cluster, used: Used, count: int, copies: int) -> tuple[Used, ...]:
     """The same for `count` devices in each of several copies, placed one copy after the other."""
-    found: tuple[Used, ...] = (used,)
+    placed: tuple[Used, ...] = (used,)
     for _ in range(copies):
         # Which devices a stage has is what is in use after it without what was before: the way there is of no matter.
-        found = tuple(dict.fromkeys(after for one in found for after in placements(cluster, one, count)))
-    return found
+        placed = tuple(dict.fromkeys(after for before in placed for after in placements(cluster, before, count)))
+    return placed

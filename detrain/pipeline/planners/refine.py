@@ -86,8 +86,8 @@ class _Moves:
         places[-1, 0] = {self._alike[device]: device for device in sorted(idle, reverse=True)}
         if arranged.replication == 1:
             yield from self._freed(arranged, places)
-        for one, other in combinations(places, 2):
-            for (kind, device), (other_kind, other_device) in product(places[one].items(), places[other].items()):
+        for first, other in combinations(places, 2):
+            for (kind, device), (other_kind, other_device) in product(places[first].items(), places[other].items()):
                 if kind != other_kind:
                     swap = {device: other_device, other_device: device}
                     swapped = tuple(tuple(swap.get(each, each) for each in row) for row in arranged.devices)
@@ -106,7 +106,7 @@ class _Moves:
         """States strictly between two, by time."""
         return [
             bits
-            for bits in (self._states.members[one] for one in self._by_time)
+            for bits in (self._states.members[state] for state in self._by_time)
             if bits not in (before, after) and before & ~bits == 0 and bits & ~after == 0
         ]
 

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 
 from detrain.errors import UsageError
 from detrain.pipeline.judge import SYNCHRONOUS
-from detrain.pipeline.plan import NoPlanError, Plan, Workload
+from detrain.pipeline.plan import Plan, Workload
 from detrain.pipeline.planners import dapple, detrain, pipedream
 from detrain.pipeline.profile import Profile
 from detrain.pipeline.schedules import Schedule
 from detrain.pipeline.topology import Topology
+from detrain.plans.errors import NoPlanError
 
 
 @dataclass(frozen=True)
 class Request:
-    """What any planner may want to know."""
+    """The input of all planners."""
 
     profile: Profile
     topology: Topology
@@ -35,7 +36,7 @@ class Request:
 
 
 def plan(name: str, request: Request) -> Plan:
-    """Raises `NoPlanError`, `GraphError` for what cannot be, or `UsageError` if there is no such planner."""
+    """The plan of the planner `name`. Raises `NoPlanError`, `GraphError` for an impossible request, `UsageError` for an unknown name."""
     if name not in PLANNERS:
         raise UsageError(f"there is no planner {name}: it is one of {', '.join(PLANNERS)}")
     if not request.is_compat:
@@ -91,19 +92,19 @@ def _detrain(request: Request) -> Plan:
 
 
 def rivals(request: Request) -> list[Plan]:
-    """What the other planners say, where they say something."""
-    found = []
+    """The plans of PipeDream's and DAPPLE's planners, where they find one."""
+    plans = []
     for other in (_pipedream, _dapple):
         try:
-            found.append(other(replace(request, is_compat=False, options=None)))
+            plans.append(other(replace(request, is_compat=False, options=None)))
         except NoPlanError:
             continue
-    return found
+    return plans
 
 
 def _workload(request: Request, name: str) -> Workload:
     if request.workload is None:
-        raise UsageError(f"{name} plans for a batch: say --batch, --micro-batch and --profile-batch")
+        raise UsageError(f"{name} plans for a batch: give --batch, --micro-batch and --profile-batch")
     return request.workload
 
 

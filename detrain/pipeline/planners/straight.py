@@ -53,7 +53,7 @@ class Layout:
         level: list[tuple[Used, int]] = [(first, 0)]
         for _ in range(num_stages - 1):
             into: dict[Used, list[tuple[Used, int]]] = {}
-            for used, number in sorted(level, key=lambda one: _as_list(cluster, one[0])):
+            for used, number in sorted(level, key=lambda pair: _as_list(cluster, pair[0])):
                 for after in placements_of_copies(cluster, used, 1, copies):
                     into.setdefault(after, []).append((used, number))
             level = []
@@ -79,8 +79,8 @@ class Layout:
 
 def _as_list(cluster: Cluster, used: Used) -> list[bool]:
     return [
-        device < start + one
-        for start, end, one in zip(cluster.starts, cluster.ends, used, strict=True)
+        device < start + count
+        for start, end, count in zip(cluster.starts, cluster.ends, used, strict=True)
         for device in range(start, end)
     ]
 
@@ -107,10 +107,10 @@ def solve(states: States, scale: float, layout: Layout, copies: int) -> Straight
             senders, crossing, bandwidth = terms[first_terms[number] + chosen[before] - layout.firsts[before]].T
             np.maximum(last_s, np.maximum(times[before], sent_bytes / senders * crossing / bandwidth), out=tried_s)
             cut = tried_s.argmin(axis=1)
-            found = tried_s[np.arange(count), cut]
-            is_tie = (found == times[used]) & (cut < cuts[used])
-            is_better = np.isfinite(found) & ((found < times[used]) | is_tie)
-            times[used, is_better] = found[is_better]
+            best_s = tried_s[np.arange(count), cut]
+            is_tie = (best_s == times[used]) & (cut < cuts[used])
+            is_better = np.isfinite(best_s) & ((best_s < times[used]) | is_tie)
+            times[used, is_better] = best_s[is_better]
             cuts[used, is_better] = cut[is_better]
             chosen[used, is_better] = number
     if not np.isfinite(times[-1, -1]):

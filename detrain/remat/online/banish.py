@@ -36,7 +36,7 @@ from detrain.remat.online.state import (
 
 
 class Links(NamedTuple):
-    """Who is made of what, as long as that is not banished: lists that become shorter, and for children longer before."""
+    """Parents and children of the tensors that have not been banished: lists that become shorter, and for children longer first."""
 
     parent_first: Ints  # of a tensor
     num_parents: Ints
@@ -56,11 +56,11 @@ def links_of(shape: Shape) -> Links:
     num_inputs = np.diff(shape.input_first)[shape.maker]
     num_outputs = np.diff(shape.output_first)
     parent_first = np.concatenate([[0], np.cumsum(num_inputs)])
-    parents = [shape.inputs[shape.input_first[one] : shape.input_first[one + 1]] for one in shape.maker]
+    parents = [shape.inputs[shape.input_first[operator] : shape.input_first[operator + 1]] for operator in shape.maker]
     room = np.array(
         [
-            num_outputs[shape.users[shape.user_first[one] : shape.user_first[one + 1]]].sum()
-            for one in range(num_tensors)
+            num_outputs[shape.users[shape.user_first[tensor] : shape.user_first[tensor + 1]]].sum()
+            for tensor in range(num_tensors)
         ],
         np.int64,
     )
@@ -132,10 +132,10 @@ def _score(shape: Shape, state: State, links: Links, heuristic: Heuristic, stora
         _reach(shape, state, links, storage, True)
         for word in range(links.reached.shape[1]):
             if links.reached[0, word]:
-                for one in range(word * 64, min(word * 64 + 64, len(shape.root))):
-                    if has_bit(links.reached[0], one):
-                        above += state.cost[one]
-                        accessed = max(accessed, state.accessed[one])
+                for neighbour in range(word * 64, min(word * 64 + 64, len(shape.root))):
+                    if has_bit(links.reached[0], neighbour):
+                        above += state.cost[neighbour]
+                        accessed = max(accessed, state.accessed[neighbour])
     return score(
         heuristic.cost, heuristic.has_size, heuristic.has_staleness, above, shape.storage_size[storage], accessed, state.counters[CLOCK]
     )  # fmt: skip
@@ -148,10 +148,10 @@ def _choose(shape: Shape, state: State, links: Links, heuristic: Heuristic) -> i
     if heuristic.cost == RANDOM:
         return choose_any(state.after, storage, end)
     while storage != end:
-        one = _score(shape, state, links, heuristic, storage)
-        if one <= best_score:
-            best, best_score = storage, one
-        if one == 0:
+        current = _score(shape, state, links, heuristic, storage)
+        if current <= best_score:
+            best, best_score = storage, current
+        if current == 0:
             break
         storage = state.after[storage]
     return best
@@ -257,8 +257,8 @@ def _materialize(
                 depth += 1
                 _prepare(shape, state, links, missing, depth)
             continue
-        one = state.stack[depth]
-        operator = shape.maker[one]
+        top = state.stack[depth]
+        operator = shape.maker[top]
         while state.counters[USED] + shape.total[operator] > budget:
             storage = _choose(shape, state, links, heuristic)
             if storage < 0:
@@ -266,13 +266,13 @@ def _materialize(
             _evict(shape, state, links, storage)
         first, last = shape.output_first[operator], shape.output_first[operator + 1]
         was_defined = state.is_defined[first:last].copy()
-        do(shape, state, one, np.zeros(last - first, np.int64))
+        do(shape, state, top, np.zeros(last - first, np.int64))
         if depth or is_again:
             state.counters[AGAIN] += shape.cost[operator]
             state.counters[NUM_AGAIN] += 1
         else:
             state.counters[MODEL] += shape.cost[operator]
-        needed = shape.total[operator] + _finish(shape, state, links, one, was_defined)
+        needed = shape.total[operator] + _finish(shape, state, links, top, was_defined)
         if state.counters[AGAIN] > limit:
             return THRASH
         state.counters[BOTTLENECK] = max(state.counters[BOTTLENECK], needed)

@@ -86,16 +86,16 @@ class Result:
 def parse(text: str) -> Policy:
     """`dtr:eager` and the like; `eager` may be left out. Raises `GraphError`."""
     heuristic, _, deallocation = text.partition(":")
-    found = Policy(heuristic, deallocation or "eager")
-    if found.heuristic not in HEURISTICS:
+    policy = Policy(heuristic, deallocation or "eager")
+    if policy.heuristic not in HEURISTICS:
         raise GraphError(f"there is no heuristic {heuristic}: it is one of {', '.join(HEURISTICS)}")
-    if found.deallocation not in DEALLOCATIONS:
+    if policy.deallocation not in DEALLOCATIONS:
         raise GraphError(f"there is no deallocation {deallocation}: it is one of {', '.join(DEALLOCATIONS)}")
-    if found.deallocation == "banish" and HEURISTICS[heuristic].cost not in _WITH_BANISHING:
+    if policy.deallocation == "banish" and HEURISTICS[heuristic].cost not in _WITH_BANISHING:
         raise GraphError(
-            f"{text}: what is banished is in no neighbourhood that {heuristic} could keep; take dtr, dtr-local, lru, size or random"
+            f"{text}: banished tensors are in no neighbourhood that {heuristic} could keep; take dtr, dtr-local, lru, size or random"
         )
-    return found
+    return policy
 
 
 class Runner:
@@ -104,7 +104,7 @@ class Runner:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._shape = shape_of(graph)
-        outputs = {graph.tensors[one].base for one in graph.outputs}
+        outputs = {graph.tensors[output].base for output in graph.outputs}
         self._output_bytes = sum(graph.tensors[base].size_bytes for base in outputs)
         self._commands: dict[bool, tuple[Ints, ...]] = {
             is_whole: _commands(graph, is_whole=is_whole) for is_whole in (True, False)
@@ -134,7 +134,7 @@ class Runner:
             )
             commands = self._commands[policy.deallocation != "ignore"]
             if not has_outputs:
-                commands = tuple(one[: len(one) - len(self.graph.outputs)] for one in commands)
+                commands = tuple(part[: len(part) - len(self.graph.outputs)] for part in commands)
             status, command = self._start(policy, heuristic, state, commands, budget_bytes, longest, is_compat)
             if status == FULL:
                 num_nodes *= 4
@@ -154,7 +154,7 @@ class Runner:
         return runtime.run(self._shape, state, heuristic, kinds, targets, True, is_compat, budget_bytes, longest)
 
     def _result(self, policy: Policy, state: State, status: int, command: int, budget_bytes: int) -> Result:
-        count = [int(one) for one in state.counters]
+        count = [int(counter) for counter in state.counters]
         traced = min(count[TRACED], state.trace.shape[1])
         return Result(
             status={FINE: "ok", OUT_OF_MEMORY: "oom"}.get(status, "thrash"), clock=count[CLOCK],
@@ -168,10 +168,10 @@ class Runner:
 
 def _commands(graph: Graph, *, is_whole: bool) -> tuple[Ints, Ints]:
     """Kinds and targets; outputs are pinned at the end. Not `is_whole`: the program gives nothing back."""
-    found = np.array(list(_pairs(graph)), np.int64).reshape(-1, 2)
+    commands = np.array(list(_pairs(graph)), np.int64).reshape(-1, 2)
     if not is_whole:
-        found = found[found[:, 0] != Kind.RELEASE]
-    return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
+        commands = commands[commands[:, 0] != Kind.RELEASE]
+    return np.ascontiguousarray(commands[:, 0]), np.ascontiguousarray(commands[:, 1])
 
 
 def _pairs(graph: Graph) -> Iterator[tuple[int, int]]:

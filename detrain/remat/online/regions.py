@@ -35,8 +35,8 @@ def has_bit(row: Bits, place: int) -> bool:
 
 
 @njit(cache=True)
-def members(row: Bits, found: Ints) -> int:
-    """What is in a set, written into `found`; returns how many."""
+def members(row: Bits, into: Ints) -> int:
+    """What is in a set, written into `into`; returns how many."""
     count = 0
     for word in range(len(row)):
         rest = row[word]
@@ -47,7 +47,7 @@ def members(row: Bits, found: Ints) -> int:
                 if bits >> np.uint64(step):
                     bits >>= np.uint64(step)
                     place += step
-            found[count] = word * 64 + place
+            into[count] = word * 64 + place
             count += 1
             rest &= rest - _ONE
     return count
@@ -68,21 +68,21 @@ def rebuild(shape: Shape, state: State, direction: int, base: int, stack: Ints) 
         for place in range(shape.link_first[row], shape.link_first[row + 1]):
             if shape.linked_by[place] >= num_done:
                 break  # not so yet, nor are those after it
-            found = shape.links[place]
-            if state.is_material[found]:
-                if found != base and not state.is_pinned[found]:
-                    set_bit(edge, found)
-            elif not has_bit(inside, found):
-                set_bit(inside, found)
-                cost += state.cost[found]
-                stack[depth] = found
+            neighbour = shape.links[place]
+            if state.is_material[neighbour]:
+                if neighbour != base and not state.is_pinned[neighbour]:
+                    set_bit(edge, neighbour)
+            elif not has_bit(inside, neighbour):
+                set_bit(inside, neighbour)
+                cost += state.cost[neighbour]
+                stack[depth] = neighbour
                 depth += 1
     state.inside_cost[direction, base] = cost
     state.is_stale[direction, base] = 0
 
 
 @njit(cache=True)
-def absorb(state: State, direction: int, base: int, storage: int, found: Ints) -> None:
+def absorb(state: State, direction: int, base: int, storage: int, scratch: Ints) -> None:
     """A storage at the edge of a neighbourhood has been evicted: it and what is behind it are inside now."""
     inside, theirs = state.inside[direction, base], state.inside[direction, storage]
     edge, behind = state.edge[direction, base], state.edge[direction, storage]
@@ -91,21 +91,21 @@ def absorb(state: State, direction: int, base: int, storage: int, found: Ints) -
         edge[word] |= behind[word]
     new = theirs & ~inside
     set_bit(new, storage)
-    for one in range(members(new, found)):
-        state.inside_cost[direction, base] += state.cost[found[one]]
+    for place in range(members(new, scratch)):
+        state.inside_cost[direction, base] += state.cost[scratch[place]]
     for word in range(len(inside)):
         inside[word] |= new[word]
 
 
 @njit(cache=True)
-def leave_regions(state: State, storage: int, ring: Ints, found: Ints) -> None:
+def leave_regions(state: State, storage: int, ring: Ints, scratch: Ints) -> None:
     """A storage has been evicted."""
     for direction in (DOWN, UP):
         # Those above have it below them, and the other way round.
-        for one in range(members(state.edge[1 - direction, storage], ring)):
-            if not state.is_pinned[ring[one]]:
-                absorb(state, direction, ring[one], storage, found)
-                state.is_stale[direction, ring[one]] |= state.is_stale[direction, storage]
+        for place in range(members(state.edge[1 - direction, storage], ring)):
+            if not state.is_pinned[ring[place]]:
+                absorb(state, direction, ring[place], storage, scratch)
+                state.is_stale[direction, ring[place]] |= state.is_stale[direction, storage]
         if state.is_stale[1 - direction, storage]:
             state.is_stale[direction] = 1  # there may be others that have not been told
     for direction in (DOWN, UP):
@@ -132,8 +132,8 @@ def enter_regions(shape: Shape, state: State, storages: Ints, num_storages: int,
     """Storages are in memory again, or for the first time."""
     words = state.edge.shape[2]
     affected = np.zeros((2, words), np.uint64)
-    for one in range(num_storages):
-        storage = storages[one]
+    for place in range(num_storages):
+        storage = storages[place]
         if state.accessed[storage] == 0:
             _enter_first(shape, state, storage, stack)
             continue
@@ -143,9 +143,9 @@ def enter_regions(shape: Shape, state: State, storages: Ints, num_storages: int,
             for word in range(words):
                 affected[direction, word] |= state.edge[1 - direction, storage, word]
     for direction in (DOWN, UP):
-        for one in range(members(affected[direction], ring)):
-            if not state.is_pinned[ring[one]]:
-                rebuild(shape, state, direction, ring[one], stack)
+        for place in range(members(affected[direction], ring)):
+            if not state.is_pinned[ring[place]]:
+                rebuild(shape, state, direction, ring[place], stack)
 
 
 @njit(cache=True)
@@ -202,8 +202,8 @@ def leave_classes(shape: Shape, state: State, storage: int) -> bool:
 @njit(cache=True)
 def enter_classes(state: State, storages: Ints, num_storages: int) -> None:
     """Storages are in memory again: their cost goes, but what they have joined stays so."""
-    for one in range(num_storages):
-        storage = storages[one]
+    for place in range(num_storages):
+        storage = storages[place]
         if state.node[storage] >= 0:
             state.value[find(state.parent, state.node[storage])] -= state.cost[storage]
             state.node[storage] = -1

@@ -26,7 +26,7 @@ from detrain.remat.online.state import (
     Ints,
     Shape,
     State,
-    note,
+    record,
 )  # fmt: skip
 
 #: Operators that take no time could be done again for ever.
@@ -79,7 +79,7 @@ def pin(state: State, storage: int) -> None:
 @njit(cache=True)
 def let_go(shape: Shape, state: State, storage: int) -> None:
     """The memory of a storage is free."""
-    note(state, 1, shape.root[storage])
+    record(state, 1, shape.root[storage])
     state.is_material[storage] = 0
     state.counters[USED] -= shape.storage_size[storage]
     state.counters[EVICTIONS] += 1
@@ -87,13 +87,13 @@ def let_go(shape: Shape, state: State, storage: int) -> None:
 
 
 @njit(cache=True)
-def evict(shape: Shape, state: State, heuristic: Heuristic, storage: int, found: Ints, ring: Ints) -> int:
+def evict(shape: Shape, state: State, heuristic: Heuristic, storage: int, scratch: Ints, ring: Ints) -> int:
     """Throw a storage away, and all that looks into it."""
     let_go(shape, state, storage)
     for view in range(shape.view_first[storage], shape.view_first[storage + 1]):
         state.is_defined[shape.views[view]] = 0
     if heuristic.cost == NEIGHBOURHOOD or heuristic.cost == ABOVE:
-        leave_regions(state, storage, ring, found)
+        leave_regions(state, storage, ring, scratch)
     if heuristic.cost == CLASSES and not leave_classes(shape, state, storage):
         return FULL
     return FINE
@@ -101,7 +101,7 @@ def evict(shape: Shape, state: State, heuristic: Heuristic, storage: int, found:
 
 @njit(cache=True)
 def give_up(shape: Shape, state: State, depth: int) -> None:
-    """One that waits for its inputs lets go of those that it has: they may be evicted, and are made again when its turn comes."""
+    """An operator that waits for inputs unlocks those in memory: they may be evicted, and are computed again when its turn comes."""
     operator = shape.maker[state.stack[depth]]
     first, last = state.waiting_first[depth], state.waiting_first[depth + 1]
     for place in range(shape.input_first[operator], shape.input_first[operator + 1]):
@@ -118,12 +118,12 @@ def give_up(shape: Shape, state: State, depth: int) -> None:
 
 @njit(cache=True)
 def make_room(
-    shape: Shape, state: State, heuristic: Heuristic, size: int, budget: int, depth: int, found: Ints, ring: Ints
+    shape: Shape, state: State, heuristic: Heuristic, size: int, budget: int, depth: int, scratch: Ints, ring: Ints
 ) -> int:
     """Evict until so many bytes are free. If nothing can be evicted, those that wait below `depth` give up, the lowest first."""
     lowest = 0
     while state.counters[USED] + size > budget:
-        storage = choose(shape, state, heuristic, found)
+        storage = choose(shape, state, heuristic, scratch)
         if storage < 0:
             while lowest < depth and state.has_given_up[lowest]:
                 lowest += 1
@@ -131,7 +131,7 @@ def make_room(
                 return OUT_OF_MEMORY
             give_up(shape, state, lowest)
             continue
-        status = evict(shape, state, heuristic, storage, found, ring)
+        status = evict(shape, state, heuristic, storage, scratch, ring)
         if status != FINE:
             return status
     return FINE
@@ -144,7 +144,7 @@ def do(shape: Shape, state: State, tensor: int, fresh: Ints) -> int:
     Returns how many storages are new in memory, which are written into `fresh`.
     """
     operator, num_fresh = shape.maker[tensor], 0
-    note(state, 0, operator)
+    record(state, 0, operator)
     state.counters[CLOCK] += shape.cost[operator]
     state.counters[USED] += shape.total[operator]
     state.counters[PEAK] = max(state.counters[PEAK], state.counters[USED])
@@ -160,26 +160,26 @@ def do(shape: Shape, state: State, tensor: int, fresh: Ints) -> int:
         else:
             state.is_material[shape.storage[output]] = 1
             state.is_defined[output] = 1
-    for one in range(num_fresh):
-        enter_pool(state, fresh[one])
+    for place in range(num_fresh):
+        enter_pool(state, fresh[place])
     return num_fresh
 
 
 @njit(cache=True)
 def compute(
-    shape: Shape, state: State, heuristic: Heuristic, tensor: int, found: Ints, ring: Ints, fresh: Ints
+    shape: Shape, state: State, heuristic: Heuristic, tensor: int, scratch: Ints, ring: Ints, fresh: Ints
 ) -> None:
     """Do the operator of a tensor, and keep the neighbourhoods up to date."""
     num_fresh = do(shape, state, tensor, fresh)
     if heuristic.cost == NEIGHBOURHOOD or heuristic.cost == ABOVE:
-        enter_regions(shape, state, fresh, num_fresh, ring, found)
+        enter_regions(shape, state, fresh, num_fresh, ring, scratch)
     if heuristic.cost == CLASSES:
         enter_classes(state, fresh, num_fresh)
 
 
 @njit(cache=True)
 def prepare(shape: Shape, state: State, tensor: int, depth: int) -> None:
-    """Lock the inputs that are there, and note those that are not."""
+    """Lock the inputs that are there, and record those that are not."""
     operator = shape.maker[tensor]
     first, last = shape.input_first[operator], shape.input_first[operator + 1]
     waiting = state.waiting_first[depth]
@@ -205,7 +205,7 @@ def prepare(shape: Shape, state: State, tensor: int, depth: int) -> None:
 @njit(cache=True)
 def materialize(
     shape: Shape, state: State, heuristic: Heuristic, tensor: int, is_again: bool, is_compat: bool, budget: int, limit: int,
-    found: Ints, ring: Ints, fresh: Ints,
+    scratch: Ints, ring: Ints, fresh: Ints,
 ) -> int:  # fmt: skip
     """Have a tensor in memory, and first whatever it is made of. `is_compat`: nobody gives up what it has locked."""
     depth = 0
@@ -225,14 +225,14 @@ def materialize(
                 state.tries[depth] = 0
                 prepare(shape, state, missing, depth)
             continue
-        one = state.stack[depth]
-        operator = shape.maker[one]
+        top = state.stack[depth]
+        operator = shape.maker[top]
         status = make_room(
-            shape, state, heuristic, shape.total[operator], budget, 0 if is_compat else depth, found, ring
+            shape, state, heuristic, shape.total[operator], budget, 0 if is_compat else depth, scratch, ring
         )
         if status != FINE:
             return status
-        compute(shape, state, heuristic, one, found, ring, fresh)
+        compute(shape, state, heuristic, top, scratch, ring, fresh)
         if depth or is_again:
             state.counters[AGAIN] += shape.cost[operator]
             state.counters[NUM_AGAIN] += 1
@@ -279,7 +279,7 @@ def run(
 ) -> tuple[int, int]:  # fmt: skip
     """All commands of a program. Returns how it ended, and at which command."""
     num_storages = len(shape.root)
-    found = np.zeros(num_storages + len(shape.inputs) + len(shape.maker) * 4 + 64, np.int64)
+    scratch = np.zeros(num_storages + len(shape.inputs) + len(shape.maker) * 4 + 64, np.int64)
     ring, fresh = np.zeros(num_storages + 64, np.int64), np.zeros(len(shape.maker), np.int64)
     for place in range(len(kinds)):
         kind, target = kinds[place], targets[place]
@@ -296,7 +296,7 @@ def run(
                     is_compat,
                     budget,
                     limit,
-                    found,
+                    scratch,
                     ring,
                     fresh,
                 )
@@ -307,7 +307,7 @@ def run(
         elif kind == 2:
             if not state.is_defined[target]:
                 status = materialize(
-                    shape, state, heuristic, target, True, is_compat, budget, limit, found, ring, fresh
+                    shape, state, heuristic, target, True, is_compat, budget, limit, scratch, ring, fresh
                 )
             if status == FINE:
                 pin(state, shape.storage[target])
@@ -320,7 +320,7 @@ def run(
                 and state.is_material[storage]
                 and not state.is_pinned[storage]
             ):
-                status = evict(shape, state, heuristic, storage, found, ring)
+                status = evict(shape, state, heuristic, storage, scratch, ring)
         if status != FINE:
             return status, place
     return FINE, len(kinds)

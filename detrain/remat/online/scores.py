@@ -1,4 +1,4 @@
-"""Which storage goes first: a score for each, the smallest is evicted.
+"""The score of each storage; the one with the smallest score is evicted first.
 
 A score is cost over (size x staleness), with each factor or without. The cost is that of a storage alone, with its
 evicted neighbourhood, with the classes around it, or with what is evicted above it.
@@ -20,7 +20,7 @@ ONE, LOCAL, NEIGHBOURHOOD, CLASSES, ABOVE, RECENCY, RANDOM = range(7)
 
 
 class Heuristic(NamedTuple):
-    """A score."""
+    """How a score is computed."""
 
     cost: int
     has_size: bool
@@ -94,7 +94,7 @@ def score(
 
 
 @njit(cache=True)
-def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int:
+def choose(shape: Shape, state: State, heuristic: Heuristic, scratch: Ints) -> int:
     """What is evicted next, or -1 if nothing can be: of the smallest scores the last in the pool; the first that is 0 at once.
 
     Arrays have names of their own here: numba hands a tuple of many over to a function slowly.
@@ -131,12 +131,12 @@ def choose(shape: Shape, state: State, heuristic: Heuristic, found: Ints) -> int
                 value,
                 num_done,
                 storage,
-                found,
+                scratch,
             )
-        one = score(kind, has_size, has_staleness, above, sizes[storage], accessed[storage], clock)
-        if one <= best_score:
-            best, best_score = storage, one
-        if one == 0:
+        current = score(kind, has_size, has_staleness, above, sizes[storage], accessed[storage], clock)
+        if current <= best_score:
+            best, best_score = storage, current
+        if current == 0:
             break
         storage = after[storage]
     state.counters[LOOKS] += looks
@@ -151,7 +151,7 @@ def begin_choosing() -> None:
 
 @njit(cache=True)
 def choose_any(after: Ints, first: int, end: int) -> int:
-    """Any of the pool, by numba's generator; -1 if there is none."""
+    """A random storage of the pool, by numba's generator; -1 if the pool is empty."""
     count, storage = 0, first
     while storage != end:
         count += 1

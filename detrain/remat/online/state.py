@@ -1,17 +1,19 @@
-"""What a runtime knows while a program runs: flat arrays, by the numbers of operators, tensors and storages."""
+"""The state of a runtime: flat arrays, indexed by the numbers of operators, tensors and storages."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from detrain.remat.graph import Graph
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Flags = np.ndarray[Any, np.dtype[np.uint8]]
-Bits = np.ndarray[Any, np.dtype[np.uint64]]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.uint8]
+Bits = NDArray[np.uint64]
 
 #: Places in `State.counters`.
 CLOCK, USED, PEAK, MODEL, AGAIN, BOTTLENECK, LOOKS, NUM_AGAIN, EVICTIONS, NODES, DONE, TRACED, COMPUTED = range(13)
@@ -45,7 +47,7 @@ class Shape(NamedTuple):
 
 
 class State(NamedTuple):
-    """What changes."""
+    """What changes while the program runs."""
 
     counters: Ints
     is_material: Flags  # of a storage
@@ -77,8 +79,8 @@ class State(NamedTuple):
 
 
 @njit(cache=True)
-def note(state: State, kind: int, target: int) -> None:
-    """Write what has been done into the trace, if there is room; it is counted in any case."""
+def record(state: State, kind: int, target: int) -> None:
+    """Append to the trace that an operator was done (`kind` 0) or a storage evicted (1), if there is room; it is counted in any case."""
     place = state.counters[TRACED]
     if place < state.trace.shape[1]:
         state.trace[0, place], state.trace[1, place] = kind, target
@@ -93,11 +95,11 @@ def shape_of(graph: Graph) -> Shape:
     storage = [numbers[tensor.base] for tensor in tensors]
     users: list[list[int]] = [[] for _ in tensors]
     for number, operator in enumerate(operators):
-        for one in operator.inputs:
-            users[one].append(number)
+        for source in operator.inputs:
+            users[source].append(number)
     views: list[list[int]] = [[] for _ in roots]
-    for number, one in enumerate(storage):
-        views[one].append(number)
+    for number, base in enumerate(storage):
+        views[base].append(number)
     input_first, inputs = _lists([list(operator.inputs) for operator in operators])
     user_first, user = _lists(users)
     view_first, view = _lists(views)
@@ -105,7 +107,7 @@ def shape_of(graph: Graph) -> Shape:
     sizes = _ints([tensor.size_bytes for tensor in tensors])
     return Shape(
         cost=_ints([operator.cost_ns for operator in operators]),
-        total=_ints([sum(tensors[one].size_bytes for one in operator.outputs) for operator in operators]),
+        total=_ints([sum(tensors[output].size_bytes for output in operator.outputs) for operator in operators]),
         input_first=input_first, inputs=inputs,
         output_first=_ints([*(operator.outputs[0] for operator in operators), len(tensors)]),
         maker=_ints([tensor.operator for tensor in tensors]), size=sizes, storage=_ints(storage), root=_ints(roots),
@@ -118,12 +120,12 @@ def _links(graph: Graph, storage: list[int], num_storages: int) -> list[list[int
     """What is one operator below each storage, then what is one above, as `storage * number of operators + operator`."""
     made_by: list[dict[int, int]] = [{} for _ in range(2 * num_storages)]
     for number, operator in enumerate(graph.operators):
-        above, below = {storage[one] for one in operator.inputs}, {storage[one] for one in operator.outputs}
+        above, below = {storage[tensor] for tensor in operator.inputs}, {storage[output] for output in operator.outputs}
         for upper in above:
             for lower in below - {upper}:
                 made_by[DOWN * num_storages + upper].setdefault(lower, number)
                 made_by[UP * num_storages + lower].setdefault(upper, number)
-    return [[other * len(graph.operators) + number for other, number in one.items()] for one in made_by]
+    return [[other * len(graph.operators) + number for other, number in links.items()] for links in made_by]
 
 
 def state_of(shape: Shape, *, has_regions: bool, num_nodes: int, trace: int = 0) -> State:
@@ -151,11 +153,11 @@ def state_of(shape: Shape, *, has_regions: bool, num_nodes: int, trace: int = 0)
     )  # fmt: skip
 
 
-def _ints(values: Any) -> Ints:
+def _ints(values: Sequence[int]) -> Ints:
     return np.array(values, np.int64)
 
 
 def _lists(lists: list[list[int]]) -> tuple[Ints, Ints]:
     first = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(one) for one in lists], out=first[1:])
-    return first, _ints([value for one in lists for value in one])
+    np.cumsum([len(values) for values in lists], out=first[1:])
+    return first, _ints([value for values in lists for value in values])

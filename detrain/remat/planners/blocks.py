@@ -1,4 +1,4 @@
-"""A step as a chain of blocks: stretches of the way forward, each with the part of the way back that needs what it makes."""
+"""A step as a chain of blocks: stretches of the forward pass, each with the part of the backward pass that needs what it makes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from detrain.remat.planners.turn import turn
 
 @dataclass(frozen=True)
 class Block:
-    """Operators of the program, in its order. What a block hands on is all that later ones ask for going forward."""
+    """Operators of the program, in its order. `boundary` is all that the forward passes of later blocks use."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
-    #: Storages, by their bases, that are there behind its way forward and are asked for by later blocks going forward.
+    #: Storages, by their bases, that are there behind its forward pass and are asked for by later blocks going forward.
     boundary: tuple[int, ...]
 
 
 class Chain:
-    """The blocks of a graph, and what of a block has to be done for what."""
+    """Cuts the step of a graph into at most `most_blocks` blocks."""
 
     def __init__(self, graph: Graph, most_blocks: int) -> None:
         self.graph = graph
         order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
-        self.constants = tuple(one for one in order if graph.operators[one].is_constant)
-        rest = [one for one in order if not graph.operators[one].is_constant]
+        self.constants = tuple(operator for operator in order if graph.operators[operator].is_constant)
+        rest = [operator for operator in order if not graph.operators[operator].is_constant]
         middle = turn(graph, rest)
         self._forward, self._backward = rest[:middle], rest[middle:]
         self._cuts = self._choose_cuts(most_blocks)
@@ -58,26 +58,26 @@ class Chain:
         made: dict[int, int] = {}
         for place, number in enumerate(self._forward):
             operator = self.graph.operators[number]
-            for one in operator.inputs:
-                last[tensors[one].base] = place
-            for one in operator.outputs:
-                made.setdefault(tensors[one].base, place)
+            for tensor in operator.inputs:
+                last[tensors[tensor].base] = place
+            for output in operator.outputs:
+                made.setdefault(tensors[output].base, place)
         live: list[tuple[int, ...]] = []
         there: dict[int, None] = {}
         made_at: dict[int, list[int]] = {}
         for base, place in made.items():
             made_at.setdefault(place, []).append(base)
         for place in range(len(self._forward)):
-            there.update(dict.fromkeys(one for one in made_at.get(place, []) if last.get(one, -1) > place))
-            there = {one: None for one in there if last[one] > place}
+            there.update(dict.fromkeys(tensor for tensor in made_at.get(place, []) if last.get(tensor, -1) > place))
+            there = {tensor: None for tensor in there if last[tensor] > place}
             live.append(tuple(there))
         return live
 
     def _choose_cuts(self, most_blocks: int) -> list[int]:
-        """Places behind which little is handed on, about as far from one another in time."""
+        """Indices to cut behind: where the boundary is small, at about equal distances in time."""
         operators, tensors = self.graph.operators, self.graph.tensors
-        sizes = [sum(tensors[one].size_bytes for one in live) for live in self._live]
-        total_ns = sum(operators[one].cost_ns for one in self._forward)
+        sizes = [sum(tensors[tensor].size_bytes for tensor in live) for live in self._live]
+        total_ns = sum(operators[operator].cost_ns for operator in self._forward)
         cuts: list[int] = []
         best: int | None = None
         spent_ns = stretch_ns = 0
@@ -100,9 +100,9 @@ class Chain:
         for number in self._backward:
             inner: list[int] = []
             outer: list[int] = []
-            for one in self.graph.operators[number].inputs:
-                if one in self._block_of:
-                    (outer if self.graph.tensors[one].base in handed_on else inner).append(self._block_of[one])
+            for tensor in self.graph.operators[number].inputs:
+                if tensor in self._block_of:
+                    (outer if self.graph.tensors[tensor].base in handed_on else inner).append(self._block_of[tensor])
             if inner:
                 current = min(current, max(inner))
             elif outer and current > max(outer) + 1:
@@ -112,12 +112,12 @@ class Chain:
 
 
 def needed_for(graph: Graph, operators: Sequence[int], wanted: Set[int], there: Set[int] = frozenset()) -> list[int]:
-    """Of these operators, in their order, those that have to be done for these tensors when others are `there`."""
-    found: list[int] = []
+    """Of `operators`, in their order, those that must be done to have the tensors `wanted` when the tensors `there` are in memory."""
+    needed: list[int] = []
     wanted = wanted - there
     for number in reversed(operators):
         operator = graph.operators[number]
         if not wanted.isdisjoint(operator.outputs):
-            found.append(number)
+            needed.append(number)
             wanted = (wanted - set(operator.outputs)) | (set(operator.inputs) - there)
-    return found[::-1]
+    return needed[::-1]

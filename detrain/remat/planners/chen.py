@@ -1,4 +1,4 @@
-"""Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost" (2016): keep every so-many-th storage of the way forward."""
+"""Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost" (2016): keep every so-many-th storage of the forward pass."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from detrain.remat.schedule import Schedule
 
 
 def sqrt(graph: Graph, budget_bytes: int | None = None) -> Schedule:
-    """Of n storages the ends of about √n stretches; it knows no budget."""
-    found = kept.candidates(graph)
-    step = max(1, math.isqrt(len(found)))
-    return kept.schedule(graph, set(found[step - 1 :: step]), "chen-sqrt", budget_bytes)
+    """Keeps every √n-th of n forward storages. The budget is only written into the schedule."""
+    storages = kept.candidates(graph)
+    step = max(1, math.isqrt(len(storages)))
+    return kept.schedule(graph, set(storages[step - 1 :: step]), "chen-sqrt", budget_bytes)
 
 
 def greedy(graph: Graph, budget_bytes: int | None = None) -> Iterator[Schedule]:
     """For each of many bounds: a storage is kept when what came since the last one is more than the bound. From much memory to little."""
-    found = kept.candidates(graph)
-    sizes = [graph.tensors[one].size_bytes for one in found]
+    storages = kept.candidates(graph)
+    sizes = [graph.tensors[tensor].size_bytes for tensor in storages]
     seen: set[frozenset[int]] = set()
     for share in range(_BOUNDS + 1):
         bound, since, chosen = int(sum(sizes) * (share / _BOUNDS) ** 2), 0, set()
-        for one, size in zip(found, sizes, strict=True):
+        for tensor, size in zip(storages, sizes, strict=True):
             since += size
             if since > bound:
-                chosen.add(one)
+                chosen.add(tensor)
                 since = 0
         if frozenset(chosen) not in seen:
             seen.add(frozenset(chosen))

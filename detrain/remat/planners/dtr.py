@@ -1,4 +1,4 @@
-"""The best of what the online policies do, seen from the end: each one's trace is polished, and the quickest is taken.
+"""The best schedule of the online policies (Kirisame et al., ICLR 2021): each policy's trace is polished, and the quickest is taken.
 
 Where all of them run out of memory, or turn in circles, what keeps nothing at all (`scratch`) may still be made to fit.
 """

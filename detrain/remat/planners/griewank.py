@@ -41,7 +41,7 @@ def _schedules(graph: Graph, budget_bytes: int) -> Iterator[Schedule]:
 
 @functools.cache
 def _most_within(num_checkpoints: int, num_repeats: int) -> int:
-    """How long a chain can be taken back with so many checkpoints and repeats."""
+    """The longest chain that can be reversed with so many checkpoints and forward repeats of a block."""
     return math.comb(num_checkpoints + num_repeats, num_checkpoints)
 
 

@@ -11,9 +11,10 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph, GraphBuilder, Kind
 from detrain.remat.planners.ilp import solve
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.polish import polish, without_useless
 from detrain.remat.planners.stages import operators_of, program_of
 from detrain.remat.planners.turn import turn
@@ -49,13 +50,13 @@ def _schedules(graph: Graph, budget_bytes: int, until_s: float) -> Iterator[Sche
 
 
 class _Coarse:
-    """A step of stretches."""
+    """The step as a smaller graph, in which each operator is a stretch of the program."""
 
     def __init__(self, graph: Graph, most: int) -> None:
         self._graph = graph
         order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
-        self._constants = [one for one in order if graph.operators[one].is_constant]
-        self._stretches = _cut(graph, [one for one in order if not graph.operators[one].is_constant], most)
+        self._constants = [operator for operator in order if graph.operators[operator].is_constant]
+        self._stretches = _cut(graph, [operator for operator in order if not graph.operators[operator].is_constant], most)
         self._coarse = self._build()
 
     def order(self, budget_bytes: int, time_limit_s: float) -> list[int]:
@@ -64,7 +65,7 @@ class _Coarse:
             raise NoPlanError("there is no time, or no memory")
         program = program_of(self._coarse, budget_bytes)
         x, _ = solve(program, time_limit_s)
-        numbers = [one - 1 for one in operators_of(program, x) if one > 0]  # the first are the constants
+        numbers = [number - 1 for number in operators_of(program, x) if number > 0]  # the first are the constants
         return [*self._constants, *(operator for number in numbers for operator in self._stretches[number])]
 
     def _build(self) -> Graph:
@@ -73,13 +74,13 @@ class _Coarse:
         made_in = {
             tensors[output].base: number
             for number, stretch in reversed(list(enumerate(self._stretches)))
-            for one in stretch for output in operators[one].outputs if tensors[output].base == output
+            for operator in stretch for output in operators[operator].outputs if tensors[output].base == output
         }  # fmt: skip
         asked = [
-            dict.fromkeys(tensors[one].base for operator in stretch for one in operators[operator].inputs)
+            dict.fromkeys(tensors[tensor].base for operator in stretch for tensor in operators[operator].inputs)
             for stretch in self._stretches
         ]
-        outputs = {tensors[one].base for one in self._graph.outputs}
+        outputs = {tensors[output].base for output in self._graph.outputs}
         built = GraphBuilder(self._graph.name)
         names = {-1: built.constant("constants", self._graph.constant_bytes)}
         for number, stretch in enumerate(self._stretches):
@@ -90,27 +91,27 @@ class _Coarse:
             inputs = [names[base] for base in asked[number] if base in names]
             inner = max(
                 self._peak_bytes(stretch, set(made), set(handed_on))
-                - sum(tensors[one].size_bytes for one in handed_on),
+                - sum(tensors[tensor].size_bytes for tensor in handed_on),
                 0,
             )
             new = built.compute(
-                f"stretch {number}", sum(operators[one].cost_ns for one in stretch), inputs or [names[-1]],
+                f"stretch {number}", sum(operators[operator].cost_ns for operator in stretch), inputs or [names[-1]],
                 [*((f"t{base}", tensors[base].size_bytes, -1) for base in handed_on), (f"inner {number}", inner, -1)],
             )  # fmt: skip
             names.update(zip(handed_on, new, strict=False))
         return built.build(sorted(names[base] for base in outputs if base in names))
 
     def _peak_bytes(self, stretch: Sequence[int], made: set[int], handed_on: set[int]) -> int:
-        """Of what a stretch makes, at most."""
+        """Peak memory of what a stretch makes, in bytes."""
         tensors, operators = self._graph.tensors, self._graph.operators
-        last = {tensors[one].base: place for place, number in enumerate(stretch) for one in operators[number].inputs}
+        last = {tensors[tensor].base: place for place, number in enumerate(stretch) for tensor in operators[number].inputs}
         used = peak = 0
         for place, number in enumerate(stretch):
-            new = [one for one in operators[number].outputs if one in made]
-            used += sum(tensors[one].size_bytes for one in new)
+            new = [output for output in operators[number].outputs if output in made]
+            used += sum(tensors[tensor].size_bytes for tensor in new)
             peak = max(peak, used)
-            touched = {tensors[one].base for one in (*operators[number].inputs, *new)}
-            used -= sum(tensors[one].size_bytes for one in touched & made - handed_on if last.get(one, -1) <= place)
+            touched = {tensors[tensor].base for tensor in (*operators[number].inputs, *new)}
+            used -= sum(tensors[tensor].size_bytes for tensor in touched & made - handed_on if last.get(tensor, -1) <= place)
         return peak
 
 
@@ -118,12 +119,12 @@ def _cut(graph: Graph, order: Sequence[int], most: int) -> list[list[int]]:
     """Stretches of about the same time, cut where little is handed on; the turn from forward to back is a cut."""
     middle = turn(graph, order)
     sizes = _handed_on_bytes(graph, order)
-    total_ns = sum(graph.operators[one].cost_ns for one in order)
+    total_ns = sum(graph.operators[operator].cost_ns for operator in order)
     cuts: list[int] = []
     best: int | None = None
     spent_ns = 0
-    for place, one in enumerate(order[:-1]):
-        spent_ns += graph.operators[one].cost_ns
+    for place, operator in enumerate(order[:-1]):
+        spent_ns += graph.operators[operator].cost_ns
         best = place if best is None or sizes[place] <= sizes[best] else best
         is_turn = place == middle - 1
         if is_turn or spent_ns * most >= total_ns * (len(cuts) + 1):
@@ -135,10 +136,10 @@ def _cut(graph: Graph, order: Sequence[int], most: int) -> list[list[int]]:
 
 def _handed_on_bytes(graph: Graph, order: Sequence[int]) -> list[int]:
     """By place: bytes of what has been made up to there and is asked for behind."""
-    last: dict[int, int] = dict.fromkeys((graph.tensors[one].base for one in graph.outputs), len(order))
+    last: dict[int, int] = dict.fromkeys((graph.tensors[output].base for output in graph.outputs), len(order))
     for place, number in enumerate(order):
-        for one in graph.operators[number].inputs:
-            base = graph.tensors[one].base
+        for tensor in graph.operators[number].inputs:
+            base = graph.tensors[tensor].base
             last[base] = max(last.get(base, -1), place)
     changes = [0] * (len(order) + 1)
     for place, number in enumerate(order):
@@ -146,8 +147,8 @@ def _handed_on_bytes(graph: Graph, order: Sequence[int]) -> list[int]:
             if graph.tensors[output].base == output and last.get(output, -1) > place:
                 changes[place] += graph.tensors[output].size_bytes
                 changes[last[output]] -= graph.tensors[output].size_bytes
-    found, used = [], 0
+    sizes, used = [], 0
     for change in changes[:-1]:
         used += change
-        found.append(used)
-    return found
+        sizes.append(used)
+    return sizes

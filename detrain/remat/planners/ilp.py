@@ -1,4 +1,4 @@
-"""The best schedule there is, by mixed-integer programming on HiGHS (Huangfu, Hall, 2018), within a time limit."""
+"""The optimal schedule, by mixed-integer programming with HiGHS (Huangfu, Hall, 2018), or the best within a time limit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
 from detrain.remat.planners import dtr
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.stages import Program, operators_of, program_of
 from detrain.remat.schedule import Schedule, freeing_early
 from detrain.remat.simulator import simulate
@@ -35,16 +36,16 @@ def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0, num_passes
     until_s = began_s + time_limit_s
     if len(graph.operators) > MOST_OPERATORS:
         raise NoPlanError(
-            f"the step has {len(graph.operators):,} operators, and a program of more than {MOST_OPERATORS} is not solved; "
-            "take rockmate or hiremate, which cut it up"
+            f"the step has {len(graph.operators):,} operators, and a program with more than {MOST_OPERATORS} is not solved; "
+            "use rockmate or hiremate, which divide it"
         )
     bounds: list[float] = []
     schedules = _schedules(graph, budget_bytes, until_s, num_passes or _passes(graph), bounds)
-    found = best_of(graph, schedules, budget_bytes, until_s=until_s, began_s=began_s)
+    planned = best_of(graph, schedules, budget_bytes, until_s=until_s, began_s=began_s)
     if not bounds:
-        return found
+        return planned
     bound_ns = graph.cost_ns + math.ceil(bounds[0] - 1e-4 * max(1.0, abs(bounds[0])))
-    return replace(found, bound_ns=min(bound_ns, found.outcome.clock_ns))
+    return replace(planned, bound_ns=min(bound_ns, planned.outcome.clock_ns))
 
 
 def _schedules(
@@ -91,14 +92,14 @@ def solve(program: Program, time_limit_s: float, most_ns: float | None = None) -
     constraints = [LinearConstraint(program.rows, ub=program.limits)]
     if most_ns is not None:
         constraints.append(LinearConstraint(program.cost[None, :] / scale, ub=most_ns / scale * (1 + 1e-9)))
-    found = milp(
+    solution = milp(
         program.cost / scale, integrality=is_whole, bounds=Bounds(program.least, np.ones(len(program.cost))),
         constraints=constraints,
         options={"time_limit": max(time_limit_s, 0.1), "mip_rel_gap": 0.0},
     )  # fmt: skip
-    if found.x is None:
+    if solution.x is None:
         raise NoPlanError(
-            "no schedule within the budget exists" if found.status == 2 else f"none was found in time: {found.message}"
+            "no schedule within the budget exists" if solution.status == 2 else f"none was found in time: {solution.message}"
         )
-    bound = found.mip_dual_bound if found.mip_dual_bound is not None else 0.0
-    return found.x, max(float(bound), 0.0) * scale
+    bound = solution.mip_dual_bound if solution.mip_dual_bound is not None else 0.0
+    return solution.x, max(float(bound), 0.0) * scale

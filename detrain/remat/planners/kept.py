@@ -1,4 +1,4 @@
-"""The schedule of a choice: some forward storages are kept for the gradients, all others are made again when they are asked for."""
+"""Schedules that keep some forward storages for the backward pass and compute all others again when they are read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from detrain.remat.schedule import Action, Schedule, Step
 
 
 def candidates(graph: Graph) -> list[int]:
-    """Storages, by their bases, that are made going forward and used going back: there is a choice for these only."""
+    """Bases of the storages that the forward pass makes and the backward pass uses: only these can be dropped."""
     order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
     middle = turn(graph, order)
-    used_back = {graph.tensors[one].base for number in order[middle:] for one in graph.operators[number].inputs}
+    used_back = {graph.tensors[tensor].base for number in order[middle:] for tensor in graph.operators[number].inputs}
     return [
         output
         for number in order[:middle]
@@ -24,7 +24,7 @@ def candidates(graph: Graph) -> list[int]:
 
 
 def schedule(graph: Graph, kept: Set[int], planner: str, budget_bytes: int | None = None) -> Schedule:
-    """Keep these storages. A storage that was made again stays until nothing asks for it any more."""
+    """The schedule that keeps the storages with the bases `kept`. One that was computed again stays until its last use."""
     return Schedule(tuple(_Choice(graph, kept).steps()), planner, budget_bytes)
 
 
@@ -55,32 +55,32 @@ class _Choice:
     def _last_uses(self) -> dict[int, int]:
         """By base: the place of the last operator that asks for a storage, or for what is made of it again."""
         end = len(self._order)
-        last = dict.fromkeys((self._base[one] for one in self._graph.outputs), end)
+        last = dict.fromkeys((self._base[output] for output in self._graph.outputs), end)
         for place in reversed(range(end)):
             operator = self._graph.operators[self._order[place]]
             wanted = [place] + [last.get(base, -1) for base in self._again(operator.outputs)]
-            for one in operator.inputs:
-                last[self._base[one]] = max(last.get(self._base[one], -1), *wanted)
+            for tensor in operator.inputs:
+                last[self._base[tensor]] = max(last.get(self._base[tensor], -1), *wanted)
         return last
 
     def _again(self, outputs: tuple[int, ...]) -> list[int]:
         """Of these, the storages that are made again; an alias of such a one is, too."""
-        return [self._base[one] for one in outputs if self._base[one] in self._dropped]
+        return [self._base[output] for output in outputs if self._base[output] in self._dropped]
 
     def _last_forward_uses(self) -> dict[int, int]:
         last: dict[int, int] = {}
         for place, number in enumerate(self._order[: turn(self._graph, self._order)]):
             operator = self._graph.operators[number]
-            for one in (*operator.inputs, *operator.outputs):
-                last[self._base[one]] = place
+            for tensor in (*operator.inputs, *operator.outputs):
+                last[self._base[tensor]] = place
         return last
 
     def _compute(self, operator: int, made: list[int]) -> Iterator[Step]:
-        """Do an operator, and first whatever its inputs need."""
+        """Does an operator, after those that its missing inputs need."""
         stack = [operator]
         while stack:
             inputs = self._graph.operators[stack[-1]].inputs
-            missing = next((one for one in inputs if one not in self._defined), None)
+            missing = next((tensor for tensor in inputs if tensor not in self._defined), None)
             if missing is not None:
                 stack.append(self._graph.tensors[missing].operator)
                 continue
@@ -90,15 +90,15 @@ class _Choice:
             made.append(number)
 
     def _free(self, number: int, place: int) -> Iterator[Step]:
-        """Throw away what an operator has used or made, if nothing asks for it or it is not among the kept."""
+        """Frees those inputs and outputs of an operator that have no further use or are not to be kept."""
         operator = self._graph.operators[number]
-        for base in dict.fromkeys(self._base[one] for one in (*operator.inputs, *operator.outputs)):
+        for base in dict.fromkeys(self._base[tensor] for tensor in (*operator.inputs, *operator.outputs)):
             if self._is_there(base) and self._is_over(base, place):
                 yield Step(Action.FREE, base)
                 self._defined.difference_update(self._views[base])
 
     def _is_there(self, base: int) -> bool:
-        return any(one in self._defined for one in self._views[base])
+        return any(tensor in self._defined for tensor in self._views[base])
 
     def _is_over(self, base: int, place: int) -> bool:
         if self._graph.operators[self._graph.tensors[base].operator].is_constant:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from detrain.errors import GraphError
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
 from detrain.remat.schedule import Schedule
 from detrain.remat.simulator import Outcome, simulate
@@ -30,17 +30,14 @@ class Plan:
         return self.bound_ns is not None and self.outcome.clock_ns <= self.bound_ns
 
 
-class NoPlanError(GraphError):
-    """A planner has found no schedule within the budget."""
-
-
 def best_of(
     graph: Graph, schedules: Iterable[Schedule], budget_bytes: int, *, until_s: float = float("inf"), began_s: float | None = None
 ) -> Plan:  # fmt: skip
-    """The quickest of those that keep to the budget; of equal ones the one that needs the least memory, then the first.
+    """The quickest schedule that keeps to the budget; of equal ones the one that needs the least memory, then the first.
 
-    Looks no further once `time.monotonic()` is past `until_s`, or at a `KeyboardInterrupt`, if there is one. Raises
-    `NoPlanError` if none does.
+    `schedules` may be a generator, which is asked for no more once `time.monotonic()` is past `until_s` or at Ctrl-C, if there is a
+    schedule by then. `began_s` is when the planning began, as `time.monotonic()` gives it. Raises `NoPlanError` if no schedule keeps
+    to the budget.
     """
     began_s = time.monotonic() if began_s is None else began_s
     best: tuple[Schedule, Outcome] | None = None
@@ -49,8 +46,8 @@ def best_of(
             outcome = simulate(graph, schedule, budget_bytes)
             if not outcome.failure and (best is None or _rank(outcome) < _rank(best[1])):
                 best = schedule, outcome
-                if (told := _LISTENER.get()) is not None:
-                    told(outcome)
+                if (on_best := _ON_BEST.get()) is not None:
+                    on_best(outcome)
             if time.monotonic() > until_s and best is not None:
                 break
     except KeyboardInterrupt:
@@ -61,17 +58,17 @@ def best_of(
     return Plan(*best, time.monotonic() - began_s)
 
 
-_LISTENER: ContextVar[Callable[[Outcome], None] | None] = ContextVar("listener", default=None)
+_ON_BEST: ContextVar[Callable[[Outcome], None] | None] = ContextVar("on_best", default=None)
 
 
 @contextmanager
-def hearing(told: Callable[[Outcome], None]) -> Iterator[None]:
-    """Within it, `told` hears of each schedule that is the best so far."""
-    token = _LISTENER.set(told)
+def reporting_best(on_best: Callable[[Outcome], None]) -> Iterator[None]:
+    """Within it, `on_best` is called with the outcome of each schedule that is the best so far."""
+    token = _ON_BEST.set(on_best)
     try:
         yield
     finally:
-        _LISTENER.reset(token)
+        _ON_BEST.reset(token)
 
 
 def _rank(outcome: Outcome) -> tuple[int, int]:

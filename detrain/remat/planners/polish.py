@@ -1,9 +1,8 @@
-"""Makes a schedule better that keeps to its budget: what is made again is kept instead where there is room all the time between."""
+"""Improves a schedule within its budget: what is computed again is kept instead, where there is memory for it in between."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -23,18 +22,18 @@ def polish(graph: Graph, schedule: Schedule, budget_bytes: int) -> tuple[Schedul
     order = [step.target for step in schedule.steps if step.action == Action.COMPUTE]
     while not outcome.failure:
         order = without_useless(graph, order)
-        found = freeing_early(graph, order, schedule.planner, schedule.budget_bytes)
-        new = simulate(graph, found, budget_bytes)
+        changed = freeing_early(graph, order, schedule.planner, schedule.budget_bytes)
+        new = simulate(graph, changed, budget_bytes)
         if new.failure or (new.clock_ns >= outcome.clock_ns and best is not schedule):
             break
         if new.clock_ns <= outcome.clock_ns:
-            best, outcome = found, new
-        order = _Timeline(graph, found).without_what_has_room(budget_bytes)
+            best, outcome = changed, new
+        order = _Timeline(graph, changed).without_what_has_room(budget_bytes)
     return best, outcome
 
 
 def without_useless(graph: Graph, order: Sequence[int]) -> list[int]:
-    """Nothing is done again that nobody asks for before it is made once more."""
+    """The order without repetitions whose outputs are not read before they are computed once more."""
     asked, left = set(graph.outputs), []
     first = {number: place for place, number in reversed(list(enumerate(order)))}
     for place in reversed(range(len(order))):
@@ -83,40 +82,40 @@ class _Timeline:
                 continue
             place += 1
             outputs = self._graph.operators[step.target].outputs
-            self._peaks[place] = used_bytes + sum(tensors[one].size_bytes for one in outputs)
-            for one in outputs:
-                if tensors[one].base == one and one not in there:
-                    there.add(one)
-                    used_bytes += tensors[one].size_bytes
-                    if one in freed:
-                        self._gone_since[place, one] = freed[one]
+            self._peaks[place] = used_bytes + sum(tensors[output].size_bytes for output in outputs)
+            for output in outputs:
+                if tensors[output].base == output and output not in there:
+                    there.add(output)
+                    used_bytes += tensors[output].size_bytes
+                    if output in freed:
+                        self._gone_since[place, output] = freed[output]
 
     def _asked_for(self) -> list[tuple[int, ...]]:
         """By place: the outputs that something asks for before they are made again."""
-        asked, found = set(self._graph.outputs), []
+        asked, by_place = set(self._graph.outputs), []
         for number in reversed(self._order):
             operator = self._graph.operators[number]
-            found.append(tuple(one for one in operator.outputs if one in asked))
+            by_place.append(tuple(output for output in operator.outputs if output in asked))
             asked.difference_update(operator.outputs)
             asked.update(operator.inputs)
-        return found[::-1]
+        return by_place[::-1]
 
     def _again(self) -> list[tuple[int, int]]:
         """Places where storages are made again, and since when these would have to be kept. Views come and go with what they look into."""
-        found, done = [], set()
+        repeats, done = [], set()
         for place, number in enumerate(self._order):
             if number in done:
-                since = [self._gone_since.get((place, one)) for one in self._asked[place]]
-                known = [one for one in since if one is not None]
+                since = [self._gone_since.get((place, base)) for base in self._asked[place]]
+                known = [gone_at for gone_at in since if gone_at is not None]
                 if known and len(known) == len(since):
-                    found.append((place, min(known) + 1))
+                    repeats.append((place, min(known) + 1))
             done.add(number)
-        return found
+        return repeats
 
     def _size_bytes(self, place: int) -> int:
-        return sum(self._graph.tensors[one].size_bytes for one in self._asked[place])
+        return sum(self._graph.tensors[tensor].size_bytes for tensor in self._asked[place])
 
-    def _rank(self, again: tuple[int, int]) -> Any:
+    def _rank(self, again: tuple[int, int]) -> tuple[float, int]:
         place, since = again
         cost_ns = self._graph.operators[self._order[place]].cost_ns
         return -cost_ns / (max(self._size_bytes(place), 1) * (place - since + 1)), place

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from detrain.errors import GraphError, MissingExtra, UsageError
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
 from detrain.remat.planners import chen
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.schedule import Schedule, keep_all
 from detrain.remat.simulator import floor_bytes
 
@@ -30,10 +31,11 @@ NAMES = (*_AT_ONCE, *_MODULES)
 
 
 def plan(graph: Graph, budget_bytes: int, planner: str, time_limit_s: float = 60.0) -> Plan:
-    """A schedule within a budget.
+    """A schedule of `graph` that needs at most `budget_bytes` of memory, constants included.
 
-    Raises `GraphError` for a budget that nothing can keep to, `NoPlanError` if the planner finds no schedule,
-    `UsageError` if there is no such planner or what it needs is not installed.
+    `planner` is one of `NAMES`; after `time_limit_s` the best schedule so far is taken. Raises `GraphError` for a budget of zero bytes
+    or less, `NoPlanError` if the planner finds no schedule, `UsageError` if there is no such planner, `MissingExtra` if what it needs is
+    not installed.
     """
     if budget_bytes <= 0:
         raise GraphError(f"a budget is above zero bytes, not {budget_bytes:,}")
@@ -55,19 +57,23 @@ def plan(graph: Graph, budget_bytes: int, planner: str, time_limit_s: float = 60
 def pareto(
     graph: Graph, budgets_bytes: Iterable[int], planner: str, time_limit_s: float = 60.0
 ) -> Iterator[tuple[int, Plan | NoPlanError]]:
-    """A plan for each budget, from the smallest on. What keeps to a smaller budget keeps to a larger one: so time never rises."""
+    """A plan, or why there is none, for each budget in bytes, from the smallest on; `time_limit_s` is for one plan.
+
+    A plan for a smaller budget also keeps to a larger one and is taken again where it is quicker, so the time of a step never rises
+    with the budget.
+    """
     best: Plan | None = None
     for budget_bytes in sorted(budgets_bytes):
-        found: Plan | NoPlanError
+        planned: Plan | NoPlanError
         try:
-            found = plan(graph, budget_bytes, planner, time_limit_s)
+            planned = plan(graph, budget_bytes, planner, time_limit_s)
         except NoPlanError as error:
-            found = error
-        if best is not None and (isinstance(found, NoPlanError) or found.outcome.clock_ns > best.outcome.clock_ns):
-            found = best
-        if isinstance(found, Plan):
-            best = found
-        yield budget_bytes, found
+            planned = error
+        if best is not None and (isinstance(planned, NoPlanError) or planned.outcome.clock_ns > best.outcome.clock_ns):
+            planned = best
+        if isinstance(planned, Plan):
+            best = planned
+        yield budget_bytes, planned
 
 
 def _planner(name: str) -> Planner:
@@ -77,5 +83,5 @@ def _planner(name: str) -> Planner:
         module = importlib.import_module(f"detrain.remat.planners.{_MODULES[name]}")
     except ImportError as error:
         raise MissingExtra(f"{name} needs {error.name}, which is not installed", "plan") from None
-    found: Planner = module.plan
-    return found
+    planner: Planner = module.plan
+    return planner

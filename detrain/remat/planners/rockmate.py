@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph, GraphBuilder
 from detrain.remat.planners import rotor
 from detrain.remat.planners.blocks import Chain
 from detrain.remat.planners.ilp import solve
 from detrain.remat.planners.options import Measured, Meter, Option
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.stages import Turn, operators_of, program_of
 from detrain.remat.schedule import Schedule
 
@@ -43,11 +44,11 @@ def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
 
 
 class _Solver:
-    """Finds options of blocks."""
+    """Finds the options of blocks, once for equal blocks."""
 
     def __init__(self, meter: Meter, limit_s: float, until_s: float) -> None:
         self._meter, self._limit_s, self._until_s = meter, limit_s, until_s
-        #: By what a block looks like: what its ways back make again, as places among its operators.
+        #: By what a block looks like: what its backward passes make again, as places among its operators.
         self._known: dict[Graph, list[tuple[int, ...]]] = {}
 
     def measured(self, number: int) -> Measured:
@@ -65,11 +66,11 @@ class _Solver:
             self._known[step.graph] = list(self._solve(step))
         for places in self._known[step.graph]:
             backward = [operators[place] for place in places]
-            made = {output for one in block.forward for output in self._meter.graph.operators[one].outputs}
+            made = {output for operator in block.forward for output in self._meter.graph.operators[operator].outputs}
             yield self._meter.option(number, _asked_before_made(self._meter.graph, backward) & made, backward)
 
     def _solve(self, step: _Alone) -> Iterator[tuple[int, ...]]:
-        """Ways back for several amounts that may wait."""
+        """Backward passes of a block for several amounts of memory that may be kept for them."""
         most = sum(tensor.size_bytes for tensor in step.graph.tensors)
         for amount in range(_AMOUNTS):
             if time.monotonic() > self._until_s:
@@ -80,12 +81,12 @@ class _Solver:
                 x, _ = solve(program, self._limit_s)
             except NoPlanError:
                 continue
-            found = operators_of(program, x, begin=step.turn + 1)
-            yield tuple(one - step.num_constants for one in found)
+            operators = operators_of(program, x, begin=step.turn + 1)
+            yield tuple(number - step.num_constants for number in operators)
 
 
 def _asked_before_made(graph: Graph, operators: list[int]) -> set[int]:
-    """Tensors that operators ask for and have not made before."""
+    """Tensors that operators read without having made them."""
     asked: set[int] = set()
     for number in reversed(operators):
         asked.difference_update(graph.operators[number].outputs)
@@ -99,16 +100,16 @@ class _Alone:
     def __init__(self, meter: Meter, number: int) -> None:
         block, whole = meter.chain.blocks[number], meter.graph
         operators = (*block.forward, *block.backward)
-        made_inside = {output for one in operators for output in whole.operators[one].outputs}
+        made_inside = {output for operator in operators for output in whole.operators[operator].outputs}
         outside = dict.fromkeys(
-            one for operator in operators for one in whole.operators[operator].inputs if one not in made_inside
+            tensor for operator in operators for tensor in whole.operators[operator].inputs if tensor not in made_inside
         )
         made = GraphBuilder()
         names = {
-            one: made.constant(f"outside{place}", whole.tensors[one].size_bytes) for place, one in enumerate(outside)
+            tensor: made.constant(f"outside{place}", whole.tensors[tensor].size_bytes) for place, tensor in enumerate(outside)
         }
-        for place, one in enumerate(operators):
-            operator = whole.operators[one]
+        for place, member in enumerate(operators):
+            operator = whole.operators[member]
             outputs = []
             for count, output in enumerate(operator.outputs):
                 base = whole.tensors[output].base
@@ -125,16 +126,16 @@ class _Alone:
             for output, new in zip(operator.outputs, made.compute("f", operator.cost_ns, inputs, outputs), strict=True):
                 names[output] = new
         later = meter.asked_by_others(number) & made_inside
-        self.graph = made.build(sorted(names[one] for one in later if whole.tensors[one].operator in block.backward))
+        self.graph = made.build(sorted(names[tensor] for tensor in later if whole.tensors[tensor].operator in block.backward))
         self.num_constants = len(outside)
         #: The stage of the last operator going forward.
         self.turn = self.num_constants + len(block.forward) - 1
-        self.handed_on = frozenset(names[one] for one in later if whole.tensors[one].operator in block.forward)
-        constants = sum(self.graph.tensors[one].size_bytes for one in range(self.num_constants))
-        kept = {*self.handed_on, *(names[one] for one in meter.asked_by_backward(number))}
+        self.handed_on = frozenset(names[tensor] for tensor in later if whole.tensors[tensor].operator in block.forward)
+        constants = sum(self.graph.tensors[tensor].size_bytes for tensor in range(self.num_constants))
+        kept = {*self.handed_on, *(names[tensor] for tensor in meter.asked_by_backward(number))}
         self.least_bytes = constants + sum(
-            {self.graph.tensors[one].base: self.graph.size_bytes(one) for one in self.handed_on}.values()
+            {self.graph.tensors[tensor].base: self.graph.size_bytes(tensor) for tensor in self.handed_on}.values()
         )
         self.most_bytes = constants + sum(
-            {self.graph.tensors[one].base: self.graph.size_bytes(one) for one in kept}.values()
+            {self.graph.tensors[tensor].base: self.graph.size_bytes(tensor) for tensor in kept}.values()
         )

@@ -1,18 +1,19 @@
-"""The best way through a chain of blocks, by dynamic programming over what is stored.
+"""The best schedule of a chain of blocks, by dynamic programming over what is stored.
 
-Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains" (2019): between blocks
-a and b, whose way back is to be done within m bytes, either block a is done so that it is ready for its way back (one
-of its options), or blocks a … j - 1 are done only for what they hand on, which is stored, and done again later.
+Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains" (2019), with more than one way to
+save a block: for the backward pass of blocks a to b within m bytes, either the forward pass of block a saves what its backward pass
+needs (one of its options), or the forward passes of blocks a to j - 1 save only the output of block j - 1 and are done again later.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from detrain.remat.graph import Graph
 from detrain.remat.planners.blocks import Chain
@@ -21,6 +22,9 @@ from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.polish import polish
 from detrain.remat.schedule import Schedule, freeing_early
 from detrain.remat.simulator import simulate
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 #: Memory is counted in so many pieces.
 _SLOTS = 400
@@ -31,7 +35,7 @@ _SHARES = tuple(round(1.6 - 0.04 * count, 2) for count in range(34))
 
 
 def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
-    """The best over chains of at most `MOST_BLOCKS` blocks. Raises `NoPlanError` if no schedule of a chain keeps to the budget."""
+    """The best schedule within `budget_bytes`, over chains of at most `MOST_BLOCKS` blocks. Raises `NoPlanError` if none keeps to it."""
 
     def through_chains() -> Iterator[Schedule]:
         for most_blocks in MOST_BLOCKS:
@@ -47,7 +51,7 @@ def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
 
 
 def schedules(meter: Meter, blocks: Sequence[Measured], planner: str, budget_bytes: int) -> Iterator[Schedule]:
-    """Through blocks with these options; each that keeps to the budget, polished."""
+    """Schedules of blocks with these options: those that keep to the budget, each polished. `planner` is the name that they get."""
     for order in orders(meter, blocks, budget_bytes):
         schedule = freeing_early(meter.graph, order, planner, budget_bytes)
         if not simulate(meter.graph, schedule, budget_bytes).failure:
@@ -72,36 +76,37 @@ def orders(meter: Meter, blocks: Sequence[Measured], budget_bytes: int) -> Itera
 
 
 class _Table(NamedTuple):
-    """By first block, last block and memory in slots."""
+    """Shape of `time_ns` and `choice`: first block, last block, memory in slots."""
 
-    time_ns: Any
-    #: Below 0: option -1 - choice of the first block. Above: the block up to which they are done for what they hand on.
-    choice: Any
-    boundary_slots: Any
-    saved_slots: Any  # by block and option
+    time_ns: Floats
+    #: Below 0: the first block saves for its backward pass, by option -1 - choice. Above 0: the forward passes of all blocks before
+    #: block `choice` are done for its input alone.
+    choice: Ints
+    boundary_slots: Ints
+    saved_slots: Ints  # by block and option
 
 
 def _table_of(blocks: Sequence[Measured], memory_bytes: float) -> _Table:
     slot_bytes = memory_bytes / _SLOTS
-    most = max(len(one.options) for one in blocks)
+    most = max(len(block.options) for block in blocks)
 
-    def of_options(field: str) -> Any:
+    def of_options(field: str) -> Floats:
         return np.array(
             [
-                [*(float(getattr(option, field)) for option in one.options), *[np.inf] * (most - len(one.options))]
-                for one in blocks
+                [*(float(getattr(option, field)) for option in block.options), *[np.inf] * (most - len(block.options))]
+                for block in blocks
             ]
         )
 
-    boundary = np.array([one.boundary_bytes for one in blocks], np.float64)
+    boundary = np.array([block.boundary_bytes for block in blocks], np.float64)
     saved = of_options("saved_bytes")
     boundary_slots = np.ceil(boundary / slot_bytes).astype(np.int64)
     saved_slots = (
         np.where(np.isfinite(saved), np.ceil(saved / slot_bytes), _SLOTS + 1).clip(max=_SLOTS + 1).astype(np.int64)
     )
-    light = np.array([[one.light_ns, one.light_peak_bytes] for one in blocks], np.float64)
-    output = np.array([one.output_bytes for one in blocks], np.float64)
-    gradient = np.array([one.gradient_bytes for one in blocks], np.float64)
+    light = np.array([[block.light_ns, block.light_peak_bytes] for block in blocks], np.float64)
+    output = np.array([block.output_bytes for block in blocks], np.float64)
+    gradient = np.array([block.gradient_bytes for block in blocks], np.float64)
     time_ns, choice = _solve(
         slot_bytes, boundary, boundary_slots, saved_slots, light, output, gradient, of_options("forward_ns") + of_options("backward_ns"),
         of_options("alone_ns") + of_options("backward_ns"), of_options("forward_peak_bytes"), of_options("backward_peak_bytes"),
@@ -111,9 +116,9 @@ def _table_of(blocks: Sequence[Measured], memory_bytes: float) -> _Table:
 
 @njit(cache=True)
 def _solve(
-    slot_bytes: float, boundary: Any, boundary_slots: Any, saved_slots: Any, light: Any, output: Any, gradient: Any, times_ns: Any,
-    alone_ns: Any, forward_peaks: Any, backward_peaks: Any,
-) -> tuple[Any, Any]:  # fmt: skip
+    slot_bytes: float, boundary: Floats, boundary_slots: Ints, saved_slots: Ints, light: Floats, output: Floats, gradient: Floats,
+    times_ns: Floats, alone_ns: Floats, forward_peaks: Floats, backward_peaks: Floats,
+) -> tuple[Floats, Ints]:  # fmt: skip
     num_blocks, num_options = times_ns.shape
     slots = _SLOTS + 1
     best = np.full((num_blocks, num_blocks, slots), np.inf)
@@ -127,12 +132,12 @@ def _solve(
                 for slot in range(slots):
                     if needed > slot * slot_bytes:
                         continue
-                    found = alone_ns[first, option]
+                    time_ns = alone_ns[first, option]
                     if length:
                         left = slot - saved_slots[first, option]
-                        found = times_ns[first, option] + (best[first + 1, last, left] if left >= 0 else np.inf)
-                    if found < best[first, last, slot]:
-                        best[first, last, slot], choice[first, last, slot] = found, -1 - option
+                        time_ns = times_ns[first, option] + (best[first + 1, last, left] if left >= 0 else np.inf)
+                    if time_ns < best[first, last, slot]:
+                        best[first, last, slot], choice[first, last, slot] = time_ns, -1 - option
             again_ns, peak = 0.0, 0.0
             for middle in range(first + 1, last + 1):
                 before = boundary[middle - 2] if middle - 1 > first else 0.0
@@ -141,23 +146,23 @@ def _solve(
                 for slot in range(boundary_slots[middle - 1], slots):
                     if peak > slot * slot_bytes:
                         continue
-                    found = (
+                    time_ns = (
                         again_ns + best[middle, last, slot - boundary_slots[middle - 1]] + best[first, middle - 1, slot]
                     )
-                    if found < best[first, last, slot]:
-                        best[first, last, slot], choice[first, last, slot] = found, middle
+                    if time_ns < best[first, last, slot]:
+                        best[first, last, slot], choice[first, last, slot] = time_ns, middle
     return best, choice
 
 
 class _Walk:
-    """Follows a table's choices."""
+    """Makes the order of operators from the table's choices."""
 
     def __init__(self, meter: Meter, blocks: Sequence[Measured], table: _Table) -> None:
         self._meter, self._blocks, self._table = meter, blocks, table
         self._visited: set[int] = set()
 
     def order(self, slot: int) -> list[int]:
-        """Everything, constants first."""
+        """All operators in order, constants first, for `slot` slots of memory."""
         return [*self._meter.chain.constants, *self._between(0, len(self._blocks) - 1, slot)]
 
     def _between(self, first: int, last: int, slot: int) -> Iterator[int]:
@@ -175,7 +180,7 @@ class _Walk:
         yield from option.backward
 
     def _forward(self, number: int, operators: Sequence[int]) -> Sequence[int]:
-        """The first time all of a block is done, also what nobody asks for."""
+        """The first time all operators of a block are done, also those whose outputs nothing uses."""
         if number in self._visited:
             return operators
         self._visited.add(number)

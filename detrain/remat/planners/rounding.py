@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
+from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
-from detrain.remat.planners.plan import NoPlanError, Plan, best_of
+from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.stages import Numbers, Program, program_of
 from detrain.remat.schedule import Schedule, freeing_early
 
@@ -45,13 +46,13 @@ def _solve(program: Program, time_limit_s: float) -> Numbers | None:
     if time_limit_s <= 0:
         return None
     scale = max(float(program.cost.max(initial=0.0)), 1.0)
-    found = linprog(
+    solution = linprog(
         program.cost / scale, A_ub=program.rows, b_ub=program.limits,
         bounds=np.stack([program.least, np.ones(len(program.cost))], axis=1), method="highs", options={"time_limit": time_limit_s},
     )  # fmt: skip
-    if found.status not in (0, 1, 2):
-        raise NoPlanError(f"the solver has failed: {found.message}")
-    return None if found.x is None else np.asarray(found.x)
+    if solution.status not in (0, 1, 2):
+        raise NoPlanError(f"the solver has failed: {solution.message}")
+    return None if solution.x is None else np.asarray(solution.x)
 
 
 def _kept(program: Program, x: Numbers, threshold: float) -> list[set[int]]:
@@ -65,7 +66,7 @@ def _kept(program: Program, x: Numbers, threshold: float) -> list[set[int]]:
 
 def operators_keeping(graph: Graph, stages: Sequence[Sequence[int]], kept: Sequence[Set[int]]) -> list[int]:
     """What has to be done so that these tensors are there behind each stage, and each stage's last operator is done."""
-    found: list[int] = []
+    order: list[int] = []
     there: set[int] = set()
     for number, operators in enumerate(stages):
         first = operators[-1] if number < len(stages) - 1 else None
@@ -74,16 +75,16 @@ def operators_keeping(graph: Graph, stages: Sequence[Sequence[int]], kept: Seque
         if first is not None:
             wanted.difference_update(graph.operators[first].outputs)
         missing = [
-            *(one for one in wanted if one not in there),
+            *(tensor for tensor in wanted if tensor not in there),
             *(graph.operators[first].inputs if first is not None else ()),
         ]
         while missing:
-            one = missing.pop()
-            maker = graph.tensors[one].operator
-            if one not in there and maker not in done:
+            tensor = missing.pop()
+            maker = graph.tensors[tensor].operator
+            if tensor not in there and maker not in done:
                 done.add(maker)
                 missing += graph.operators[maker].inputs
-        found += [one for one in dict.fromkeys(operators) if one in done]
-        made = {output for one in done for output in graph.operators[one].outputs}
-        there = {one for one in there | made if one in kept[number]} if first is not None else there
-    return found
+        order += [operator for operator in dict.fromkeys(operators) if operator in done]
+        made = {output for operator in done for output in graph.operators[operator].outputs}
+        there = {tensor for tensor in there | made if tensor in kept[number]} if first is not None else there
+    return order

@@ -1,4 +1,4 @@
-"""Nothing of the way forward is kept: each operator of the way back makes all that it asks for again, from the constants on."""
+"""Keeps nothing of the forward pass: before each operator of the backward pass all of its inputs are computed again."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _MOST_STEPS = 500_000
 
 
 def order(graph: Graph) -> list[int] | None:
-    """Operators in the order in which they are done; None if there would be too many.
+    """Operators in the order in which they are done; None if there would be more than `_MOST_STEPS`.
 
-    Of itself it takes a hundred times the time of the step and about the least memory there is; made quicker as far as
-    there is room (`polish`), it is a schedule where nothing else is.
+    Alone it takes about a hundred times as long as the step, and about the least memory that is possible. `polish` makes it quicker
+    where memory allows, so that there is a schedule where no other planner finds one.
     """
     chain = Chain(graph, most_blocks=1)
     (block,) = chain.blocks
     made = {output for number in block.forward for output in graph.operators[number].outputs}
-    found = [*chain.constants, *block.forward]
+    operators = [*chain.constants, *block.forward]
     for number in block.backward:
-        found += needed_for(graph, block.forward, made.intersection(graph.operators[number].inputs))
-        found.append(number)
-        if len(found) > _MOST_STEPS:
+        operators += needed_for(graph, block.forward, made.intersection(graph.operators[number].inputs))
+        operators.append(number)
+        if len(operators) > _MOST_STEPS:
             return None
-    return found
+    return operators

@@ -10,14 +10,14 @@ another, and makes it again for the stage's operator).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from detrain.remat.graph import Graph, Kind
 
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Turn:
 
 
 def program_of(graph: Graph, budget_bytes: int, num_passes: int = 1, turn: Turn | None = None) -> Program:
-    """All stages. Memory is counted in shares of the budget."""
+    """The linear program of a step, with memory in shares of `budget_bytes`. A stage goes `num_passes` times over the earlier operators."""
     return _Builder(graph, budget_bytes, num_passes, turn).build()
 
 
@@ -68,7 +68,7 @@ _HALF = 0.5
 
 
 class _Builder:
-    """Collects variables and rows."""
+    """Collects the variables and constraints of the program."""
 
     def __init__(self, graph: Graph, budget_bytes: int, num_passes: int, turn: Turn | None) -> None:
         self._graph, self._budget, self._turn = graph, float(max(budget_bytes, 1)), turn
@@ -78,7 +78,7 @@ class _Builder:
         first = ((*(again[: place[number]] * num_passes if number in place else ()), number) for number in order)
         self._stages = (*first, tuple(again * num_passes))
         self._made = [
-            [one for number in order[: stage + 1] for one in graph.operators[number].outputs]
+            [output for number in order[: stage + 1] for output in graph.operators[number].outputs]
             for stage in range(len(order) + 1)
         ]
         self._again: dict[tuple[int, int], int] = {}
@@ -146,9 +146,9 @@ class _Builder:
     def _add_turn(self, turn: Turn) -> None:
         tensors, last = self._graph.tensors, len(self._stages[turn.stage]) - 1
         there = [
-            (self._alive[turn.stage, last, one], tensors[one].size_bytes / self._budget)
-            for one in self._made[turn.stage]
-            if tensors[one].size_bytes
+            (self._alive[turn.stage, last, tensor], tensors[tensor].size_bytes / self._budget)
+            for tensor in self._made[turn.stage]
+            if tensors[tensor].size_bytes
         ]
         self._row(there, turn.most_bytes / self._budget)
 
@@ -166,19 +166,19 @@ class _Builder:
             alive, before = self._alive[stage, step, tensor], self._before(stage, step, tensor)
             is_made = tensor in operator.outputs
             stays = [] if before is None else [(before, -1.0)]
-            made = [(one, -1.0) for one, _ in done] if is_made else []
+            made = [(index, -1.0) for index, _ in done] if is_made else []
             self._row([(alive, 1.0), *stays, *made], is_certain if is_made else 0.0)
             if tensors[tensor].base != tensor:
                 self._row([(alive, 1.0), (self._alive[stage, step, tensors[tensor].base], -1.0)], 0.0)
-        for one in dict.fromkeys(operator.inputs):
-            before = self._before(stage, step, one)
+        for source in dict.fromkeys(operator.inputs):
+            before = self._before(stage, step, source)
             assert before is not None, "an input is made before its operator"
             self._row([*done, (before, -1.0)], -is_certain)
         # Room for what is there when the step begins, and for all of its outputs.
-        total = sum(tensors[one].size_bytes for one in operator.outputs) / self._budget
+        total = sum(tensors[output].size_bytes for output in operator.outputs) / self._budget
         there = [
-            (before, tensors[one].size_bytes / self._budget)
-            for one in (self._made[stage - 1] if stage else [])
-            if tensors[one].size_bytes and (before := self._before(stage, step, one)) is not None
+            (before, tensors[tensor].size_bytes / self._budget)
+            for tensor in (self._made[stage - 1] if stage else [])
+            if tensors[tensor].size_bytes and (before := self._before(stage, step, tensor)) is not None
         ]
-        self._row([*((one, total) for one, _ in done), *there], 1.0 - total * is_certain)
+        self._row([*((index, total) for index, _ in done), *there], 1.0 - total * is_certain)

@@ -1,4 +1,4 @@
-"""Where a step turns from the way forward to the way back."""
+"""Where a step turns from the forward pass to the backward pass."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from detrain.remat.simulator import simulate
 
 
 def turn(graph: Graph, order: Sequence[int]) -> int:
-    """The place in this order of the operator at which the step, when it keeps everything, has the most in memory.
+    """The index in `order` (operators) at which the memory of the step peaks when everything is kept: there the backward pass begins.
 
-    What was made before it waits there for its gradients. Names and flags are not believed: logs call some operators of
-    the way forward backward, and a step that trains two models in turn has several ways back.
+    Names and `is_backward` are not used: logs call some operators of the forward pass backward, and a step that trains two models in
+    turn has several backward passes.
     """
     place_of = {number: place for place, number in enumerate(order)}
     schedule = keep_all(graph)
@@ -22,5 +22,5 @@ def turn(graph: Graph, order: Sequence[int]) -> int:
         for step, used_bytes in zip(schedule.steps, simulate(graph, schedule).usage_bytes, strict=True)
         if step.action == Action.COMPUTE and step.target in place_of
     ]
-    # The way forward has one operator at least.
+    # The forward pass has one operator at least.
     return max(-max(usage)[1], 1) if usage else 0

@@ -1,4 +1,4 @@
-"""Handler for `functools.lru_cache`: what a function of the script's own has been seen to return.
+"""Handler for `functools.lru_cache`: the remembered results of a function of the script's own.
 
 A cache is state: without it a function that draws random numbers, or counts, would be called once more after a resume.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 import gc
 import types
-from typing import Any
+from typing import Any, ClassVar
 
 from detrain.errors import CaptureError, RestoreError
-from detrain.state.registry import Handler, register
-from detrain.state.restore import CannotBuild, Restore
+from detrain.state.fields import Holds
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, keep
+from detrain.state.registry import register
 from detrain.state.tree import Node
 from detrain.state.user_code import is_user_module
-from detrain.state.walk import Walk, keep
 
 Cache = type(functools.lru_cache(lambda: None))
 
@@ -24,24 +24,25 @@ class CacheHandler(Handler):
     """Arguments and results, the least recently used first. The counts of hits and misses begin anew."""
 
     kind = "cache"
+    fields: ClassVar = {"function": Holds.ONE, "seq": Holds.LIST}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not is_user_module(obj.__module__):
             keep(node, "a library's cache", is_loud=False)
             return
         node["function"] = walk.child(obj.__wrapped__, "")
         node["seq"] = walk.children(part for call in _entries(obj) for part in call)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and live.__wrapped__ is restore.value(
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and live.__wrapped__ is restore.value(
             node["function"], live.__wrapped__
         )
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         raise CannotBuild("a cache of results is made with its function")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         parts = restore.values(node["seq"], [part for call in _entries(obj) for part in call])
         entries = list(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
         function = obj.__wrapped__
@@ -53,7 +54,7 @@ class CacheHandler(Handler):
 def _entries(cache: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], Any]]:
     """Positional arguments, named arguments and result of every call that is remembered.
 
-    The garbage collector is the only one who tells: it is shown the type, then key, result and link type of each entry of a bounded
+    Only `gc.get_referents` shows them: the type, then key, result and link type of each entry of a bounded
     cache in the order of their use, the dict (key to result if the cache is unbounded), the function, and the mark that stands between
     positional and named arguments in a key (Modules/_functoolsmodule.c, `lru_cache_tp_traverse`, the same from 3.11 to 3.13).
     """
@@ -83,7 +84,7 @@ def _arguments(key: Any, mark: object, *, is_typed: bool) -> tuple[tuple[Any, ..
 
 
 def _refill(cache: Any, function: types.FunctionType, entries: list[tuple[Any, ...]]) -> None:
-    """Let the cache see each result once more, without a line of the function being run."""
+    """Call the cache once for each entry, with the function's code replaced by one that returns the saved result."""
     cache.cache_clear()
     plain = function.__code__
     empty = _RETURNS_ITS_CONSTANT.__code__.replace(co_freevars=plain.co_freevars)

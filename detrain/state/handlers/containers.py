@@ -5,17 +5,18 @@ from __future__ import annotations
 import array
 import collections
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.addresses import is_address
+from detrain.state.classes import type_name
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import MISSING, Capturing, Handler, Restoring
 from detrain.state.handlers import hashtables
-from detrain.state.registry import Handler, register, type_name
-from detrain.state.restore import MISSING, Restore
-from detrain.state.tree import ATOMS, Node, decode_value, is_node, is_value
-from detrain.state.walk import Walk
+from detrain.state.registry import register
+from detrain.state.tree import ATOMS, Node, decode_value, is_node, is_same_value, is_value
 
 #: Lists of this many whole numbers or floats are stored as one array.
 _BULK = 1024
@@ -25,14 +26,15 @@ class ListHandler(Handler):
     """Lists; long ones of numbers as one array."""
 
     kind = "list"
+    fields: ClassVar = {"seq": Holds.LIST}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if len(obj) >= _BULK and (bulk := _as_array(obj)) is not None:
             walk.array(node, bulk)
         else:
             node["seq"] = walk.children(list.__iter__(obj))
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "array" in node:
             list.__setitem__(obj, slice(None), restore.data(node).tolist())
         else:
@@ -56,37 +58,39 @@ class TupleHandler(Handler):
     """Tuples cannot be changed in place: an equal one is kept, any other is built from its restored elements."""
 
     kind = "tuple"
+    fields: ClassVar = {"seq": Holds.LIST}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["seq"] = walk.children(tuple.__iter__(obj))
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore) or len(live) != len(node["seq"]):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore) or len(live) != len(node["seq"]):
             return False
         elements = restore.values(node["seq"], tuple(tuple.__iter__(live)))
         return all(new is old or _same_value(new, old) for new, old in zip(elements, tuple.__iter__(live), strict=True))
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         return tuple.__new__(cls, restore.values(node["seq"]))
 
 
 def _same_value(new: Any, old: Any) -> bool:
     """Equal in type and bits; only for atoms, anything with an identity must be the same object."""
-    return type(new) is type(old) and type(new) in (int, str, bytes, bool, float) and repr(new) == repr(old)
+    return type(new) in (int, str, bytes, bool, float) and is_same_value(new, old)
 
 
 class DictHandler(Handler):
     """Dicts in their order; keys may be objects."""
 
     kind = "dict"
+    fields: ClassVar = {"items": Holds.ITEMS, "factory": Holds.ONE}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["items"] = walk.items(_Items(obj))
         if isinstance(obj, collections.defaultdict):
             node["factory"] = walk.child(obj.default_factory, ".default_factory")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         live = dict(dict.items(obj))
         if "factory" in node:
             obj.default_factory = restore.value(node["factory"], obj.default_factory)
@@ -108,7 +112,7 @@ class DictHandler(Handler):
             pairs.append((key, restore.value(value_ref, live_value)))
         if is_hash_ready:
             _refill(obj, pairs)
-        else:  # a key's own hash may need its restored attributes
+        else:  # a key's `__hash__` may read attributes that are restored later
             restore.afterwards(lambda: _refill(obj, pairs))
 
 
@@ -132,25 +136,26 @@ class _Items:
 
 
 class SetHandler(Handler):
-    """Sets, in the table that they had; where that cannot be, filled in their order, which gives the same order again, or raises."""
+    """Sets, with the hash table that they had; where that cannot be written, filled in their order, and it is checked that they keep it."""
 
     kind = "set"
+    fields: ClassVar = {**plain_fields("table"), "seq": Holds.LIST}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         _capture_set(obj, node, walk)
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         elements = restore.values(node["seq"])
         restore.afterwards(lambda: _refill_set(obj, elements, node, restore))
 
 
-def _capture_set(obj: Any, node: Node, walk: Walk) -> None:
+def _capture_set(obj: Any, node: Node, walk: Capturing) -> None:
     node["seq"] = walk.children(hashtables.elements(obj))
     if (table := hashtables.read(obj)) is not None:
         node["table"] = table
 
 
-def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> None:
+def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restoring) -> None:
     live, table = list(set.__iter__(obj)), node.get("table")
     stands = len(live) == len(elements) and all(map(functools.partial(_stands_for, obj), live, elements))
     if stands and (table is None or table == hashtables.read(obj)):
@@ -163,11 +168,11 @@ def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> 
     if list(map(id, set.__iter__(obj))) == list(map(id, elements)):
         return
     nodes = restore.tree.nodes
-    if all(hashes_by_address(one) or is_address(ref, nodes) for one, ref in zip(elements, node["seq"], strict=True)):
-        restore.remarks.append(f"{restore.path_of(node)}: this set of objects has another order than before")
+    if all(hashes_by_address(element) or is_address(ref, nodes) for element, ref in zip(elements, node["seq"], strict=True)):
+        restore.remark(f"{restore.path_of(node)}: this set of objects has another order than before")
     else:
         raise RestoreError(
-            f"{restore.path_of(node)}: the set's order of iteration depends on its history and cannot be made again; "
+            f"{restore.path_of(node)}: the set's iteration order depends on its history and cannot be reproduced; "
             "iterate over sorted(...) or use a dict"
         )
 
@@ -175,7 +180,7 @@ def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restore) -> 
 def _stands_for(holder: Any, old: Any, new: Any) -> bool:
     """True if a set's element is the saved one and lies where its hash says: the set keeps the one that it had when it was added."""
     if is_value(new):
-        return type(old) is type(new) and (old is new or repr(old) == repr(new))
+        return old is new or is_same_value(old, new)
     return old is new and (hashes_by_address(new) or set.__contains__(holder, new))
 
 
@@ -189,22 +194,23 @@ class FrozenSetHandler(Handler):
     """Frozen sets are built anew unless an equal one stands there."""
 
     kind = "frozenset"
+    fields: ClassVar = {**plain_fields("table"), "seq": Holds.LIST}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         _capture_set(obj, node, walk)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore) or any(map(is_node, node["seq"])):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore) or any(map(is_node, node["seq"])):
             return False
         if node.get("table") != hashtables.read(live):
             return False
         return list(map(repr, frozenset.__iter__(live))) == [repr(decode_value(ref)) for ref in node["seq"]]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         elements = restore.values(node["seq"])
         are_ready = all(is_value(element) or hashes_by_address(element) for element in elements)
         if not are_ready:
-            restore.settle()  # their own hashes may need their restored attributes
+            restore.fill_pending()  # an element's `__hash__` may read attributes that are restored later
         made = _make_frozen(restore.find_type(node), elements, node)
         if are_ready:
             return made
@@ -218,10 +224,10 @@ def _make_frozen(cls: type, elements: list[Any], node: Node) -> Any:
     return frozenset.__new__(cls, elements) if made is None else made
 
 
-def _check_hashes(made: Any, elements: list[Any], node: Node, restore: Restore) -> None:
+def _check_hashes(made: Any, elements: list[Any], node: Node, restore: Restoring) -> None:
     if len(made) != len(elements) or not all(frozenset.__contains__(made, element) for element in elements):
         raise RestoreError(
-            f"{restore.path_of(node)}: the hashes of what is in this frozen set hang on the set itself; it cannot be made again"
+            f"{restore.path_of(node)}: the hashes of this frozen set's members depend on the set itself; it cannot be rebuilt"
         )
 
 
@@ -229,22 +235,26 @@ class DequeHandler(Handler):
     """`collections.deque` with its bound."""
 
     kind = "deque"
+    fields: ClassVar = {**plain_fields("maxlen"), "seq": Holds.LIST}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["seq"] = walk.children(collections.deque.__iter__(obj))
         node["maxlen"] = obj.maxlen
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and live.maxlen == node["maxlen"]
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and live.maxlen == node["maxlen"]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         made = cls.__new__(cls)
         collections.deque.__init__(made, (), node["maxlen"])
         return made
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        elements = restore.values(node["seq"], list(collections.deque.__iter__(obj)))
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
+        live = list(collections.deque.__iter__(obj))
+        elements = restore.values(node["seq"], live)
+        if len(elements) == len(live) and all(new is old for new, old in zip(elements, live, strict=True)):
+            return  # filled again, it would end the iterators that run over it
         collections.deque.clear(obj)
         collections.deque.extend(obj, elements)
 
@@ -253,21 +263,27 @@ class BufferHandler(Handler):
     """`bytearray` and `array.array`: bytes that are changed in place."""
 
     kind = "buffer"
+    fields: ClassVar = plain_fields("typecode")
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if isinstance(obj, array.array):
             node["typecode"] = obj.typecode
         walk.array(node, np.frombuffer(bytes(obj), dtype=np.uint8))
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and getattr(live, "typecode", None) == node.get("typecode")
+
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         return cls.__new__(cls, node["typecode"]) if "typecode" in node else cls.__new__(cls)
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         content = restore.data(node).tobytes()
-        if isinstance(obj, array.array):
+        if isinstance(obj, array.array) and len(content) != len(obj) * obj.itemsize:
             del obj[:]
             obj.frombytes(content)
+        elif isinstance(obj, array.array):
+            memoryview(obj).cast("B")[:] = content  # in its size, while others look at it
         else:
             obj[:] = content
 
@@ -276,17 +292,18 @@ class SubclassedAtomHandler(Handler):
     """Numbers and strings of a derived class, `class Step(int)`: content and attributes."""
 
     kind = "atom"
+    fields: ClassVar = {"v": Holds.ONE}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         value = _base_value(obj)
         if value is obj:
             raise CaptureError(f"{type_name(type(obj))} is not an atom")
         node["v"] = walk.child(value, "")
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and repr(_base_value(live)) == repr(decode_value(node["v"]))
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and repr(_base_value(live)) == repr(decode_value(node["v"]))
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         value = decode_value(node["v"])
         return type(value).__new__(cls, value)

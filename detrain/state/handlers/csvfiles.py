@@ -7,13 +7,13 @@ import ctypes
 import functools
 import gc
 import io
-from typing import Any
+from typing import Any, ClassVar
 
 from detrain.errors import CaptureError, RestoreError
-from detrain.state.registry import Handler, register
-from detrain.state.restore import Restore
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import Capturing, Handler, Restoring
+from detrain.state.registry import register
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 READER = type(csv.reader(()))
 _WRITER = type(csv.writer(io.StringIO()))
@@ -33,22 +33,23 @@ class CsvReaderHandler(Handler):
     """A reader between two rows holds nothing but its source, its dialect and its number of lines."""
 
     kind = "csv reader"
+    fields: ClassVar = {**plain_fields("line"), "data": Holds.NAMED, "parts": Holds.LIST}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if _place_of_line_num() is None:
             raise CaptureError("its number of lines cannot be set in this version of Python")
         node["data"] = [[name, walk.child(value, f".{name}")] for name, value in _dialect(obj).items()]
         node["line"] = obj.line_num
         node["parts"] = [walk.child(_source(obj), ".<source>")]
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and _dialect(live) == _saved_dialect(node, restore)
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and _dialect(live) == _saved_dialect(node, restore)
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return csv.reader(iter(()), **_saved_dialect(node, restore))
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         place = _place_of_line_num()
         if place is None:
             raise RestoreError(f"{restore.path_of(node)}: its number of lines cannot be set in this version of Python")
@@ -61,25 +62,26 @@ class CsvWriterHandler(Handler):
     """A writer holds nothing but its dialect and the method that writes."""
 
     kind = "csv writer"
+    fields: ClassVar = {**plain_fields("is_method"), "data": Holds.NAMED, "parts": Holds.LIST}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["data"] = [[name, walk.child(value, f".{name}")] for name, value in _dialect(obj).items()]
         write = _write(obj)
         node["is_method"] = _is_method(write)
         node["parts"] = [walk.child(write.__self__ if node["is_method"] else write, ".<file>")]
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return (
-            super().is_twin(live, node, restore)
+            super().matches(live, node, restore)
             and _dialect(live) == _saved_dialect(node, restore)
             and _is_method(_write(live)) == node["is_method"]
         )
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return csv.writer(io.StringIO(), **_saved_dialect(node, restore))
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         old = _write(obj)
         if not node["is_method"]:
             _exchange(obj, old, restore.value(node["parts"][0], old))
@@ -89,7 +91,7 @@ class CsvWriterHandler(Handler):
             _exchange(obj, old, file.write)
 
 
-def _saved_dialect(node: Node, restore: Restore) -> dict[str, Any]:
+def _saved_dialect(node: Node, restore: Restoring) -> dict[str, Any]:
     return {name: restore.value(ref) for name, ref in node["data"]}
 
 
@@ -99,10 +101,10 @@ def _dialect(obj: Any) -> dict[str, Any]:
 
 def _write(writer: Any) -> Any:
     """What a writer calls: beside that it refers to its types, its dialect and, on some versions, the row that it is at."""
-    found = [one for one in gc.get_referents(writer) if callable(one) and not isinstance(one, type)]
-    if len(found) != 1:
+    callables = [part for part in gc.get_referents(writer) if callable(part) and not isinstance(part, type)]
+    if len(callables) != 1:
         raise CaptureError("what it writes to cannot be told")
-    return found[0]
+    return callables[0]
 
 
 def _is_method(write: Any) -> bool:
@@ -111,7 +113,7 @@ def _is_method(write: Any) -> bool:
 
 def _source(reader: Any) -> Any:
     """The iterator that a reader takes its lines from: beside that it refers to its type, its dialect and the row that it is at."""
-    (source,) = (one for one in gc.get_referents(reader) if type(one) not in (type(reader.dialect), list, type))
+    (source,) = (part for part in gc.get_referents(reader) if type(part) not in (type(reader.dialect), list, type))
     return source
 
 
@@ -129,7 +131,7 @@ def _exchange(obj: Any, old: Any, new: Any) -> None:
 @functools.cache
 def _place_of_line_num() -> int | None:
     """Where in a reader its number of lines lies, in bytes from its beginning: the only place that holds it in each of several readers."""
-    found = None
+    places = None
     for count in (771, 1542, 1543):
         probe = csv.reader(iter(["x"] * count))
         for _ in probe:
@@ -139,8 +141,8 @@ def _place_of_line_num() -> int | None:
             for place in range(object.__basicsize__, READER.__basicsize__, ctypes.sizeof(ctypes.c_ulong))
             if ctypes.c_ulong.from_address(id(probe) + place).value == count
         }
-        found = held if found is None else found & held
-    return found.pop() if found and len(found) == 1 else None
+        places = held if places is None else places & held
+    return places.pop() if places and len(places) == 1 else None
 
 
 register(CsvReaderHandler(), READER)

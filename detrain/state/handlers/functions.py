@@ -7,15 +7,17 @@ import itertools
 import os
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from detrain.errors import RestoreError
 from detrain.state import frames
-from detrain.state.registry import Handler, handler_for, register, resolve
-from detrain.state.restore import MISSING, CannotBuild, Restore
+from detrain.state.attributes import instance_dict
+from detrain.state.classes import resolve
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring
+from detrain.state.registry import handler_for, register
 from detrain.state.tree import Node
 from detrain.state.user_code import is_user_module, user_code
-from detrain.state.walk import Walk, instance_dict
 
 
 class FunctionHandler(Handler):
@@ -26,13 +28,21 @@ class FunctionHandler(Handler):
     """
 
     kind = "function"
+    fields: ClassVar = {
+        **plain_fields("name", "code", "module"),
+        "cells": Holds.NAMED,
+        "defaults": Holds.ONE,
+        "kwdefaults": Holds.ONE,
+        "attrs": Holds.NAMED,
+        "dict": Holds.ONE,
+    }
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         code = obj.__code__
         node["name"] = f"{obj.__module__}:{obj.__qualname__}"
         node["code"] = frames.place_of(code)
-        node["module"] = obj.__globals__.get("__name__")  # not always the one that it says it is of: `functools.wraps`
+        node["module"] = obj.__globals__.get("__name__")  # `__module__` may be another function's: `functools.wraps`
         if obj.__closure__:
             node["cells"] = [
                 [name, walk.child(cell, f".<{name}>")]
@@ -49,7 +59,7 @@ class FunctionHandler(Handler):
             else:
                 node["dict"] = walk.child(obj.__dict__, "")
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         if type(live) is not types.FunctionType:
             return False
         code = live.__code__
@@ -61,15 +71,15 @@ class FunctionHandler(Handler):
             for name, ref in node.get("cells", ())
         )
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         module, _, qualname = node["name"].partition(":")
         if "<locals>" not in qualname and "<lambda>" not in qualname:
             try:
-                found = resolve(node["name"])
+                function = resolve(node["name"])
             except LookupError:
-                found = None
-            if isinstance(found, types.FunctionType) and frames.place_of(found.__code__) == node["code"]:
-                return found  # also what a library's decorator has put in the place of the script's function
+                function = None
+            if isinstance(function, types.FunctionType) and frames.place_of(function.__code__) == node["code"]:
+                return function  # also what a library's decorator has put in the place of the script's function
         cells = tuple(restore.value(ref) for _, ref in node.get("cells", ()))
         home = node.get("module") or module
         code = _find_code(node["code"], home)
@@ -81,7 +91,7 @@ class FunctionHandler(Handler):
         made.__module__, made.__qualname__ = module, qualname
         return made
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         for field in ("defaults", "kwdefaults"):
             if field in node:
                 attribute = f"__{field}__"
@@ -99,14 +109,14 @@ class FunctionHandler(Handler):
 
 
 def _copied(function: types.FunctionType) -> set[str]:
-    """Attributes that `functools.wraps` has taken over from an object whose attributes are its handler's own affair."""
+    """Attributes that `functools.wraps` has copied from an object whose attributes that object's handler captures."""
     wrapped = function.__dict__.get("__wrapped__")
     if isinstance(wrapped, types.FunctionType) or handler_for(type(wrapped)).has_attributes:
         return set()
     return set(instance_dict(wrapped) or ())
 
 
-def resolve_module(name: str, node: Node, restore: Restore) -> types.ModuleType:
+def resolve_module(name: str, node: Node, restore: Restoring) -> types.ModuleType:
     """The loaded module whose globals a function sees."""
     import sys
 
@@ -129,9 +139,9 @@ def _find_code(wanted: list[Any], module: str) -> types.CodeType | None:
     return None
 
 
-def _codes(found: Any) -> list[types.CodeType]:
-    """What a name stands for: a function, those that decorators have wrapped, or those behind a property."""
-    functions = [found.fget, found.fset, found.fdel] if isinstance(found, property) else [found]
+def _codes(obj: Any) -> list[types.CodeType]:
+    """The code of a function, of those that its decorators have wrapped, and of those of a property."""
+    functions = [obj.fget, obj.fset, obj.fdel] if isinstance(obj, property) else [obj]
     codes = []
     for function in functions:
         while function is not None:
@@ -153,21 +163,22 @@ class CellHandler(Handler):
     """A variable that closures share."""
 
     kind = "cell"
+    fields: ClassVar = {**plain_fields("empty"), "v": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         try:
             node["v"] = walk.child(obj.cell_contents, "")
         except ValueError:
             node["empty"] = True
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return type(live) is types.CellType
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return types.CellType()
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         try:
             live = obj.cell_contents
         except ValueError:
@@ -185,9 +196,10 @@ class MethodHandler(Handler):
     """A bound method: object and function. `optimizer.step`, `losses.append` held under another name."""
 
     kind = "method"
+    fields: ClassVar = {**plain_fields("name", "module"), "function": Holds.ONE, "self": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         owner = obj.__self__
         if isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType)):  # `losses.append`, `stream.__next__`
             node["name"] = obj.__name__
@@ -198,8 +210,8 @@ class MethodHandler(Handler):
             node["function"] = walk.child(obj.__func__, ".__func__")
         node["self"] = walk.child(owner, ".__self__")
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         if "module" in node:
             return bool(live.__name__ == node["name"]) and (live.__module__ or "builtins") == node["module"]
@@ -209,7 +221,7 @@ class MethodHandler(Handler):
             return bool(live.__name__ == node["name"])
         return restore.value(node["function"], live.__func__) is live.__func__
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "module" in node:
             return resolve(f"{node['module']}:{node['name']}")
         owner = restore.value(node["self"])
@@ -222,17 +234,18 @@ class PartialHandler(Handler):
     """`functools.partial`."""
 
     kind = "partial"
+    fields: ClassVar = {"function": Holds.ONE, "args": Holds.ONE, "keywords": Holds.ONE}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["function"] = walk.child(obj.func, ".func")
         node["args"] = walk.child(obj.args, ".args")
         node["keywords"] = walk.child(obj.keywords, ".keywords")
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         return cls.__new__(cls, restore.value(node["function"]))
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         function = restore.value(node["function"], obj.func)
         args = restore.value(node["args"], obj.args)
         keywords = restore.value(node["keywords"], obj.keywords)

@@ -53,7 +53,7 @@ def hashes_by_value(obj: Any) -> bool:
     if dataclasses.is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen:  # noqa: B009 - not in typeshed
         return all(hashes_by_value(getattr(obj, field.name)) for field in dataclasses.fields(kind))
     # Not `in`: what a C library defines may not be hashable.
-    return any(hash_function is one for one in _HASHED_BY_VALUE)
+    return any(hash_function is by_value for by_value in _HASHED_BY_VALUE)
 
 
 def read(obj: Any) -> Table | None:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 from detrain.errors import CaptureError, RestoreError
-from detrain.state.registry import Handler, register_name
-from detrain.state.restore import Restore
+from detrain.state.fields import plain_fields
+from detrain.state.handler import Capturing, Handler, Restoring
+from detrain.state.registry import register_name
 from detrain.state.tree import Node
-from detrain.state.walk import Walk
 
 
 class HDF5Handler(Handler):
     """A file that is open for reading, or something in it. What is in the file is not the run's."""
 
     kind = "hdf5"
+    fields: ClassVar = plain_fields("closed", "file", "name")
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not obj:
             node["closed"] = True
             return
@@ -30,15 +31,15 @@ class HDF5Handler(Handler):
             raise CaptureError("an object without a name in its file")
         node["file"], node["name"] = os.path.abspath(os.fsdecode(file.filename)), obj.name
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore) or bool(live) == node.get("closed", False):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore) or bool(live) == node.get("closed", False):
             return False
         return "closed" in node or (os.path.abspath(os.fsdecode(live.file.filename)), live.name) == (
             node["file"],
             node["name"],
         )
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "closed" in node:
             made = object.__new__(restore.find_type(node))
             made._id = _NoObject()
@@ -51,7 +52,7 @@ class HDF5Handler(Handler):
                 f"{restore.path_of(node)}: {node['file']}{node['name']} cannot be opened: {error}"
             ) from None
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "closed" in node and obj:
             obj.close()
 

@@ -16,17 +16,18 @@ import itertools
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xxhash
 
 from detrain.errors import RestoreError
 from detrain.state import frames
-from detrain.state.registry import Handler, register, type_name
-from detrain.state.restore import MISSING, CannotBuild, Restore
+from detrain.state.classes import type_name
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, keep
+from detrain.state.registry import register
 from detrain.state.tree import Node, decode_value, is_node
-from detrain.state.walk import Walk, keep
 
 
 def reduce_iterator(obj: Any) -> tuple[Any, ...]:
@@ -49,7 +50,7 @@ _SEQUENCE_ITERATORS: tuple[type, ...] = (
 )
 _BACKWARDS = {type_name(type(reversed([]))), type_name(reversed)}
 _RANGE_ITERATORS = (type(iter(range(0))), type(iter(range(1 << 100))))
-#: These list what is left when they are asked to reduce, and cannot be moved forward but by `next`.
+#: `__reduce__` of these lists the elements that are left; only `next` moves them forward.
 _DRAINING_ITERATORS: tuple[type, ...] = (
     type(iter({})), type(iter({}.items())), type(iter({}.values())), type(reversed({})), type(reversed({}.items())),
     type(reversed({}.values())), type(iter(set())), type(iter(collections.OrderedDict())),
@@ -57,7 +58,7 @@ _DRAINING_ITERATORS: tuple[type, ...] = (
 
 
 def _tee_types() -> tuple[type, type]:
-    """Of what `tee` gives, and of what its two sides share."""
+    """The types of an iterator of `itertools.tee`, and of the buffer that its iterators share."""
     side: Any = itertools.tee(())[0]
     return type(side), type(reduce_iterator(side)[2][0])
 
@@ -71,9 +72,9 @@ _COMPOSED_ITERATORS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-#: When they are made they look at what they are made of: how a deque is then, which elements `tee` has kept.
+#: Their constructors read what they are made of at once (the length of a deque, the elements that `tee` keeps), so that must be filled.
 _LOOK_AT_ONCE = {
-    type_name(one) for one in (type(iter(collections.deque())), type(reversed(collections.deque())), _tee_types()[1])
+    type_name(cls) for cls in (type(iter(collections.deque())), type(reversed(collections.deque())), _tee_types()[1])
 }
 _OVER_ORDERED = type_name(type(iter(collections.OrderedDict())))
 #: `iter(function, sentinel)`, which no name leads to.
@@ -84,16 +85,17 @@ class SequenceIteratorHandler(Handler):
     """An iterator over a list, a tuple or a string: the sequence and an index."""
 
     kind = "sequence iterator"
+    fields: ClassVar = {**plain_fields("index"), "over": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         reduced = reduce_iterator(obj)
         if len(reduced) == 3:
             node["over"] = walk.child(reduced[1][0], ".<sequence>")
             node["index"] = reduced[2]
         # Otherwise it is exhausted and holds nothing.
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "over" not in node:
             return iter(())
         over = restore.value(node["over"])
@@ -102,8 +104,8 @@ class SequenceIteratorHandler(Handler):
         restore.afterwards(lambda: made.__setstate__(node["index"]))
         return made
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         reduced = reduce_iterator(live)
         if "over" not in node or len(reduced) != 3:
@@ -111,7 +113,7 @@ class SequenceIteratorHandler(Handler):
         over = reduced[1][0]
         return restore.value(node["over"], over) is over
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if is_new:
             return
         if "over" not in node:
@@ -125,17 +127,18 @@ class RangeIteratorHandler(Handler):
     """An iterator over a range: what is left of it."""
 
     kind = "range iterator"
+    fields: ClassVar = plain_fields("range")
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         left = _range_left(obj)
         node["range"] = [left.start, left.stop, left.step]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return iter(range(*node["range"]))
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         left, (start, stop, step) = _range_left(live), node["range"]
         if len(range(start, stop, step)) == 0:
@@ -143,7 +146,7 @@ class RangeIteratorHandler(Handler):
         is_ahead = (start - left.start) % step == 0 and (start - left.start) // step >= 0
         return left.step == step and is_ahead and left[-1:] == range(start, stop, step)[-1:]
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         left = len(range(*node["range"]))
         skip = len(_range_left(obj)) - left
         if skip > 0:
@@ -161,28 +164,29 @@ class DrainingIteratorHandler(Handler):
     """An iterator over a dict or a set: the elements that are left, in order."""
 
     kind = "draining iterator"
+    fields: ClassVar = {"seq": Holds.LIST}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["seq"] = walk.children(reduce_iterator(obj)[1][0])
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         # One over an OrderedDict fails as soon as that has been filled again.
-        return super().is_twin(live, node, restore) and node["t"] != _OVER_ORDERED
+        return super().matches(live, node, restore) and node["t"] != _OVER_ORDERED
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return iter(restore.values(node["seq"]))
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if not is_new:
             for _ in range(len(reduce_iterator(obj)[1][0]) - len(node["seq"])):
                 next(obj)
 
 
-#: How many elements one has given; of those that can be taken forward where they stand.
+#: How many elements an iterator has given, by type: of those that can be moved forward in place.
 _COUNTS: dict[type, Callable[[Any], int]] = {
-    enumerate: lambda one: reduce_iterator(one)[1][1],
-    itertools.islice: lambda one: reduce_iterator(one)[2],
+    enumerate: lambda iterator: reduce_iterator(iterator)[1][1],
+    itertools.islice: lambda iterator: reduce_iterator(iterator)[2],
 }
 
 
@@ -194,17 +198,18 @@ class ComposedIteratorHandler(Handler):
     """
 
     kind = "composed iterator"
+    fields: ClassVar = {"parts": Holds.LIST, "state": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         reduced = reduce_iterator(obj)
         node["parts"] = [walk.child(arg, f".<{i}>" if i else "") for i, arg in enumerate(reduced[1])]
         if len(reduced) > 2:
             node["state"] = walk.child(reduced[2], ".<state>")
 
-    def prepare(self, number: int, node: Node, restore: Restore) -> None:
+    def prepare(self, number: int, node: Node, restore: Restoring) -> None:
         """Take an `enumerate`, an `islice` or a `count` that must stay the object that it is to its number."""
-        live: Any = restore.twins.by_number.get(number)
+        live: Any = restore.matched(number)
         if type(live) is itertools.count and type(node["parts"][0]) is int:
             self._count_up(live, node["parts"])
         if node["p"] is None or type(live) not in _COUNTS:
@@ -223,11 +228,11 @@ class ComposedIteratorHandler(Handler):
             for _ in range((parts[0] - now[0]) // step):
                 next(live)
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return self._make(node, restore, [MISSING] * len(node["parts"]))
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         reduced = reduce_iterator(live)
         if len(reduced[1]) != len(node["parts"]):
@@ -243,21 +248,22 @@ class ComposedIteratorHandler(Handler):
 
     @staticmethod
     def _is_at(live: Any, node: Node) -> bool:
-        """False if a `cycle` that has come around is elsewhere; the iterator that it tells of is made for the question."""
+        """False if a `cycle` that has come around is elsewhere; the iterator that its `__reduce__` gives is made for the question."""
         if "index" not in node:
             return True
         return type_name(type(live)) == node["t"] and reduce_iterator(live)[2:] == (node["index"],)
 
-    def _make(self, node: Node, restore: Restore, live: list[Any]) -> Any:
+    def _make(self, node: Node, restore: Restoring, live: list[Any]) -> Any:
         if node["t"] in _LOOK_AT_ONCE:
             for ref in filter(is_node, node["parts"]):
                 restore.fill_now(ref)
         args = [restore.value(ref, old) for ref, old in zip(node["parts"], live, strict=True)]
         made = (iter if node["t"] == _BY_CALLS else restore.find_type(node))(*args)
-        if "state" in node:
+        state = restore.value(node["state"]) if "state" in node else None
+        if state is not None:  # None is no state, as for `copy`: an `accumulate` would take it for its sum so far
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
-                made.__setstate__(restore.value(node["state"]))
+                made.__setstate__(state)
         return made
 
 
@@ -269,11 +275,17 @@ class GeneratorHandler(Handler):
     """
 
     kind = "generator"
+    fields: ClassVar = {
+        **plain_fields("code", "running", "finished", "at", "shape", "passes", "num_args"),
+        "function": Holds.ONE,
+        "locals": Holds.NAMED,
+        "stack": Holds.LIST,
+    }
     has_attributes = False
     #: Steps after which a generator that has not come to the saved place is given up.
     max_steps = 10_000_000
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         code = obj.gi_code
         node["code"] = frames.place_of(code)
         if obj.gi_running:
@@ -299,24 +311,27 @@ class GeneratorHandler(Handler):
         stack = frames.stack_values(obj)
         node["stack"] = [walk.child(value, f".<stack {i}>") for i, value in enumerate(stack)]
 
-    def prepare(self, number: int, node: Node, restore: Restore) -> None:
+    def prepare(self, number: int, node: Node, restore: Restoring) -> None:
         """Its code runs up to the saved place now, so that what that does to other objects is restored after it."""
         if "at" not in node:
             return
-        obj = restore.twins.by_number.get(number)
-        if obj is None:
+        obj = restore.matched(number)
+        is_found = obj is not None
+        if not is_found:
             obj = self._make(node, restore)
         if obj is None or obj.gi_frame is None or obj.gi_running:
             return
         if obj.gi_frame.f_lasti != node["at"]:
             if not self._comes_to_place(obj, node, restore):
                 # An abandoned one, if nobody asks it for more.
-                restore.given_up[number] = f"the generator {node['code'][2]} never comes to the saved place"
+                restore.give_up(number, f"the generator {node['code'][2]} never reaches the saved position")
                 return
-            restore.twins.add(number, obj)  # now that its variables and iterators are there
-        restore.twins.hold(number, obj)
+            is_found = False
+        if not is_found:
+            restore.match_again(number, obj)  # now that its variables and iterators are there
+        restore.match_stack(number, obj)
 
-    def _make(self, node: Node, restore: Restore) -> Any:
+    def _make(self, node: Node, restore: Restoring) -> Any:
         """A new generator of the same function and arguments, if those are alive; else None."""
         if "function" not in node:
             return None
@@ -325,25 +340,25 @@ class GeneratorHandler(Handler):
             return None
         named = dict(node["locals"])
         refs: list[Any] = [named.get(name) for name in function.__code__.co_varnames[: node["num_args"]]]
-        values = [restore.twins.by_number.get(ref[1]) if is_node(ref) else decode_value(ref) for ref in refs]
+        values = [restore.matched(ref[1]) if is_node(ref) else decode_value(ref) for ref in refs]
         if any(value is None and is_node(ref) for value, ref in zip(values, refs, strict=True)):
             return None
         made = function(*values)
         return made if isinstance(made, types.GeneratorType) else None
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         return bool(frames.place_of(live.gi_code) == node["code"])
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "finished" in node:
             made = (nothing for nothing in list[Any]())
             made.close()
             return made
         raise CannotBuild(f"a suspended generator, {node['code'][2]} of {node['code'][0]}:{node['code'][1]}")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "running" in node:
             return
         if "finished" in node:
@@ -355,7 +370,7 @@ class GeneratorHandler(Handler):
         frame = obj.gi_frame
         stack = frames.stack_values(obj)
         if len(stack) != len(node["stack"]):
-            raise RestoreError(f"{restore.path_of(node)}: the generator stands elsewhere than in the checkpoint")
+            raise RestoreError(f"{restore.path_of(node)}: the generator is at another line than in the checkpoint")
         raw = frames.raw_stack_values(obj)
         for position, (ref, live) in enumerate(zip(node["stack"], stack, strict=True)):
             restored = restore.value(ref, live)
@@ -371,18 +386,18 @@ class GeneratorHandler(Handler):
         gone = live_locals.keys() - values.keys()
         restore.afterwards(lambda: frames.write_locals(frame, values, gone))
 
-    def _advance(self, obj: Any, node: Node, restore: Restore) -> None:
+    def _advance(self, obj: Any, node: Node, restore: Restoring) -> None:
         if not self._comes_to_place(obj, node, restore):
             raise RestoreError(
-                f"{restore.path_of(node)}: the generator {node['code'][2]} never comes to the saved place"
+                f"{restore.path_of(node)}: the generator {node['code'][2]} never reaches the saved position"
             )
 
-    def _comes_to_place(self, obj: Any, node: Node, restore: Restore) -> bool:
+    def _comes_to_place(self, obj: Any, node: Node, restore: Restoring) -> bool:
         """Step it there. False if it ends before."""
         if shape_of(obj.gi_code) != node.get("shape"):
             raise RestoreError(
-                f"{restore.path_of(node)}: the code of the generator {node['code'][2]} is not what it was, so its place in it "
-                "means nothing; has inst.info been changed?"
+                f"{restore.path_of(node)}: the code of the generator {node['code'][2]} has changed, so the saved position in "
+                "it is meaningless; has inst.info been changed?"
             )
         has_inner = self._has_inner(node, restore)
         with stepping(not has_inner and hands_on(node, restore)):
@@ -396,18 +411,18 @@ class GeneratorHandler(Handler):
                     break
                 except Exception as error:
                     raise RestoreError(
-                        f"{restore.path_of(node)}: the generator {node['code'][2]} failed on the way to its saved place: {error!r}"
+                        f"{restore.path_of(node)}: the generator {node['code'][2]} failed on the way to its saved position: {error!r}"
                     ) from error
         return False
 
     @staticmethod
-    def _has_inner(node: Node, restore: Restore) -> bool:
+    def _has_inner(node: Node, restore: Restoring) -> bool:
         """True if one of several generators is running in a loop over what makes them: which one, only stepping decides."""
         kinds = [restore.tree.nodes[ref[1]]["k"] for ref in node.get("stack", ()) if is_node(ref)]
         return any(pair == (SequenceIteratorHandler.kind, GeneratorHandler.kind) for pair in itertools.pairwise(kinds))
 
     @staticmethod
-    def _is_in_turn(obj: Any, node: Node, restore: Restore) -> bool:
+    def _is_in_turn(obj: Any, node: Node, restore: Restoring) -> bool:
         """False while the loops over sequences stand before where they stood."""
         for ref, live in zip(node["stack"], frames.stack_values(obj), strict=False):
             index = restore.tree.nodes[ref[1]].get("index") if is_node(ref) else None
@@ -417,16 +432,16 @@ class GeneratorHandler(Handler):
 
 
 def shape_of(code: types.CodeType) -> str:
-    """Digest of the operations without what they are about: hooks have other names once the loops' parts are known."""
+    """Digest of the operations without their arguments: hooks have other names once the loops' parts are known."""
     return xxhash.xxh3_64_hexdigest(code.co_code[::2])
 
 
-#: Iterators that may be stepped while their loaders hand out nothing, for ever: they look at no element, and go nowhere else at the end.
+#: Iterators that may be stepped while their loaders hand out None: they look at no element, and run no code at their end.
 silent_types = {
-    type_name(one) for one in (*_SEQUENCE_ITERATORS, *_RANGE_ITERATORS, *_DRAINING_ITERATORS, enumerate, zip, itertools.islice,
+    type_name(cls) for cls in (*_SEQUENCE_ITERATORS, *_RANGE_ITERATORS, *_DRAINING_ITERATORS, enumerate, zip, itertools.islice,
                                itertools.count, itertools.repeat)
 }  # fmt: skip
-#: Told True and False around the steps of a generator that hands on its elements unseen: a loader need not load them.
+#: Called with True before and False after the steps of a generator that passes on its elements unseen: loaders need not load them.
 on_blind_steps: list[Callable[[bool], None]] = []
 
 
@@ -446,7 +461,7 @@ def stepping(is_blind: bool) -> Iterator[None]:
 
 
 def took_steps(iterator: Any, count: int) -> int | None:
-    """Take a loop's iterator so many steps from its beginning; how many it had. None if steps do more than count."""
+    """Take a loop's iterator `count` steps from its beginning; returns how many it had, or None if a step does more than count."""
     for done in range(count):
         try:
             next(iterator)
@@ -458,7 +473,7 @@ def took_steps(iterator: Any, count: int) -> int | None:
 
 
 def _is_counting(iterator: Any) -> bool:
-    """True if an iterator that has begun looks at none of its elements, nor do those that it takes from; and none is a loader's."""
+    """True if an iterator that has begun reads none of its elements, nor do those that it takes from, and none is a loader's."""
     if isinstance(iterator, types.GeneratorType):
         return passes_through(iterator.gi_code) and all(map(_is_counting, frames.stack_values(iterator)))
     if type(iterator) in (enumerate, zip, itertools.islice):
@@ -468,15 +483,15 @@ def _is_counting(iterator: Any) -> bool:
     return type(iterator) in (*_SEQUENCE_ITERATORS, *_RANGE_ITERATORS, itertools.count, itertools.repeat)
 
 
-def is_silent(node: Node, restore: Restore) -> bool:
-    """True if a saved iterator may be stepped while loaders hand out nothing: neither it nor what it takes from looks at an element."""
+def is_silent(node: Node, restore: Restoring) -> bool:
+    """True if a saved iterator may be stepped while loaders hand out None: neither it nor what it takes from reads an element."""
     if node["k"] == GeneratorHandler.kind:
         return "stack" in node and hands_on(node, restore)
     inner = [ref for ref in node.get("parts", ()) if is_node(ref)] if node["k"] == "composed iterator" else []
     return node["t"] in silent_types and all(is_silent(restore.tree.nodes[ref[1]], restore) for ref in inner)
 
 
-def hands_on(node: Node, restore: Restore) -> bool:
+def hands_on(node: Node, restore: Restoring) -> bool:
     """True if a saved generator yields what it takes before it does anything with it, and so do the generators that it takes from."""
     if not node.get("passes"):
         return False
@@ -516,7 +531,7 @@ class CoroutineHandler(Handler):
     kind = "coroutine"
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         keep(node, f"a suspended {type_name(type(obj))}", is_loud=True)
 
 

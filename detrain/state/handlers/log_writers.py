@@ -1,4 +1,4 @@
-"""Handlers for what libraries write to files on threads of their own: it is in the files when a checkpoint has been taken."""
+"""Handlers for log writers with threads of their own: what waits in their queues is flushed to the files before a checkpoint is taken."""
 
 from __future__ import annotations
 
@@ -6,55 +6,54 @@ import time
 from typing import Any
 
 from detrain.errors import CaptureError
+from detrain.state.handler import Capturing, keep
 from detrain.state.handlers.objects import OWNS_THREAD, KeptHandler
 from detrain.state.registry import register_name
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
-#: Between the two steps in which a taker says that it has an item and lets go of the lock, it looks idle: so one looks twice.
-_LOOKS = 2
+#: A consumer looks idle between taking an item and releasing the lock, so it is checked twice.
+_CHECKS = 2
 _PAUSE_S, _LONGEST_S = 0.001, 10.0
 
 
 class LogThreadHandler(KeptHandler):
-    """Stays what the set-up code has made, with a log of its own in each attempt; what waits to be written is written out first.
+    """Kept as the set-up code makes it, with a log file of its own in each attempt.
 
-    The file alone does not know of it: it waits in the thread's queue, and an attempt that was resumed has another file in the place
-    where the library keeps its own.
+    Its queue is flushed first: what waits in it is in no file yet, and the writer of a resumed attempt has another file.
     """
 
     kind = "log thread"
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not obj._closed:
             obj.flush()
         keep(node, OWNS_THREAD, is_loud=False)
 
 
 class LogQueueHandler(LogThreadHandler):
-    """The same behind a `multiprocessing.Queue`, which tells nobody when what it has given has been dealt with."""
+    """The same behind a `multiprocessing.Queue`, which cannot be waited for until its items have been processed."""
 
     kind = "log queue"
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not obj._closed:
-            for _ in range(_LOOKS):
+            for _ in range(_CHECKS):
                 _wait_until_idle(obj._event_queue)
         super().capture(obj, node, walk)
 
 
 def _wait_until_idle(queue: Any) -> None:
-    """Until the one who takes from it has dealt with everything, and waits for more with the lock of all takers."""
+    """Wait until the consumer has processed every item and waits for more, holding the lock of the consumers."""
     until_s = time.monotonic() + _LONGEST_S
-    while queue.qsize() or _take(queue._rlock):
+    while queue.qsize() or _is_free(queue._rlock):
         if time.monotonic() > until_s:
             raise CaptureError("what its thread has yet to write is not written")
         time.sleep(_PAUSE_S)
     time.sleep(_PAUSE_S)
 
 
-def _take(lock: Any) -> bool:
-    """True if nobody has the lock; it is given back."""
+def _is_free(lock: Any) -> bool:
+    """True if nobody holds the lock; it is released again."""
     is_free = bool(lock.acquire(block=False))
     if is_free:
         lock.release()

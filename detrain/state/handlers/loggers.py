@@ -1,22 +1,24 @@
-"""Handlers for loggers and for what they hand their records to.
+"""Handlers for loggers and for the handlers that they pass their records to.
 
-The root logger is a root of every run, and tells of the others. A logger at its defaults is the same as none: one comes about wherever
-a name is asked for, by a library that is merely installed as well. What a library has set on its own loggers it sets again when it is
-loaded; of these only the levels are noted, as a script may choose them.
+The root logger is a root of every run's state, and its node lists the others. A logger at its defaults is the same as none:
+`logging.getLogger` makes one for any name, also where a library is merely installed. A library configures its own loggers again when it
+is imported; of these only the levels are captured, as a script may choose them.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
+from detrain.state.attributes import instance_dict
+from detrain.state.classes import type_name
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Restoring
 from detrain.state.handlers.objects import OwnPartHandler
-from detrain.state.registry import register, type_name
-from detrain.state.restore import MISSING, CannotBuild, Restore
+from detrain.state.registry import register
 from detrain.state.tree import Node
 from detrain.state.user_code import user_modules
-from detrain.state.walk import Walk, instance_dict
 
 _PLACE = frozenset({"parent", "manager", "root", "_cache", "name"})
 OwnPartHandler.theirs |= {logging.Handler: frozenset({"lock", "_closed"}), logging.Logger: _PLACE}
@@ -25,29 +27,34 @@ _OF_EVERY_LOGGER = _PLACE | vars(logging.Logger("new")).keys()
 
 
 class LoggerHandler(OwnPartHandler):
-    """A logger, which exists once for its name. The one that all hang on also tells of those that no variable names."""
+    """A logger, which exists once for its name. The root logger's node also lists those that no variable names."""
 
     kind = "logger"
+    fields: ClassVar = {
+        **OwnPartHandler.fields,
+        **plain_fields("levels", "libraries", "disable", "name"),
+        "loggers": Holds.NAMED,
+    }
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         super().capture(obj, node, walk)
         manager: Any = logging.root.manager
         if obj is logging.root:
             known = _known()
-            node["levels"] = {name: one.level for name, one in known.items()}
-            node["libraries"] = [name for name, one in known.items() if one.level and is_of_library(name)]
+            node["levels"] = {name: logger.level for name, logger in known.items()}
+            node["libraries"] = [name for name, logger in known.items() if logger.level and is_of_library(name)]
             node["loggers"] = [
-                [name, walk.child(one, f".<loggers>[{name!r}]")]
-                for name, one in known.items() if _is_set_up(one) and not is_of_library(name)
+                [name, walk.child(logger, f".<loggers>[{name!r}]")]
+                for name, logger in known.items() if _is_configured(logger) and not is_of_library(name)
             ]  # fmt: skip
             node["disable"] = manager.disable
         elif manager.loggerDict.get(obj.name) is obj:
             node["name"] = obj.name
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and node.get("name", live.name) == live.name
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and node.get("name", live.name) == live.name
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "name" not in node:
             raise CannotBuild("it is nobody's but the process's that made it")
         made = logging.getLogger(node["name"])
@@ -55,7 +62,7 @@ class LoggerHandler(OwnPartHandler):
             raise CannotBuild("loggers of this name are of another class now")
         return made
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         super().fill(obj, node, restore, is_new)
         manager: Any = logging.root.manager
         if "disable" in node:
@@ -65,32 +72,32 @@ class LoggerHandler(OwnPartHandler):
                 if level != (live[name].level if name in live else logging.NOTSET):
                     logging.getLogger(name).setLevel(level)
             self._fill_others(node, restore)
-        manager._clear_cache()  # what a logger has been asked before, it remembers with the levels of then
+        manager._clear_cache()  # loggers cache which levels they are enabled for
 
-    def _fill_others(self, node: Node, restore: Restore) -> None:
-        """Loggers that no variable names: those that the loop has set up, and those whose set-up it has undone."""
+    def _fill_others(self, node: Node, restore: Restoring) -> None:
+        """Loggers that no variable names: those that the loop has configured, and those that it has put back to their defaults."""
         live = _known()
         saved = dict(node.get("loggers", ()))
         for name, ref in saved.items():
             restore.value(ref, live.get(name, MISSING))
         if "loggers" not in node:
-            return  # a checkpoint of an earlier detrain, which did not note them
+            return  # a checkpoint of an earlier detrain, which did not list them
         for name in node["levels"].keys() & live.keys() - saved.keys():
-            one = live[name]
-            if _is_set_up(one) and not is_of_library(name):
-                one.handlers[:] = [handler for handler in one.handlers if _is_silent(handler)]
-                one.filters.clear()
-                one.propagate, one.disabled = True, False
+            logger = live[name]
+            if _is_configured(logger) and not is_of_library(name):
+                logger.handlers[:] = [handler for handler in logger.handlers if _is_silent(handler)]
+                logger.filters.clear()
+                logger.propagate, logger.disabled = True, False
 
 
 def _known() -> dict[str, logging.Logger]:
-    """The loggers by name, without the places that are kept for those above them."""
+    """The loggers by name, without the placeholders for missing parents."""
     named = list(logging.root.manager.loggerDict.items())
-    return {name: one for name, one in named if isinstance(one, logging.Logger)}
+    return {name: logger for name, logger in named if isinstance(logger, logging.Logger)}
 
 
-def _is_set_up(logger: logging.Logger) -> bool:
-    """True if a record may go another way than through a new logger; its level is told apart."""
+def _is_configured(logger: logging.Logger) -> bool:
+    """True if a record may be handled otherwise than by a new logger. Levels are captured apart."""
     is_otherwise = logger.disabled or not logger.propagate or bool(logger.filters)
     is_extended = bool((instance_dict(logger) or {}).keys() - _OF_EVERY_LOGGER)
     return is_otherwise or is_extended or not all(map(_is_silent, logger.handlers))
@@ -103,7 +110,7 @@ def _is_silent(handler: logging.Handler) -> bool:
 def is_of_library(name: str) -> bool:
     """True for a logger that has the name of a loaded module, or of one in it, that is not the user's own."""
     top = name.partition(".")[0]
-    return top in sys.modules and not any(one.partition(".")[0] == top for one in user_modules)
+    return top in sys.modules and not any(module.partition(".")[0] == top for module in user_modules)
 
 
 class LogHandlerHandler(OwnPartHandler):
@@ -111,13 +118,13 @@ class LogHandlerHandler(OwnPartHandler):
 
     kind = "log handler"
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls: Any = restore.find_type(node)
         made = cls.__new__(cls)
         logging.Handler.__init__(made)
         return made
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         super().fill(obj, node, restore, is_new)
         if is_new and obj.name:
             obj.set_name(obj.name)  # by which `logging` finds it

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
-from detrain.state.registry import Handler, register
-from detrain.state.restore import CannotBuild, Restore
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, keep
+from detrain.state.registry import register
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
 
 class CDataHandler(Handler):
@@ -21,15 +21,15 @@ class CDataHandler(Handler):
     kind = "ctypes"
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if _has_addresses(type(obj)):
             raise CaptureError("it holds an address")
         walk.array(node, np.frombuffer(memoryview(obj).cast("B"), dtype=np.uint8))
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return restore.find_type(node)()
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         content = restore.data(node).tobytes()
         if len(content) != ctypes.sizeof(obj):
             raise RestoreError(f"{restore.path_of(node)} has {ctypes.sizeof(obj)} bytes and had {len(content)}")
@@ -51,21 +51,21 @@ class MemoryMapHandler(Handler):
     kind = "memory map"
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if obj.closed:
             keep(node, "closed", is_loud=False)
             return
         content = np.frombuffer(obj, dtype=np.uint8)
-        holder = walk.tree.nodes[node["p"]]["t"] if node["p"] is not None else ""
+        holder = walk.node(node["p"])["t"] if node["p"] is not None else ""
         if not content.flags.writeable or holder.startswith("numpy:"):
             keep(node, "shows a file or an array", is_loud=False)
         else:
             walk.array(node, content.copy())  # a view would keep the script from closing the map
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         raise CannotBuild("a memory map is made by the script")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         content = restore.data(node).tobytes()
         if len(content) != len(obj):
             raise RestoreError(f"{restore.path_of(node)} has {len(obj)} bytes and had {len(content)}")
@@ -73,35 +73,40 @@ class MemoryMapHandler(Handler):
 
 
 class ViewHandler(Handler):
-    """A memoryview: what it looks at, and how."""
+    """A memoryview: the object that it is a view of, format, shape and strides."""
 
     kind = "memoryview"
+    fields: ClassVar = {**plain_fields("look"), "of": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         try:
             node["of"] = walk.child(obj.obj, "")
         except ValueError:
             keep(node, "released", is_loud=False)
             return
-        node["look"] = _look(obj)
+        node["look"] = _layout(obj)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
-        return _look(live) == node["look"] and restore.value(node["of"], live.obj) is live.obj
+        return _layout(live) == node["look"] and restore.value(node["of"], live.obj) is live.obj
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
+        restore.fill_now(node["of"])  # while somebody looks at it, nobody can give it another size
         whole = memoryview(restore.value(node["of"]))
         format_, shape, strides = node["look"]
-        if _look(whole) != node["look"]:
-            whole = whole.cast("B").cast(format_, shape)
-        if _look(whole) != [format_, shape, strides]:
+        if _layout(whole) != node["look"]:
+            try:
+                whole = whole.cast("B").cast(format_, shape)
+            except TypeError as error:
+                raise CannotBuild(f"a view of a part of something: {error}") from None
+        if _layout(whole) != [format_, shape, strides]:
             raise CannotBuild("a view of a part of something")
         return whole
 
 
-def _look(view: memoryview) -> list[Any]:
+def _layout(view: memoryview) -> list[Any]:
     return [view.format, list(view.shape or ()), list(view.strides or ())]
 
 

@@ -27,11 +27,14 @@ import numpy as np
 
 from detrain.errors import CaptureError, RestoreError, ResumeRefused
 from detrain.state import machinery
-from detrain.state.registry import Handler, register, register_name, type_name
-from detrain.state.restore import MISSING, CannotBuild, Restore, Unrestored
+from detrain.state.attributes import instance_dict
+from detrain.state.classes import is_local, resolve_type, type_name
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, keep
+from detrain.state.registry import register, register_name
 from detrain.state.tree import ATOMS, Node
+from detrain.state.unrestored import Unrestored
 from detrain.state.user_code import PYTHONS_OWN, is_user_module, without_own
-from detrain.state.walk import Walk, instance_dict, is_local, keep
 
 OWNS_THREAD = machinery.OWNS_THREAD
 
@@ -41,7 +44,7 @@ class ObjectHandler(Handler):
 
     kind = "object"
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         attrs = instance_dict(obj)
         if is_user_module(type(obj).__module__):
             return  # a thread of the script's own is named beside the loop
@@ -49,10 +52,10 @@ class ObjectHandler(Handler):
             keep(node, OWNS_THREAD, is_loud=False)
         elif attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
             # What such an object of a library holds belongs to its thread as well; changing it under the thread is no restore.
-            has_process = any(is_running(one) for value in attrs.values() for one in _members(value))
+            has_process = any(is_running(member) for value in attrs.values() for member in _members(value))
             keep(node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, is_loud=has_process)
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return object.__new__(restore.find_type(node))
 
 
@@ -68,7 +71,7 @@ def is_running(obj: Any) -> bool:
 def is_bound_elsewhere(obj: Any) -> bool:
     """True for an event loop of asyncio that another thread is running, and for asyncio's events, streams, … that wait in it.
 
-    What they hold, and what is told to them, is that thread's.
+    They belong to that thread.
     """
     if type(obj).__module__.partition(".")[0] not in ("asyncio", "_asyncio"):
         return _is_run_elsewhere(obj)
@@ -94,7 +97,7 @@ class NamespaceHandler(Handler):
 
     kind = "namespace"
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         """Nothing beyond the attributes."""
 
 
@@ -102,12 +105,13 @@ class ThreadLocalHandler(Handler):
     """A `threading.local`: what the loop's thread sees of it."""
 
     kind = "thread local"
+    fields: ClassVar = {"attrs": Holds.NAMED}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["attrs"] = walk.attributes(obj.__dict__.items())
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         live = obj.__dict__
         restored = {name: restore.value(ref, live.get(name, MISSING)) for name, ref in node["attrs"]}
         live.clear()
@@ -118,15 +122,16 @@ class ExceptionHandler(Handler):
     """An exception that somebody keeps: arguments and attributes; the traceback holds frames and is left out."""
 
     kind = "exception"
+    fields: ClassVar = {"args": Holds.ONE}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["args"] = walk.child(obj.args, ".args")
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         return cls.__new__(cls)
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         obj.args = restore.value(node["args"], obj.args)
 
 
@@ -137,19 +142,20 @@ class ClassHandler(Handler):
     """
 
     kind = "class"
+    fields: ClassVar = {**plain_fields("name"), "data": Holds.NAMED, "parts": Holds.LIST}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["name"] = type_name(obj)
         if is_local(obj) or is_user_module(obj.__module__):
             node["data"] = walk.attributes(self._own(obj).items())
         if is_local(obj):
             node["parts"] = walk.children(obj.__bases__)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return issubclass(type(live), type) and type_name(live) == node["name"]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "parts" not in node:
             return restore.find_type({**node, "t": node["name"]})
         module, _, qualname = node["name"].partition(":")
@@ -160,7 +166,7 @@ class ClassHandler(Handler):
             qualname.rpartition(".")[2], bases, {"metaclass": metaclass}, lambda own: own.update(namespace)
         )
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "data" not in node:
             return
         live = self._own(obj)
@@ -210,18 +216,19 @@ class ModuleHandler(Handler):
     """A module is named, not walked; the globals of the user's modules are roots of their own."""
 
     kind = "module"
+    fields: ClassVar = {**plain_fields("name"), "attrs": Holds.NAMED}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["name"] = obj.__name__
         if sys.modules.get(obj.__name__) is not obj and obj.__name__ != "__main__":
             # Made or loaded by the script itself: nobody else has its globals for roots.
             node["attrs"] = walk.attributes([(k, v) for k, v in vars(obj).items() if not k.startswith("__")])
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return issubclass(type(live), types.ModuleType) and live.__name__ == node["name"]
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         live = vars(obj)
         if "attrs" not in node:
             return
@@ -231,27 +238,31 @@ class ModuleHandler(Handler):
         for name, ref in saved.items():
             live[name] = restore.value(ref, live.get(name, MISSING))
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         import importlib
 
         # The loop imported it; the set-up code has not. Only what can be imported by name comes back.
-        return sys.modules.get(node["name"]) or importlib.import_module(node["name"])
+        try:
+            return sys.modules.get(node["name"]) or importlib.import_module(node["name"])
+        except ImportError as error:
+            raise CannotBuild(f"a module that cannot be imported: {error}") from None
 
 
 class EnumHandler(Handler):
     """Members of an enumeration exist once; by name, flags by value."""
 
     kind = "enum"
+    fields: ClassVar = {**plain_fields("name"), "v": Holds.ONE, "attrs": Holds.NAMED}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if obj._name_ is not None and obj._name_ in type(obj).__members__:
             node["name"] = obj._name_
         else:
             node["v"] = walk.child(obj._value_, "")
         node["attrs"] = walk.attributes(self._own(obj).items())
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         live = self._own(obj)
         for name in live.keys() - dict(node["attrs"]).keys():
             del obj.__dict__[name]
@@ -262,10 +273,10 @@ class EnumHandler(Handler):
         """What the script has put on a member, beside what makes it one."""
         return {k: v for k, v in (instance_dict(obj) or {}).items() if k not in _OF_EVERY_MEMBER}
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and live is self.build(node, restore)
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and live is self.build(node, restore)
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls: Any = restore.find_type(node)
         return cls[node["name"]] if "name" in node else cls(restore.value(node["v"]))
 
@@ -277,21 +288,22 @@ class ValueHandler(Handler):
     """Immutable values of a known type: `encode` gives arguments, `decode` makes an equal value of them."""
 
     kind = "value"
+    fields: ClassVar = {**plain_fields("codec"), "args": Holds.ONE}
     has_attributes = False
     codecs: ClassVar[dict[type, tuple[Callable[[Any], Any], Callable[..., Any]]]] = {}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         cls = self._registered(type(obj))
         node["codec"] = type_name(cls)
         node["args"] = walk.child(tuple(self.codecs[cls][0](obj)), "")
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         args = restore.value(node["args"])
         return repr(tuple(self.codecs[self._registered(type(live))][0](live))) == repr(args)
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         args = restore.value(node["args"])
         base = self._registered(cls)
@@ -311,12 +323,12 @@ def register_value(cls: type, encode: Callable[[Any], Any], decode: Callable[...
 
 
 class KeptHandler(Handler):
-    """Objects that hold nothing of a run's numbers: locks, threads, loggers, compiled code. The set-up code makes them again."""
+    """Objects that hold no state of the training: compiled code, descriptors, connections. The set-up code makes them again."""
 
     kind = "kept"
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         keep(node, "holds no state of the training", is_loud=False)
 
 
@@ -324,20 +336,21 @@ class DescriptorHandler(Handler):
     """A property, class method or static method: the functions in it, which may hold state. User classes derived from it may hold more."""
 
     kind = "descriptor"
+    fields: ClassVar = {"fget": Holds.ONE, "fset": Holds.ONE, "fdel": Holds.ONE, "__func__": Holds.ONE}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         for name in ("fget", "fset", "fdel", "__func__"):
             function = getattr(obj, name, None)
             if function is not None:
                 node[name] = walk.child(function, "")
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         parts = [(name, getattr(live, name, None)) for name in ("fget", "fset", "fdel", "__func__")]
         return all(restore.value(node[name], part) is part if name in node else part is None for name, part in parts)
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls = restore.find_type(node)
         if "__func__" in node:
             return cls(restore.value(node["__func__"]))
@@ -349,10 +362,10 @@ class LockHandler(KeptHandler):
 
     kind = "lock"
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         """Nothing: who holds it is a matter of the threads."""
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return threading.RLock() if node["t"].endswith("RLock") else threading.Lock()
 
 
@@ -360,17 +373,18 @@ class OwnPartHandler(Handler):
     """An object of the standard library that is left as it is, but for what a class or the code of the script has added to it."""
 
     kind = "own part"
+    fields: ClassVar = {"attrs": Holds.NAMED}
     has_attributes = False
     #: Attributes of the base classes that are not the script's.
     theirs: ClassVar[dict[type, frozenset[str]]] = {}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["attrs"] = walk.attributes(self._own(obj).items())
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         raise CannotBuild("it works together with the process that made it")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         live = self._own(obj)
         for name, ref in node["attrs"]:
             obj.__dict__[name] = restore.value(ref, live.get(name, MISSING))
@@ -384,15 +398,16 @@ class ConditionHandler(OwnPartHandler):
     """A `threading.Condition`, also inside an event or a queue: its lock. Who waits for it is a matter of the threads."""
 
     kind = "condition"
+    fields: ClassVar = {**OwnPartHandler.fields, "lock": Holds.ONE}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         super().capture(obj, node, walk)
         node["lock"] = walk.child(obj._lock, "._lock")
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and restore.value(node["lock"], live._lock) is live._lock
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and restore.value(node["lock"], live._lock) is live._lock
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         cls: Any = restore.find_type(node)
         made = cls.__new__(cls)
         threading.Condition.__init__(made, restore.value(node["lock"]))
@@ -400,29 +415,29 @@ class ConditionHandler(OwnPartHandler):
 
 
 class BesideHandler(KeptHandler):
-    """What `Walk.note` has added; there is nothing to restore."""
+    """What `Walk.record_beside` has added; there is nothing to restore."""
 
     kind = "beside"
 
 
 class OpaqueHandler(Handler):
-    """An object of a type written in C that nobody here knows. Its own pickling tells its state, or nothing does.
+    """An object of a type written in C that no handler knows: its state is its pickle.
 
-    A live object whose pickle is the saved one is left alone, so that restoring runs no code of the file for what the loop
-    did not change.
+    A live object with the same pickle is left alone, so that restoring runs no code of the file for what the loop did not change.
     """
 
     kind = "opaque"
+    fields: ClassVar = plain_fields("pickle", "shares")
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        content, reached = _pickled(obj)
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
+        content, parts = _pickled(obj)
         walk.array(node, np.frombuffer(content, dtype=np.uint8))
         node["pickle"] = True
-        walk.reached.append((node, reached))
+        walk.record_pickled(node, parts)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         if "kept" in node:
             return True
@@ -431,11 +446,11 @@ class OpaqueHandler(Handler):
         except CaptureError:
             return False
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "shares" in node:
             raise RestoreError(
-                f"{restore.path_of(node)} ({node['t']}) is not what the set-up code makes, and its pickle holds a copy of "
-                f"{node['shares']}, with which it would share nothing any more"
+                f"{restore.path_of(node)} ({node['t']}) differs from what the set-up code makes, and its pickle contains a copy of "
+                f"{node['shares']}, with which it would no longer share memory"
             )
         if not restore.allows_pickle:
             raise ResumeRefused(f"{restore.path_of(node)} ({node['t']}) is a pickled leaf, which --no-pickle refuses")
@@ -447,27 +462,27 @@ class FutureHandler(OpaqueHandler):
 
     kind = "asyncio future"
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if is_bound_elsewhere(obj):
             keep(node, OWNS_THREAD, is_loud=False)
         else:
             super().capture(obj, node, walk)
 
 
-class _Noting(pickle.Pickler):
-    """Notes what a pickle takes in."""
+class _Recording(pickle.Pickler):
+    """Records what a pickle takes in."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file, protocol=4)
-        self.reached: list[Any] = []
+        self.parts: list[Any] = []
 
     def persistent_id(self, obj: Any) -> None:
         if type(obj) not in ATOMS:
-            self.reached.append(obj)
+            self.parts.append(obj)
 
 
 def _pickled(obj: Any) -> tuple[bytes, list[Any]]:
-    """The pickle, and what it reaches."""
+    """The pickle of an object, and the objects that are inside it."""
     cls = type(obj)
     if cls not in copyreg.dispatch_table and all(
         getattr(cls, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")
@@ -476,9 +491,9 @@ def _pickled(obj: Any) -> tuple[bytes, list[Any]]:
         raise CaptureError("its type is written in C and says nothing of its state")
     try:
         content = io.BytesIO()
-        pickler = _Noting(content)
+        pickler = _Recording(content)
         pickler.dump(obj)
-        return content.getvalue(), pickler.reached[1:]
+        return content.getvalue(), pickler.parts[1:]
     except (TypeError, AttributeError, pickle.PicklingError, ValueError, NotImplementedError, RuntimeError) as error:
         raise CaptureError(f"it cannot be pickled: {error}") from None
 
@@ -489,8 +504,15 @@ class UnrestoredHandler(Handler):
     kind = "unrestored"
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         keep(node, "an earlier resume could not make it again", is_loud=False)
+
+
+def _method_of(cls: str, name: str) -> Any:
+    try:
+        return vars(resolve_type(cls))[name]
+    except LookupError as error:
+        raise CannotBuild(f"{cls}.{name} is not there: {error}") from None
 
 
 def _found(match: re.Match[Any]) -> tuple[Any, ...]:
@@ -521,8 +543,7 @@ register(EnumHandler(), enum.Enum)
 register(
     KeptHandler(),
     types.CodeType, types.FrameType, types.TracebackType,
-    types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
-    types.ClassMethodDescriptorType, functools.cached_property, types.GenericAlias, types.UnionType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, functools.cached_property, types.GenericAlias, types.UnionType,
     type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
     type(sys.int_info),
 )  # fmt: skip
@@ -538,6 +559,8 @@ register(OwnPartHandler(), threading.Thread)
 register(ConditionHandler(), threading.Condition)
 register(DescriptorHandler(), property, classmethod, staticmethod)
 register(LockHandler(), _thread.LockType, _thread.RLock)
+for _cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType):  # `str.upper`
+    register_value(_cls, lambda v: (type_name(v.__objclass__), v.__name__), _method_of)
 register_value(type(Ellipsis), lambda _: ())
 register_value(type(NotImplemented), lambda _: ())
 register_value(slice, lambda v: (v.start, v.stop, v.step))

@@ -1,4 +1,4 @@
-"""Handlers for file objects: where they stand. What is in the files is the session's business (`detrain.outputs.following`)."""
+"""Handlers for file objects: their positions. The contents of the files are put back by the session (`detrain.outputs.following`)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import io
 import lzma
 import os
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
+from detrain.state.fields import plain_fields
+from detrain.state.handler import Capturing, Handler, Restoring, keep
 from detrain.state.handlers import positions
-from detrain.state.registry import Handler, register
-from detrain.state.restore import Restore
+from detrain.state.registry import register
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
 _LINE_ENDS = ("", "\n", "\r", "\r\n")
 _STANDARD = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
@@ -28,9 +28,10 @@ class FileHandler(Handler):
     """A file object of `open`: name, mode and position. Pending writes are flushed first, so that the position holds."""
 
     kind = "file"
+    fields: ClassVar = plain_fields("closed", "standard", "position", "name", "compressed", "mode", "text")
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if obj.closed:
             node["closed"] = True
             return
@@ -63,8 +64,8 @@ class FileHandler(Handler):
         if isinstance(obj, io.TextIOWrapper):
             node["text"] = [obj.encoding, obj.errors, _line_end(obj)]
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         if "kept" in node or "closed" in node:
             return True
@@ -72,7 +73,7 @@ class FileHandler(Handler):
             return live is getattr(sys, node["standard"])
         return "name" in node and not live.closed and _name(live) == node["name"]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         if "standard" in node:
             return getattr(sys, node["standard"])
         if "closed" in node:
@@ -87,9 +88,11 @@ class FileHandler(Handler):
             encoding, errors, line_end = node["text"]
             mode = mode.replace("b", "") if opened is open else "rt"
             return opened(name, mode, encoding=encoding, errors=errors, newline=line_end)
+        if opened is open and issubclass(restore.find_type(node), io.FileIO):
+            return open(name, mode, buffering=0)
         return opened(name, mode)
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "standard" in node:
             return
         if "closed" in node:
@@ -121,10 +124,10 @@ def _line_end(file: io.TextIOWrapper) -> str | None:
     The texts that it refers to are, in this order, its encoding, its line end unless that is None, what it has decoded ahead if there is
     any of that, and how it meets errors.
     """
-    texts = [one for one in gc.get_referents(file) if type(one) is str][1:-1]
+    texts = [part for part in gc.get_referents(file) if type(part) is str][1:-1]
     if len(texts) == 1 and texts[0] in _LINE_ENDS:
         file.seek(file.tell())  # drops what was decoded ahead
-        texts = [one for one in gc.get_referents(file) if type(one) is str][1:-1]
+        texts = [part for part in gc.get_referents(file) if type(part) is str][1:-1]
     return texts[0] if texts and texts[0] in _LINE_ENDS else None
 
 
@@ -137,8 +140,9 @@ class MemoryFileHandler(Handler):
     """`io.StringIO` and `io.BytesIO`: content and position."""
 
     kind = "memory file"
+    fields: ClassVar = plain_fields("closed", "position", "v", "newline")
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if obj.closed:
             node["closed"] = True
             return
@@ -146,14 +150,20 @@ class MemoryFileHandler(Handler):
         content = obj.getvalue()
         if isinstance(content, str):
             node["v"] = content
-            told: Any = io.StringIO.__getstate__(obj)
-            newline = told[1]
+            state: Any = io.StringIO.__getstate__(obj)
+            newline = state[1]
             if newline != "\n":
                 node["newline"] = newline
         else:
             walk.array(node, np.frombuffer(content, dtype=np.uint8))
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def build(self, node: Node, restore: Restoring) -> Any:
+        made = super().build(node, restore)
+        plain: Any = io.StringIO if isinstance(made, io.StringIO) else io.BytesIO
+        plain.__init__(made)  # or it could not be closed
+        return made
+
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "closed" in node:
             obj.close()
             return

@@ -1,4 +1,4 @@
-"""Where a text file stands that is being iterated over: `for line in file` takes `tell` away from it."""
+"""The position of a text file that is being iterated over: `for line in file` disables its `tell`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _UNIT = re.compile("\r\n|.|\r|\n", re.DOTALL)
 def tell(file: io.TextIOWrapper) -> int:
     """The position of a text file for `seek`, as `tell` gives it, also in the middle of an iteration. The file stands there afterwards.
 
-    `flush` gives `tell` back, but what it tells is right only from the next piece of the file on. So some text is read ahead, which is then
-    looked for before the position that is told; each guess is tried out on the file itself.
+    `flush` enables `tell` again, but its result is right only from the next chunk of the file on. So some text is read ahead and then
+    searched for before that position; each guess is tried out on the file itself.
     """
     try:
         return file.tell()

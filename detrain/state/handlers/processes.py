@@ -8,14 +8,14 @@ import multiprocessing.process
 import multiprocessing.synchronize
 import os
 import subprocess
-from typing import Any
+from typing import Any, ClassVar
 
 from detrain.errors import CaptureError, RestoreError
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, keep
 from detrain.state.handlers.objects import KeptHandler, is_running
-from detrain.state.registry import Handler, register, register_name
-from detrain.state.restore import CannotBuild, Restore
+from detrain.state.registry import register, register_name
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
 _synchronize: Any = multiprocessing.synchronize
 _SemLock = _synchronize._multiprocessing.SemLock
@@ -28,7 +28,7 @@ class ProcessHandler(Handler):
     kind = "process"
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if is_running(obj):
             keep(node, "a process of the script runs beside the loop", is_loud=True)
         else:
@@ -39,15 +39,16 @@ class CommandHandler(Handler):
     """A program that the script has started; its pipes are files that cannot be brought back."""
 
     kind = "command"
+    fields: ClassVar = {"attrs": Holds.NAMED}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["attrs"] = walk.attributes([(name, getattr(obj, name)) for name in ("stdin", "stdout", "stderr")])
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         raise CannotBuild("a program that was started in the loop")
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         for name, ref in node["attrs"]:
             restore.value(ref, getattr(obj, name))  # a pipe is named as not restored
 
@@ -58,7 +59,7 @@ class ProxyHandler(Handler):
     kind = "proxy of a process"
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         keep(node, "the object that it stands for lives in another process", is_loud=True)
 
 
@@ -70,24 +71,25 @@ class SemaphoreHandler(Handler):
     """A semaphore of the system's, in every lock, event and queue of `multiprocessing`: how often it is held here, and its value."""
 
     kind = "semaphore"
+    fields: ClassVar = {**plain_fields("kind", "most", "held", "value"), "told": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         held, value = obj._count(), obj._get_value()
-        told = _free(obj.kind, held, value)
-        if not walk.is_as_first_told(told):
+        free = _free(obj.kind, held, value)
+        if walk.has_changed(free):
             raise CaptureError("another process takes it and lets it go")
-        node["told"] = walk.child(told, "")
+        node["told"] = walk.child(free, "")
         node["kind"], node["most"], node["held"], node["value"] = obj.kind, obj.maxvalue, held, value
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and (live.kind, live.maxvalue) == (node["kind"], node["most"])
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and (live.kind, live.maxvalue) == (node["kind"], node["most"])
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         free, name = _free(node["kind"], node["held"], node["value"]), f"/detrain-{os.getpid()}-{next(_numbers)}"
         return _SemLock(node["kind"], free, node["most"], name, True)  # nobody else needs its name
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         held, value = node["held"], node["value"]
         if _free(obj.kind, obj._count(), obj._get_value()) != _free(obj.kind, held, value):
             raise RestoreError(

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from detrain.state.registry import Handler, register
-from detrain.state.restore import Restore
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import Capturing, Handler, Restoring, keep
+from detrain.state.registry import register
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
 
 class RandomHandler(Handler):
     """`random.Random`: Mersenne Twister words, position, and the second normal that `gauss` holds back."""
 
     kind = "random.Random"
+    fields: ClassVar = {**plain_fields("version"), "gauss": Holds.ONE}
     is_last = True
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if isinstance(obj, random.SystemRandom):
             keep(node, "draws from the operating system", is_loud=False)
             return
@@ -32,7 +33,7 @@ class RandomHandler(Handler):
         _, words, gauss = random.Random.getstate(obj)
         return f"{hash(words)} {gauss}".encode()  # the hash of a tuple of numbers is the same in every process
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         words = tuple(restore.data(node).tolist())
         random.Random.setstate(obj, (node["version"], words, restore.value(node["gauss"])))
 

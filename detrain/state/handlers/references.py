@@ -10,19 +10,20 @@ import gc
 import inspect
 import types
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
-from detrain.state.registry import Handler, register, type_name
-from detrain.state.restore import MISSING, Restore
+from detrain.state.classes import type_name
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import KEY, MISSING, Capturing, Handler, Restoring, keep
+from detrain.state.registry import register
 from detrain.state.tree import Node
-from detrain.state.walk import KEY, Walk, keep
 
 _PROXIES = {type_name(cls): cls for cls in (weakref.ProxyType, weakref.CallableProxyType)}
 _find_referent = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyWeakref_GetObject", ctypes.pythonapi))
 
 
 def referent(obj: Any) -> Any:
-    """What a weak reference or a proxy refers to; None if that is gone. A proxy is not asked, which would run code of the script."""
+    """What a weak reference or a proxy refers to; None if that is gone. Any use of a proxy itself would run code of the script."""
     return ctypes.cast(_find_referent(ctypes.py_object(obj)), ctypes.py_object).value
 
 
@@ -30,29 +31,30 @@ class WeakReferenceHandler(Handler):
     """A weak reference or a proxy: its callback, and what it refers to if that is reachable otherwise."""
 
     kind = "weakref"
+    fields: ClassVar = {"callback": Holds.ONE, "to": Holds.ONE}
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         callback = _callback(obj)
         if callback is not None:
             node["callback"] = walk.child(callback, ".<callback>")
         # The walk goes breadth first: what lies deep has not been met yet.
         walk.at_end(functools.partial(self._name_target, referent(obj), node, walk))
 
-    def _name_target(self, target: Any, node: Node, walk: Walk) -> None:
+    def _name_target(self, target: Any, node: Node, walk: Capturing) -> None:
         if target is None or walk.has_met(target):
             node["to"] = walk.child(target, "()")
         else:
             # Walking on from here would keep alive, after a restore, what the script lets die.
             keep(node, "a weak reference to an object that nothing else reaches", is_loud=False)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        # What the live one refers to is no candidate for the saved target, which has a place of its own.
-        if not super().is_twin(live, node, restore) or referent(live) is not restore.value(node["to"]):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        # The saved target has a place of its own, where it is matched; what the live one refers to is no candidate.
+        if not super().matches(live, node, restore) or referent(live) is not restore.value(node["to"]):
             return False
         callback = _callback(live)
         return restore.value(node.get("callback"), callback) is callback
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         target = restore.value(node["to"])
         if target is None:
             target, callback = (_GoneCallable if node["t"] == type_name(weakref.CallableProxyType) else _Gone)(), None
@@ -73,16 +75,17 @@ class WeakMethodHandler(Handler):
     """A `weakref.WeakMethod`: the object, the name of its method, and the callback."""
 
     kind = "weak method"
+    fields: ClassVar = {**plain_fields("method"), "callback": Holds.ONE, "to": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         callback = self._callback(obj)
         if callback is not None:
             node["callback"] = walk.child(callback, ".<callback>")
         target, function = self._parts(obj)
         walk.at_end(functools.partial(self._name_target, target, function, node, walk))
 
-    def _name_target(self, target: Any, function: Any, node: Node, walk: Walk) -> None:
+    def _name_target(self, target: Any, function: Any, node: Node, walk: Capturing) -> None:
         if target is None:
             node["to"] = None
         elif not walk.has_met(target):
@@ -92,16 +95,16 @@ class WeakMethodHandler(Handler):
         else:
             node["to"], node["method"] = walk.child(target, "()"), function.__name__
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         target, function = self._parts(live)
-        if not super().is_twin(live, node, restore) or target is not restore.value(node["to"]):
+        if not super().matches(live, node, restore) or target is not restore.value(node["to"]):
             return False
         callback = self._callback(live)
         if restore.value(node.get("callback"), callback) is not callback:
             return False
         return target is None or function.__name__ == node["method"]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         target = restore.value(node["to"])
         if target is None:
             return weakref.WeakMethod(_GoneCallable().__call__)
@@ -132,18 +135,19 @@ class WeakContainerHandler(Handler):
     """Weak dicts and sets: what is in them is theirs to forget; the members that are still reachable are put back."""
 
     kind = "weak container"
+    fields: ClassVar = {"seq": Holds.LIST, "items": Holds.ITEMS}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if isinstance(obj, weakref.WeakSet):
             node["seq"] = walk.children(list(obj))
         else:
             node["items"] = [[walk.child(k, KEY), walk.child(v, "[…]")] for k, v in list(obj.items())]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return restore.find_type(node)()
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "seq" in node:
             members = restore.values(node["seq"])
             restore.afterwards(lambda: _refill(obj, members))
@@ -163,22 +167,23 @@ class ContextVariableHandler(Handler):
     """A context variable: its value in the context that the loop runs in."""
 
     kind = "context variable"
+    fields: ClassVar = {**plain_fields("name"), "value": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["name"] = obj.name
         try:
             node["value"] = walk.child(obj.get(), ".<value>")
         except LookupError:
             return
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        return super().is_twin(live, node, restore) and live.name == node["name"]
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and live.name == node["name"]
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return contextvars.ContextVar(node["name"])
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "value" in node:
             unset = object()
             live = obj.get(unset)
@@ -191,18 +196,19 @@ class ProxyHandler(Handler):
     """A read-only view of a mapping; what it shows may change."""
 
     kind = "mapping proxy"
+    fields: ClassVar = {"of": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["of"] = walk.child(gc.get_referents(obj)[0], "")
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         of = gc.get_referents(live)[0]
         return restore.value(node["of"], of) is of
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return types.MappingProxyType(restore.value(node["of"]))
 
 
@@ -210,18 +216,19 @@ class ViewHandler(Handler):
     """`keys()`, `values()` or `items()` of a dict."""
 
     kind = "dict view"
+    fields: ClassVar = {"of": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["of"] = walk.child(gc.get_referents(obj.mapping)[0], "")
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
-        if not super().is_twin(live, node, restore):
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if not super().matches(live, node, restore):
             return False
         of = gc.get_referents(live.mapping)[0]
         return restore.value(node["of"], of) is of
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         of = restore.value(node["of"])
         return getattr(of, node["t"].rpartition("_")[2])()
 

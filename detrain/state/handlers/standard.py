@@ -1,6 +1,6 @@
-"""Importing this registers every handler that needs no framework."""
+"""Importing this registers every handler that needs no framework, and the passes that follow each walk."""
 
-from detrain.state import addresses
+from detrain.state import addresses, sharing
 from detrain.state.handlers import (
     caches,
     compare_only,
@@ -22,5 +22,5 @@ from detrain.state.handlers import (
 
 __all__ = [
     "addresses", "caches", "compare_only", "containers", "csvfiles", "functions", "hdf5files", "iterators", "log_writers", "loggers",
-    "memory", "objects", "openfiles", "processes", "randomness", "references", "workers",
+    "memory", "objects", "openfiles", "processes", "randomness", "references", "sharing", "workers",
 ]  # fmt: skip

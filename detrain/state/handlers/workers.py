@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import _queue
 import concurrent.futures
-from typing import Any
+from typing import Any, ClassVar
 
 from detrain.errors import CaptureError
-from detrain.state.registry import Handler, register
-from detrain.state.restore import Restore
+from detrain.state.fields import Holds, plain_fields
+from detrain.state.handler import Capturing, Handler, Restoring, keep
+from detrain.state.registry import register
 from detrain.state.tree import Node
-from detrain.state.walk import Walk, keep
 
 
 class SimpleQueueHandler(Handler):
-    """`queue.SimpleQueue`: what is in it, by taking it out and putting it back."""
+    """`queue.SimpleQueue`: its elements, taken out and put back."""
 
     kind = "simple queue"
+    fields: ClassVar = {"seq": Holds.LIST}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
-        node["seq"] = walk.children(_turned_over(obj))
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
+        node["seq"] = walk.children(_elements(obj))
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return _queue.SimpleQueue()
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
-        live = _turned_over(obj)
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
+        live = _elements(obj)
         while not obj.empty():
             obj.get_nowait()
         for element in restore.values(node["seq"], live):
             obj.put(element)
 
 
-def _turned_over(queue: Any) -> list[Any]:
-    """The elements; nobody else is at the queue, or a thread of the script's would be named as running beside the loop."""
+def _elements(queue: Any) -> list[Any]:
+    """The elements of a queue. No other thread uses it meanwhile: one of the script's would be reported as running beside the loop."""
     elements = []
     try:
         for _ in range(queue.qsize()):
@@ -50,9 +51,10 @@ class ExecutorHandler(Handler):
     """A pool of threads or processes. Threads that wait for work hold nothing; a pool that the loop has made is made anew."""
 
     kind = "executor"
+    fields: ClassVar = plain_fields("workers")
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if getattr(obj, "_processes", None):
             keep(node, "processes of its own run beside the loop", is_loud=True)
         elif isinstance(obj, concurrent.futures.ThreadPoolExecutor) and _is_busy(obj):
@@ -60,7 +62,7 @@ class ExecutorHandler(Handler):
         else:
             node["workers"] = getattr(obj, "_max_workers", None)
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return restore.find_type(node)(node["workers"])
 
 
@@ -73,9 +75,10 @@ class FutureHandler(Handler):
     """The result of work that is done; one that is not cannot be waited for by another process."""
 
     kind = "future"
+    fields: ClassVar = {**plain_fields("cancelled"), "error": Holds.ONE, "result": Holds.ONE}
     has_attributes = False
 
-    def capture(self, obj: Any, node: Node, walk: Walk) -> None:
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not obj.done():
             raise CaptureError("work that is not done yet")
         error = None if obj.cancelled() else obj.exception()
@@ -83,10 +86,10 @@ class FutureHandler(Handler):
         node["error"] = walk.child(error, ".exception()")
         node["result"] = walk.child(None if error is not None or obj.cancelled() else obj.result(), ".result()")
 
-    def build(self, node: Node, restore: Restore) -> Any:
+    def build(self, node: Node, restore: Restoring) -> Any:
         return concurrent.futures.Future()
 
-    def fill(self, obj: Any, node: Node, restore: Restore, is_new: bool) -> None:
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if obj.done():
             return
         error, result = restore.value(node["error"]), restore.value(node["result"])
@@ -97,7 +100,7 @@ class FutureHandler(Handler):
         else:
             obj.set_result(result)
 
-    def is_twin(self, live: Any, node: Node, restore: Restore) -> bool:
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return False  # a live one has a result of its own, or none
 
 

@@ -30,6 +30,9 @@ class Program:
     files: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)  # beside what every program gets
+    is_whole: bool = (
+        False  # its attempts are started as a user starts them, never forked from a process that has loaded all
+    )
 
     @property
     def sources(self) -> dict[str, str]:

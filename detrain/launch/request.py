@@ -1,0 +1,82 @@
+"""What an attempt is asked to do, on its way from the command line to the process that runs the script."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from detrain.session.goal import Goal
+from detrain.store.record import Change, Invocation
+from detrain.world.machine import Machine
+
+
+@dataclass
+class Request:
+    """One start of a script. The command line fills the first fields, the launch the others; `encode` is taken over by `execve`."""
+
+    #: The script as it was named, or "" with `-m`; the module, or "".
+    script: str
+    module: str
+    arguments: list[str]
+    #: What the run is called: the script's stem, or the module.
+    name: str
+    #: The run directory, as it was named.
+    ckpt_dir: str
+    every: str = "auto"
+    #: Checkpoints to keep.
+    keep: int = 3
+    seed: int = 0
+    fresh: bool = False
+    #: `--from`: the checkpoint to resume from; None for the latest.
+    start: str | None = None
+    nondeterministic: bool = False
+    trust_changes: bool = False
+    keep_trained: bool = False
+    no_pickle: bool = False
+    leave_files: bool = False
+    #: The directory that `detrain trace` of this script writes to; "" where the user has named one.
+    traced_in: str = ""
+    #: Said if the script does not know its arguments and some are options of detrain's.
+    hint: str = ""
+
+    #: The interpreter's own flags (-O, -X …); None for those of this process.
+    interpreter: list[str] | None = None
+    #: This machine, and the key of the stream of entropy; set before the process is replaced.
+    machine: Machine | None = None
+    entropy: str = ""
+    is_address_space_fixed: bool = False
+    #: Environment variables that detrain has set, because the user has not.
+    defaults: list[str] = field(default_factory=list)
+    #: Decisions to go on with other arguments; None: those on record.
+    changes: list[Change] | None = None
+    #: A file, by name or by descriptor, that says what the old arguments made; None where none are taken over.
+    olds: str | int | None = None
+    #: Of an attempt that only does a part of a run again.
+    goal: Goal | None = None
+    #: Of a round of the tracer: the file that it leaves its report in.
+    report: str = ""
+
+    @property
+    def invocation(self) -> Invocation:
+        """Arguments and seed."""
+        return Invocation(tuple(self.arguments), self.seed)
+
+    def encode(self) -> str:
+        """As one line of JSON."""
+        changes = None if self.changes is None else [change.encode() for change in self.changes]
+        return json.dumps({**asdict(self), "changes": changes})
+
+    @classmethod
+    def decode(cls, text: str) -> Request:
+        """The inverse of `encode`."""
+        document: dict[str, Any] = json.loads(text)
+        unknown = document.keys() - {one.name for one in fields(cls)}
+        assert not unknown, unknown
+        if document["machine"] is not None:
+            document["machine"] = Machine(**document["machine"])
+        if document["changes"] is not None:
+            document["changes"] = [Change.decode(change) for change in document["changes"]]
+        if document["goal"] is not None:
+            document["goal"] = Goal.decode(document["goal"])
+        return cls(**document)

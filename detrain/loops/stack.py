@@ -1,0 +1,113 @@
+"""The loops of the script that run, as far as the hooks have told."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Iterable, Mapping
+
+from detrain.loops.running import Listener, Loop, Site, address, innermost_active
+
+
+class LoopStack:
+    """Knows every loop header by file and line, which loop was entered or has begun an iteration last, and how often each was entered."""
+
+    def __init__(self, parts: Mapping[str, Mapping[int, str]]) -> None:
+        """`parts`: by file and header line, the parts in the training that are known from inst.info."""
+        #: Who is told what the training's loops do; set before the first loop is entered.
+        self.listener: Listener | None = None
+        #: The loop that was entered, or has begun an iteration, last; it may have ended.
+        self.top: Loop | None = None
+        self.sites: dict[tuple[str, int], Site] = {}
+        self._parts = parts
+        self._loops_of: dict[str, Mapping[int, int]] = {}
+        self._root_children: dict[Site, int] = {}
+        self._root_finished: list[str] = []
+
+    def add_file(self, filename: str, loops: Mapping[int, int]) -> None:
+        """The loops of a file that has just been instrumented: header line to last line."""
+        self._loops_of[filename] = loops
+
+    def is_user_file(self, filename: str) -> bool:
+        """True for the script and the user's modules."""
+        return filename in self._loops_of
+
+    def enter(self, frame: types.FrameType, line: int) -> Loop | None:
+        """The header at `line` of `frame` is about to be executed for the first time; None where the loop is of no interest."""
+        site = self._site(frame.f_code.co_filename, line)
+        parent = innermost_active(self._top_before(frame, line), frame)
+        if not site.part and parent is not None and parent.site.part == "batch":
+            return None  # inside a batch nothing is of interest any more
+        self._finish_sibling(parent)
+        around = [] if parent is None else [loop.children for loop in reversed(parent.path)]
+        ordinals = []
+        for children in (*around, self._root_children):
+            ordinals.append(children.get(site, 0))
+            children[site] = ordinals[-1] + 1
+        assert self.listener is not None
+        self.top = Loop(self, self.listener, site, parent, ordinals, address(frame))
+        return self.top
+
+    def find(self, frame: types.FrameType, line: int) -> Loop | None:
+        """The loop with its header at `line` of `frame` that was entered already."""
+        loop = self.top
+        here = address(frame)
+        while loop is not None and not (loop.frame_address == here and loop.site.line == line):
+            loop = loop.parent
+        return loop
+
+    def running(self, frame: types.FrameType) -> list[Loop]:
+        """The loops that are running, seen from `frame`, outermost first."""
+        loop = innermost_active(self.top, frame)
+        return loop.path if loop is not None else []
+
+    def checkpoints_before(self, loop: Loop) -> list[str]:
+        """Checkpoints through which a later attempt comes to a loop's header, in order; not the one of the header itself."""
+        names = list(self._root_finished)
+        for outer in loop.path[:-1]:
+            names += outer.checkpoints_here()
+        return names
+
+    def demoted(self) -> set[tuple[str, int]]:
+        """File and line of the loops that were taken for the training's and are not."""
+        return {site.key for site in self.sites.values() if site.is_demoted}
+
+    def _top_before(self, frame: types.FrameType, line: int) -> Loop | None:
+        """The innermost loop so far, without an earlier entry of the loop that is entered: that one has ended."""
+        earlier = self.find(frame, line)
+        return self.top if earlier is None else earlier.parent
+
+    def _finish_sibling(self, parent: Loop | None) -> None:
+        """A loop beside an earlier one is entered: what led to the end of the earlier one is needed to get here again."""
+        ended, before = None, self.top
+        while before is not None and before is not parent:
+            ended, before = (before if before.site.part else ended), before.parent
+        if ended is not None and before is parent:
+            outer = ended.nest_parent
+            (self._root_finished if outer is None else outer.finished).extend(ended.checkpoints_here())
+
+    def _site(self, filename: str, line: int) -> Site:
+        site = self.sites.get((filename, line))
+        if site is None:
+            end_line = self._loops_of.get(filename, {}).get(line, line)
+            part = self._parts.get(os.path.normpath(filename), {}).get(line, "")
+            site = self.sites[filename, line] = Site(filename, line, end_line, part, is_fixed=bool(part))
+        return site
+
+
+def is_at(loop: Loop, position: Iterable[tuple[str, int, int, int]]) -> bool:
+    """True if this is the loop of a position, in the iterations of the loops around it; its own iteration is not compared.
+
+    `position`: of each of the training's loops, outermost first: file, line, ordinal, iteration.
+    """
+    places = list(position)
+    path = loop.nest
+    if len(path) != len(places):
+        return False
+    for active, (filename, line, ordinal, iteration) in zip(path, places, strict=True):
+        here = os.path.normpath(active.site.filename)
+        if (here, active.site.line, active.ordinal) != (os.path.normpath(filename), line, ordinal):
+            return False
+        if active is not loop and active.iteration != iteration:
+            return False
+    return True

@@ -1,0 +1,50 @@
+"""What everybody in a session needs to know of the attempt: set before the script begins, and never replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from detrain.adapters.loaded import Frameworks
+from detrain.loops.instfile import InstInfo
+from detrain.loops.position import Position
+from detrain.outputs.following import OutputFiles
+from detrain.session.policy import Policy
+from detrain.session.replay import Replay
+from detrain.store.directory import RunDirectory
+from detrain.store.record import Invocation
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an attempt is told by its command line."""
+
+    script: Path
+    script_name: str
+    #: Checkpoints to keep.
+    keep: int
+    invocation: Invocation
+    #: Number of the attempt within the run, from 1.
+    attempt: int = 1
+    #: The arguments or the seed are others than the last attempt's.
+    is_other_invocation: bool = False
+
+
+@dataclass(frozen=True)
+class Context:
+    """The attempt as savers, resumes and proofs see it. The objects in it change; which objects they are does not."""
+
+    settings: Settings
+    directory: RunDirectory
+    policy: Policy
+    info: InstInfo
+    frameworks: Frameworks
+    files: OutputFiles
+    replay: Replay
+    position: Position
+    #: True for the script's file and the user's modules.
+    is_user_file: Callable[[str], bool]
+    #: Begins the attempt anew, in this very process; None where that is not wanted.
+    start_again: Callable[[], NoReturn] | None = None

@@ -1,0 +1,101 @@
+"""What an attempt does that only does a part of a run again: it stops at a header, and leaves a report of what it saw on the way."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NoReturn
+
+from detrain.adapters.loaded import OperatorLog
+from detrain.errors import NotSupported
+from detrain.loops.running import Loop
+from detrain.loops.stack import is_at
+from detrain.session.context import Context
+from detrain.session.goal import Goal, Key
+from detrain.session.leaving import fail, leave
+
+if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
+    from detrain.session.recorder import Recorder
+    from detrain.store.ledger import Batch
+
+#: In the run directory: what the attempt has found.
+REPORT = "rerun.json"
+
+
+class Rerun:
+    """An attempt on its way to a goal."""
+
+    def __init__(self, context: Context, goal: Goal) -> None:
+        self._context, self._goal = context, goal
+        self._recorder: Recorder | None = None
+        self._arrivals: dict[str, object] = {}
+        self._log: OperatorLog | None = None
+        self._difference: dict[str, object] | None = None
+
+    @property
+    def tells_arrivals(self) -> bool:
+        """Whether it is to be told what set-up code has made."""
+        return self._goal.tells_arrivals
+
+    def begin(self, recorder: Recorder) -> None:
+        """The attempt compares with the ledger from here on."""
+        self._recorder = recorder
+
+    def is_goal(self, loop: Loop) -> bool:
+        """True at the header where the part ends: a checkpoint is to be taken, the last thing that the attempt does."""
+        position = self._goal.position
+        if position is None or loop.is_exhausted != self._goal.is_exhausted:
+            return False
+        return loop.iteration == position[-1].iteration and is_at(loop, position)
+
+    def at_header(self, loop: Loop) -> None:
+        """The ledger has been compared here: record operators, or stop, if this is where to."""
+        goal = self._goal
+        if goal.operators is not None:
+            self._record_operators(loop, *goal.operators)
+        elif goal.position is None and not goal.is_whole and not (self._recorder and self._recorder.has_expectations):
+            self._stop()
+
+    def arrived(self, name: str, side: dict[str, object], *, is_last: bool) -> None:
+        """The header of the checkpoint `name` is come to, of which nothing is restored yet; `side` is what set-up code has made of it."""
+        self._arrivals[name] = side
+        if is_last:
+            self._stop(arrivals=self._arrivals)
+
+    def _record_operators(self, loop: Loop, first: Key | None, end: Key) -> None:
+        from detrain.session.recorder import position_of
+
+        batches = self._context.position.batches
+        here = (batches, position_of(loop))
+        if self._log is not None and (here == end or batches > end[0]):
+            self._stop(operators=self._log.stop())
+        if self._log is None and here == (first or here):
+            try:
+                self._log = self._context.frameworks.log_operators(self._context.is_user_file)
+            except NotSupported as error:
+                fail(self._context.files, error)
+
+    def differs(self, record: Batch, leaf: str) -> None:
+        """The state is not what the ledger says."""
+        difference = {
+            "batches": record.batches,
+            "epoch": max(record.epochs - 1, 0),
+            "batch": record.batch_in_epoch,
+            "leaf": leaf,
+        }
+        self._difference = self._difference or difference
+        if self._goal.operators is None:
+            self._stop()
+
+    def saved(self) -> NoReturn:
+        """The checkpoint has been taken again."""
+        self._stop()
+
+    def write(self, **more: object) -> None:
+        """Leave the report."""
+        num_compared = self._recorder.num_compared if self._recorder is not None else 0
+        report = {"num_compared": num_compared, "difference": self._difference, **more}
+        (self._context.directory.path / REPORT).write_text(json.dumps(report), encoding="utf-8")
+
+    def _stop(self, **more: object) -> NoReturn:
+        self.write(is_stopped=True, **more)
+        leave(self._context.files, 0)

@@ -1,0 +1,242 @@
+"""The contract of a handler: all that detrain knows about one kind of object.
+
+A handler is asked in this order. While a checkpoint is taken: `capture`, once for each object. In a later attempt, which has run the
+set-up code again and holds live objects: `prepare` for every saved node; then, from the roots down, `matches` (may this live object be
+brought to the saved state in place?), `build` where none may, and `fill`; last of all `fill` of the kinds that are `is_last`.
+
+To add one, derive a class from `Handler`, declare `kind` and `fields`, write `capture` and what of the others differs from the defaults
+below, and `register` an instance for its types (`detrain.state.registry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from detrain.state.classes import type_name
+from detrain.state.fields import Holds
+from detrain.state.tree import Node, Ref, Tree
+
+#: Path segment of an object that is a dict's key.
+KEY = ".<key>"
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+#: In place of a live value where there is none; None is a value.
+MISSING: Any = _Missing()
+
+
+class CannotBuild(Exception):  # noqa: N818 - says what, not that it is a mistake
+    """Raised by `Handler.build` for an object that only the set-up code can make; its text says why.
+
+    The resume goes on. An `Unrestored` stands in the object's place, and fails where the script uses it.
+    """
+
+
+class MemoryRange(NamedTuple):
+    """Consecutive bytes of memory."""
+
+    address: int
+    num_bytes: int
+    claim: int  # of several objects over the same bytes, the one with the least claim owns them
+
+
+class Capturing(Protocol):
+    """What a handler may ask of the walk, inside `capture` and what it gives to `at_end`.
+
+    Every value that the node refers to is given to `child` or one of its plural forms; what they return is stored in the node. Raise
+    `CaptureError` for an object whose state cannot be read: the node is then *kept* (the object stays as the set-up code makes it), and
+    the user is warned.
+    """
+
+    @property
+    def path(self) -> str:
+        """Path of the object that is being captured."""
+
+    def child(self, obj: Any, segment: str) -> Ref:
+        """The ref of a value; `segment` is appended to the object's path to name it, separator included: `.weight`, `[3]`."""
+
+    def children(self, objs: Iterable[Any]) -> list[Ref]:
+        """Refs of a sequence's elements, named `[0]`, `[1]` and so on."""
+
+    def items(self, mapping: Any) -> list[list[Ref]]:
+        """[ref of the key, ref of the value] for what `mapping.items()` gives."""
+
+    def attributes(self, names_values: Iterable[tuple[str, Any]], field_name: str = "attrs") -> list[list[Ref]]:
+        """[name, ref] for each pair; `field_name` is the field of the node that they are stored in."""
+
+    def array(
+        self, node: Node, data: np.ndarray[Any, Any], label: str = "", *, is_copy: bool = False, owner: Any = None
+    ) -> None:
+        """Store bulk data with the node, once.
+
+        `data` may be a view of live memory unless it `is_copy`. `label` names a dtype that numpy lacks, under whole numbers of whose size
+        the data is. `owner`: an object whose `memory_range` the data is a view of, and that may move its memory without asking.
+        """
+
+    def node(self, number: int) -> Node:
+        """A node that has been captured, or is being captured; `node["p"]` is the number of the one above."""
+
+    def at_end(self, action: Callable[[], None]) -> None:
+        """Go on with this object, in `action`, when everything that is reached without it has been captured."""
+
+    def has_met(self, obj: Any) -> bool:
+        """True if the walk has reached `obj` so far."""
+
+    def has_changed(self, fingerprint: Any) -> bool:
+        """True if another fingerprint was stored, in `told`, for the object at this path when the loops were entered."""
+
+    def record_pickled(self, node: Node, parts: list[Any]) -> None:
+        """The node's bulk data is a pickle, of which `parts` are inside: copies, should the script hold one of them as well."""
+
+    def record_beside(self, name: str, type_name: str, why: str) -> None:
+        """Warn of something that is in no variable and may change the state at any time; `name` is its path."""
+
+
+class Restoring(Protocol):
+    """What a handler may ask of a restore.
+
+    In `prepare`: only what is matched (`matched`, `match_again`, `match_stack`, `replace_match`, `is_claimed`, `give_up`) and `value` of
+    what is ready. In `matches` and `build`: `value` and `values` of parts, which may themselves still be empty (`fill_pending`, `fill_now`
+    fill them). In `fill`: everything. Raise `RestoreError`, naming the leaf by `path_of`, where the saved state cannot be reached exactly.
+    """
+
+    @property
+    def tree(self) -> Tree:
+        """The saved state."""
+
+    @property
+    def allows_pickle(self) -> bool:
+        """False: what could only be unpickled is to be refused."""
+
+    @property
+    def set_aside(self) -> Callable[[], str]:
+        """Sets the checkpoint aside, and returns a sentence that says so: for who finds out later that it held too little."""
+
+    def value(self, ref: Ref, live: Any = MISSING) -> Any:
+        """The restored value of a ref; `live` is what stands at its place now, and is taken if it matches."""
+
+    def values(self, refs: list[Ref], live: Sequence[Any] = ()) -> list[Any]:
+        """Restored values of a sequence; `live` is the live sequence, of any length."""
+
+    def data(self, node: Node) -> np.ndarray[Any, Any]:
+        """The bulk data of a node; a read-only map of the file, to be copied."""
+
+    def find_type(self, node: Node) -> Any:
+        """The class of a node; raises `RestoreError` if the script has not defined it."""
+
+    def path_of(self, node: Node) -> str:
+        """Path of a node, for messages."""
+
+    def fill_now(self, ref: Ref) -> None:
+        """Bring what a ref names to its state before anything else."""
+
+    def fill_pending(self) -> None:
+        """Bring whatever has been matched or built so far to its state, for who cannot be built from what is still empty."""
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """Run `action` once everything but the kinds that are `is_last` has been filled."""
+
+    def matched(self, number: int) -> Any:
+        """The live object that is brought to the state of this node; None if there is none."""
+
+    def match_again(self, number: int, obj: Any) -> None:
+        """Match a node with `obj`, which has just been run on, and what is below the node with what is below `obj` now."""
+
+    def match_stack(self, number: int, obj: Any) -> None:
+        """Match what a suspended generator's loops run over with what `obj`'s loops run over, whatever else leads there."""
+
+    def replace_match(self, number: int, obj: Any) -> None:
+        """Match a node with `obj`, which has the saved state already, in place of the object that was matched."""
+
+    def is_claimed(self, obj: Any) -> bool:
+        """True if `obj` is matched with some node."""
+
+    def give_up(self, number: int, why: str) -> None:
+        """The live object of this node cannot be taken to its saved state: an error if the script uses it."""
+
+    def remark(self, text: str) -> None:
+        """Report a difference that seldom matters; the resume goes on."""
+
+    def has_views(self, node: Node) -> bool:
+        """True if other saved objects were views of this one's memory, so that it must stay where it is."""
+
+
+class Handler:
+    """Captures and restores one kind of object.
+
+    Attributes (`__dict__`, `__slots__`) of classes derived from the handled type are added by the walk where `has_attributes` is set.
+    """
+
+    #: Stored in every node; names the handler in a later attempt, so it never changes.
+    kind: ClassVar[str]
+    #: Every field that `capture` stores in a node, and how it holds refs; see `detrain.state.fields`.
+    fields: ClassVar[Mapping[str, Holds]] = MappingProxyType({})
+    has_attributes: ClassVar[bool] = True
+    #: True: prepared and filled after everything else. Generators of random numbers, because restoring must not disturb them, and what
+    #: may stand already where running something else has taken it.
+    is_last: ClassVar[bool] = False
+
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
+        """Store the state of `obj` in `node`. Draws no random number and changes nothing that the script can see.
+
+        Raises `CaptureError` if the state cannot be read.
+        """
+        raise NotImplementedError
+
+    def prepare(self, number: int, node: Node, restore: Restoring) -> None:
+        """Before anything is restored: take to its place what can be taken there only by running it. May be called twice."""
+
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        """True if a live object may be brought to the saved state in place."""
+        return bool(type_name(type(live)) == node["t"])
+
+    def build(self, node: Node, restore: Restoring) -> Any:
+        """Make an object that `fill` can bring to the saved state, where no live one matches.
+
+        Raises `CannotBuild` if only the set-up code can make one; TypeError, ValueError and AttributeError end the resume with the path.
+        """
+        cls = restore.find_type(node)
+        return cls.__new__(cls)
+
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
+        """Bring `obj`, which matches or has just been built (`is_new`), to the saved state.
+
+        Raises `RestoreError` if that cannot be done exactly.
+        """
+
+    # --- memory and generators: only of kinds that have some ---------------------------------------------------------------------
+
+    def memory(self, obj: Any) -> tuple[int, int] | None:
+        """Address and number of bytes where the object's elements lie in this order; None if they lie nowhere or elsewhere."""
+        return None
+
+    def memory_range(self, obj: Any) -> MemoryRange | None:
+        """The memory that an object owns, or is a view of without saying whose it is; None if it names the owner, or has none."""
+        return None
+
+    def device_memory(self, obj: Any) -> tuple[int, int] | None:
+        """As `memory`, for elements on a device: what `fetch` gives bytes of."""
+        return None
+
+    def fetch(self, obj: Any, start: int, end: int) -> Any:
+        """Bytes `start` to `end` of `device_memory`, once the device has done what it was given to do."""
+        raise NotImplementedError(f"{self.kind} lies on no device")
+
+    def fingerprint(self, obj: Any) -> bytes:
+        """The state of a generator of random numbers, in microseconds and without a draw."""
+        raise NotImplementedError(f"{self.kind} has no fingerprint")
+
+
+def keep(node: Node, why: str, *, is_loud: bool) -> None:
+    """Mark a node as *kept*: its object stays as the set-up code makes it. Loud: that may be wrong, and the user is warned."""
+    node["kept"] = why
+    if is_loud:
+        node["loud"] = True

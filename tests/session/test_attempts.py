@@ -1,0 +1,294 @@
+"""Broken off after any weight update and run again, a training ends as one that was left alone: in one process, a few milliseconds each."""
+
+import pytest
+
+from detrain import hooks
+from detrain.errors import ResumeRefused
+from detrain.session import saving
+from tests.session.attempts import Framework, Killed, Left, Run, differences, outcome
+from tests.state.roundtrip import as_a_new_process
+
+SCRIPTS = {
+    "two loops": """
+import framework
+weights, history = [0.0, 1.0], []
+for epoch in range(3):
+    order = list(range(5))
+    framework.rng.shuffle(order)
+    for batch in order:
+        framework.backward(weights[0] - batch)
+        framework.step(weights, batch)
+        history.append(weights[0])
+""",
+    "one loop that counts": """
+import framework
+weights, history, step = [0.0, 1.0], [], 0
+while step < 12:
+    framework.backward(weights[0])
+    framework.step(weights, step)
+    history.append(weights[0])
+    step += 1
+""",
+    "in functions": """
+import framework
+class Trainer:
+    def __init__(self): self.weights, self.seen, self.best = [0.0, 1.0], 0, None
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            total = self.epoch(epoch)
+            if self.best is None or total > self.best[0]: self.best = (total, list(self.weights))
+        return self.best
+    def epoch(self, epoch):
+        total = 0.0
+        for number, batch in enumerate(range(4)):
+            framework.backward(self.weights[0])
+            framework.step(self.weights, batch + epoch)
+            total += self.weights[0] * number
+            self.seen += 1
+        return total
+trainer = Trainer()
+best = trainer.fit(3)
+history = [trainer.weights, trainer.seen, trainer.best]
+""",
+    "a loader of its own": """
+import framework
+class Loader:
+    def __init__(self): self.passes = 0
+    def __iter__(self):
+        self.passes += 1
+        for n in range(5): yield n * self.passes + framework.rng.random()
+loader, weights, history = Loader(), [0.0, 1.0], []
+for epoch in range(3):
+    for batch in loader:
+        framework.backward(weights[0])
+        framework.step(weights, batch)
+        history.append((epoch, weights[0]))
+""",
+    "folds around epochs": """
+import framework, random
+results, history = {}, []
+for fold in "ab":
+    weights = [random.random(), 1.0]
+    for epoch in range(2):
+        for batch in range(3):
+            framework.backward(weights[0])
+            framework.step(weights, batch)
+            history.append(weights[0])
+    results[fold] = weights
+""",
+    "two trainings, one after the other": """
+import framework
+weights, history = [0.0, 1.0], []
+for epoch in range(2):
+    for batch in range(3):
+        framework.backward(weights[0])
+        framework.step(weights, batch)
+        history.append(weights[0])
+head = [weights[0], 2.0]
+for epoch in range(2):
+    for batch in range(3):
+        framework.backward(head[0])
+        framework.step(head, batch)
+        history.append(head[0])
+""",
+    "a loop that is left early": """
+import framework
+weights, history = [0.0, 1.0], []
+for epoch in range(4):
+    for batch in range(6):
+        framework.backward(weights[0])
+        framework.step(weights, batch)
+        history.append(weights[0])
+        if batch == epoch + 2: break
+    else:
+        history.append("whole")
+    if framework.rng.random() < 0.1: framework.mode = "eval"
+""",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_a_new_process():
+    with as_a_new_process():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def new_run(tmp_path):
+    """Makes runs, each in a folder of its own."""
+
+    def make(source, every="3batches", name="run"):
+        folder = tmp_path / name
+        folder.mkdir()
+        return Run(source, folder, every)
+
+    return make
+
+
+@pytest.mark.parametrize("every", ["1batch", "3batches", "epoch"])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_killed_after_any_step_a_run_ends_as_one_left_alone(name, every, new_run):
+    whole = new_run(SCRIPTS[name], every, "whole")
+    left_alone = whole.attempt()
+    expected = outcome(left_alone)
+    for kill_at in range(1, left_alone.steps + 1, 2):
+        killed = new_run(SCRIPTS[name], every, f"killed {kill_at}")
+        assert isinstance(killed.attempt(kill_at).by, Killed)
+        assert outcome(killed.attempt()) == expected, kill_at
+
+
+def test_resume_of_a_resume_and_the_checkpoints_of_both(new_run):
+    whole = new_run(SCRIPTS["two loops"], name="whole")
+    expected = outcome(whole.attempt())
+    killed = new_run(SCRIPTS["two loops"], name="killed")
+    for kill_at in (4, 4, 3):
+        assert isinstance(killed.attempt(kill_at).by, Killed)
+    last = killed.attempt()
+    assert outcome(last) == expected
+    assert last.steps < 15
+    assert len({one.name for one in killed.checkpoints()} & {one.name for one in whole.checkpoints()}) >= 4
+    assert differences(whole, killed) == []
+
+
+def test_checkpoint_that_is_named_is_gone_on_from(new_run):
+    run = new_run(SCRIPTS["two loops"], "1batch")
+    expected = outcome(run.attempt())
+    again = run.attempt(start="checkpoint_1_2.h5")
+    assert outcome(again) == expected
+    assert again.steps == 8
+    with pytest.raises(ResumeRefused, match="no such checkpoint"):
+        run.attempt(start="checkpoint_9_9.h5")
+
+
+def test_damaged_checkpoint_is_passed_over(new_run):
+    run = new_run(SCRIPTS["two loops"], "1batch")
+    expected = outcome(run.attempt())
+    last = max(run.checkpoints(), key=lambda path: path.stat().st_mtime_ns)
+    content = bytearray(last.read_bytes())
+    content[5000] ^= 1
+    last.write_bytes(content)
+    assert outcome(run.attempt()) == expected
+
+
+def test_another_environment_is_refused(new_run, capfd):
+    run = new_run(SCRIPTS["two loops"])
+    run.attempt(7)
+    other = Framework()
+    other.version = "2.0"
+    ended = run.attempt(framework=other)
+    assert isinstance(ended.by, Left)
+    assert "framework is 2.0, was 1.0" in capfd.readouterr().err
+    other = Framework()
+    other.version = "2.0"
+    assert run.attempt(framework=other, is_trusting=True).by is None
+
+
+def test_state_that_is_not_exact_is_refused_and_the_ledger_names_it(new_run, capfd):
+    run = new_run(SCRIPTS["two loops"])
+    run.attempt(8)
+    other = Framework()
+    plain = other.step
+    other.step = lambda weights, by: plain(weights, by + 1e-9)
+    assert isinstance(run.attempt(framework=other).by, Left)
+    assert "differs from what the killed attempt had there" in capfd.readouterr().err
+
+
+def test_what_cannot_be_captured_is_said_once_and_refused_at_the_resume(new_run, capfd):
+    script = "async def f(): yield\nheld = f()\n" + SCRIPTS["two loops"]
+    run = new_run(script, "1batch")
+    run.attempt(7)
+    assert capfd.readouterr().err.count("[not-captured]") == 1
+    ended = run.attempt()
+    assert isinstance(ended.by, Left)
+    assert "may not be exact" in capfd.readouterr().err
+
+
+def test_loop_that_is_reached_another_way_is_refused(new_run, capfd):
+    script = "import framework\ndef train(n):\n    w = [0.0, 1.0]\n    for epoch in range(n):\n        for batch in range(3):\n            framework.backward(w[0]); framework.step(w, batch)\n    return w\n"
+    run = new_run(script + "history = train(3)\n", "1batch")
+    run.attempt(5)
+    run.source = script + "def other(n): return train(n)\nhistory = other(3)\n"
+    ended = run.attempt(is_trusting=True)
+    assert isinstance(ended.by, Left)
+    assert "is now reached through" in capfd.readouterr().err
+
+
+def test_full_disk_is_said_and_the_training_goes_on(new_run, capfd, monkeypatch):
+    run = new_run(SCRIPTS["two loops"], "1batch")
+
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(saving, "commit", fails)
+        ended = run.attempt()
+    assert ended.by is None
+    said = capfd.readouterr().err
+    assert said.count("no checkpoint could be written") == 1
+    assert "to the end of the script" in said
+    assert run.checkpoints() == []
+
+
+def test_script_that_raises_has_its_checkpoints(new_run):
+    run = new_run(
+        SCRIPTS["two loops"].replace(
+            "    history.append",
+            "    if len(history) == 11 and framework.kill_at == 0: raise ValueError\n        history.append",
+        ),
+        "1batch",
+    )
+    expected = outcome(run.attempt())
+    other = new_run(run.source, "1batch", "other")
+    assert isinstance(other.attempt(0).by, ValueError)
+    assert outcome(other.attempt()) == expected
+
+
+@pytest.mark.parametrize("every", ["never", "auto", "0.001s"])
+def test_by_the_clock_or_never_the_bits_are_the_same(every, new_run):
+    expected = outcome(new_run(SCRIPTS["two loops"], "epoch", "whole").attempt())
+    run = new_run(SCRIPTS["two loops"], every)
+    assert isinstance(run.attempt(11).by, Killed)
+    assert outcome(run.attempt()) == expected
+
+
+def test_checkpoint_that_is_asked_for_is_taken_at_the_next_header(new_run):
+    script = SCRIPTS["two loops"].replace(
+        "    history.append", "    if len(history) == 7: framework.ask()\n        history.append"
+    )
+    run = new_run(script, "never")
+    framework = Framework()
+    framework.ask = lambda: hooks.session.ask()
+    run.attempt(framework=framework)
+    assert [path.name for path in run.checkpoints()] == ["checkpoint_1_3.h5"]
+
+
+def test_random_numbers_and_files_in_memory_come_back(new_run):
+    script = """
+import framework, io, random, logging, collections, functools, itertools
+log = io.StringIO()
+logging.getLogger("train").addHandler(logging.StreamHandler(log))
+rng, weights, history = random.Random(1), [0.0, 1.0], collections.deque(maxlen=4)
+@functools.lru_cache
+def noise(n): return rng.random()
+batches = itertools.cycle([1, 2, 3])
+steps = itertools.count()
+for epoch in range(3):
+    for _ in range(4):
+        batch = next(batches) + noise(next(steps) // 2) + random.gauss(0, 1)
+        framework.backward(weights[0])
+        framework.step(weights, batch)
+        history.append((weights[0], noise.cache_info().currsize))
+        logging.getLogger("train").warning("step %d", len(history))
+text = log.getvalue()
+del log, rng, batches, steps
+"""
+    expected = outcome(new_run(script, name="whole").attempt())
+    for kill_at in range(1, 13):
+        run = new_run(script, name=f"killed {kill_at}")
+        run.attempt(kill_at)
+        assert outcome(run.attempt()) == expected, kill_at

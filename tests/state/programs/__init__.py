@@ -1,0 +1,1 @@
+"""Programs in small, by theme; `tests.state.test_roundtrip` captures and restores each."""

@@ -1,0 +1,37 @@
+"""What can be called: functions with closures, defaults and attributes, methods, partials, caches, descriptors."""
+
+from tests.state.roundtrip import Program
+
+PROGRAMS: dict[str, Program] = {
+    "function, attributes": Program("def f(): f.calls += 1", "f.calls = 0", "f(); f.seen = [f.calls]", "f(); f.seen.append(f)"),
+    "function, default that is changed": Program("def f(x, seen=[]):\n    seen.append(x)\n    return seen", "pass", "f(1); f(2)", "last = f(3)"),
+    "function, keyword-only default": Program("def f(*, seen={}):\n    seen[len(seen)] = 1\n    return seen", "pass", "f(); f()", "last = f()"),
+    "function, defaults replaced": Program("def f(x=1): return x", "pass", "f.__defaults__ = (5,)", "last = f()"),
+    "function, closure that counts": Program("def counter():\n    n = 0\n    def count():\n        nonlocal n\n        n += 1\n        return n\n    return count", "c = counter()", "c(); c()", "last = c()"),
+    "function, two closures over one variable": Program("def pair():\n    n = [0]\n    m = 0\n    def up():\n        nonlocal m\n        m += 1; n.append(m)\n    def get(): return m, n\n    return up, get", "up, get = pair()", "up(); up()", "up(); last = get()"),
+    "function, closure not yet filled": Program("def outer():\n    def f(): return x\n    def fill():\n        nonlocal x\n        x = 5\n    if False: x = 0\n    return f, fill", "f, fill = outer()", "pass", "fill(); last = f()"),
+    "function, closure emptied": Program("def outer():\n    x = 1\n    def f(): return x\n    def drop():\n        nonlocal x\n        del x\n    return f, drop", "f, drop = outer()", "drop()", "try: f()\nexcept NameError: last = 'empty'"),
+    "function, lambdas in a list": Program("", "fs = [lambda x, k=k: x + k for k in range(3)]", "fs.reverse(); fs.append(lambda x: -x)", "last = [f(10) for f in fs]"),
+    "function, two lambdas on one line": Program("a, b = (lambda: 1), (lambda: 2)", "c = a", "c = b", "last = c()"),
+    "function, wrapped": Program("import functools\ndef deco(f):\n    @functools.wraps(f)\n    def g(*a):\n        g.n = getattr(g, 'n', 0) + 1\n        return f(*a)\n    return g\n@deco\ndef f(x): return x", "pass", "f(1); f(2)", "f(3); last = f.n"),
+    "function, recursive closure": Program("def make():\n    def fact(n): return n * fact(n - 1) if n else 1\n    return fact", "f = None", "f = make()", "last = f(5)"),
+    "function, that another replaces": Program("def a(): return 'a'\ndef b(): return 'b'", "f = a", "f = b", "last = f()"),
+    "function, of the standard library": Program("import os.path, math", "f = math.sin", "f = [os.path.join, len, math.cos]", "last = f[0]('a', 'b'), f[1]('xy'), f[2](0.0)"),
+    "method of C, unbound": Program("", "f = str.lower", "f = [str.upper, int.__add__, vars(dict)['fromkeys']]", "last = f[0]('x'), f[1](1, 2)"),
+    "method, bound": Program("class C:\n    def __init__(self): self.n = 0\n    def up(self):\n        self.n += 1\n        return self.n", "c = C(); up = c.up", "up(); up()", "last = up(), c.n"),
+    "method, bound to another object": Program("class C:\n    def __init__(self, n): self.n = n\n    def get(self): return self.n", "a, b = C(1), C(2); get = a.get", "get = b.get; b.n = 7", "last = get()"),
+    "method, of a list": Program("", "l = []; push = l.append", "push(1)", "push(2)"),
+    "method, of a class": Program("class C:\n    n = 0\n    @classmethod\n    def up(cls): cls.n += 1; return cls.n\n    @staticmethod\n    def two(): return 2", "up, two = C.up, C.two", "up(); up()", "last = up(), two(), C.n"),
+    "partial": Program("import functools\ndef f(*a, **k): return a, k", "p = functools.partial(f, [1], k={})", "p.args[0].append(2); p.keywords['k']['x'] = 1", "p.args[0].append(3); last = p(4)"),
+    "partial, replaced": Program("import functools", "p = functools.partial(int, base=2)", "p = functools.partial(int, base=16); p.note = 'x'", "last = p('ff')"),
+    "partial of a partial's method": Program("import functools\nclass C:\n    def f(self, x): return self, x", "c = C(); p = functools.partial(c.f, 1)", "c.n = 5", "last = p()[0] is c"),
+    "partial method": Program("import functools\nclass C:\n    n = 0\n    def add(self, k): self.n += k\n    up = functools.partialmethod(add, 2)", "c = C()", "c.up()", "c.up()"),
+    "cache": Program("import functools\ncalls = []\n@functools.lru_cache(maxsize=3)\ndef f(x, y=0):\n    calls.append(x)\n    return [x, y]", "f(1)", "f(2, y=3); f(1); f(4); f(5)", "last = f(4), f(1), f(2, y=3); n = len(calls)", alike=True),
+    "cache, typed and unbounded": Program("import functools\ncalls = []\n@functools.lru_cache(maxsize=None, typed=True)\ndef f(x):\n    calls.append(x)\n    return x", "f(1)", "f(1.0); f(True)", "last = f(1), f(1.0); n = list(calls)"),
+    "cache, of a random function": Program("import functools, random\nrng = random.Random(1)\n@functools.cache\ndef f(x): return rng.random()", "f(0)", "f(1); f(2)", "last = f(1), f(3)"),
+    "cached property": Program("import functools\nclass C:\n    calls = 0\n    @functools.cached_property\n    def x(self):\n        C.calls += 1\n        return [C.calls]", "c = C()", "c.x.append(5)", "last = c.x, C.calls"),
+    "property, put on a class": Program("class C:\n    n = 1", "c = C()", "C.p = property(lambda self: self.n * 2); c.n = 4", "last = c.p"),
+    "descriptors in a list": Program("def f(x): return x", "l = []", "l += [property(f), classmethod(f), staticmethod(f)]", "last = l[2].__func__(3), l[0].fget is f"),
+    "singledispatch": Program("import functools\n@functools.singledispatch\ndef f(x): return 'any'", "pass", "f.register(int, lambda x: 'int')", "last = f('x')"),
+    "total ordering and dataclass": Program("import dataclasses\n@dataclasses.dataclass(order=True)\nclass D:\n    x: int\n    y: list = dataclasses.field(default_factory=list, compare=False)", "d = D(1)", "d.y.append(d.x); e = dataclasses.replace(d, x=0)", "last = sorted([d, e])[0] is e; e.y.append(9)"),
+}  # fmt: skip
