@@ -148,8 +148,7 @@ def owner_of(array: Any) -> Any:
     """The ndarray whose memory this one looks into; the array itself if it owns its memory or another kind of object does."""
     base: Any = array.base
     while type(base) is _WINDOW:
-        below: Any = base.base
-        base = owner_of(below) if isinstance(below, np.ndarray) else below
+        base = owner_of(base.base) if isinstance(base.base, np.ndarray) else base.base
     return base if isinstance(base, np.ndarray) and type(base) is not np.memmap else array
 
 

@@ -69,7 +69,7 @@ class DatasetHandler(Handler):
             node["passes"] = passes.number(obj)
         if obj in passes.late and not passes.late[obj]:
             raise CaptureError(
-                "how often its shuffling has begun, only an iterator over it can tell, and none is in use"
+                "only an iterator over it knows how many passes over its shuffled part have begun, and none is in use"
             )
 
     def build(self, node: Node, restore: Restoring) -> Any:
@@ -102,12 +102,12 @@ class IteratorHandler(Handler):
         content = tf.io.serialize_tensor(state).numpy()
         dataset = _dataset_of(obj)
         if dataset in passes.late and not _holds_generators(content, dataset):
-            raise CaptureError("it has come to its end, and does not tell any more how often its shuffling has begun")
+            raise CaptureError("it is exhausted, and its state no longer says how many passes over its shuffled part have begun")
         walk.array(node, np.frombuffer(content, dtype=np.uint8))
 
     def _capture_counted(self, counted: Counted, node: Node) -> None:
         if any(counted.begun) and is_late(counted.dataset):
-            raise CaptureError("how often its shuffling had begun before this pass, nothing tells")
+            raise CaptureError("nothing says how many passes over its shuffled part had begun before this one")
         node["taken"], node["begun"], node["digest"] = counted.num_taken, counted.begun, counted.digest
 
     def prepare(self, number: int, node: Node, restore: Restoring) -> None:

@@ -160,7 +160,7 @@ class Passes:
     def number(self, dataset: Any) -> int:
         """How many passes have begun over a data set. Raises `CaptureError` if a graph has begun some over an unknown one."""
         if any(one.number for one in self._of_arguments.values()):
-            raise CaptureError("a graph has gone through a data set, and which one cannot be told")
+            raise CaptureError("a graph has iterated over a data set that cannot be identified, so its passes cannot be counted")
         return self._so_far(dataset)
 
     def before(self, dataset: Any) -> list[int]:
@@ -179,7 +179,7 @@ class Passes:
     def begin_missing_of(self, dataset: Any, wanted: int, path: str) -> None:
         """The same for one part."""
         if self._so_far(dataset) > wanted:
-            raise RestoreError(f"{path}: more passes over its data set have begun than before")
+            raise RestoreError(f"{path}: more passes over its data set have begun than at the checkpoint")
         while self._so_far(dataset) < wanted:
             iter(dataset)
 
