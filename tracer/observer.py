@@ -81,7 +81,7 @@ class Observer:
         self._calls: Calls | None = None
         self._flows: Sequence[Flow] = []
         self._nests: list[Sequence[Site]] = []
-        self._is_watching_in_place = False
+        self._is_reporting_in_place = False
         self._is_describing = False
         self.report = Report()
 
@@ -99,8 +99,8 @@ class Observer:
         nest = self._finder.on_gradient(self._stack.path(frame, may_watch=True))
         if nest is not None:
             self._found(nest, frame)
-        if self._finder.gradients_seen > 1 and not self._is_watching_in_place:
-            self._is_watching_in_place = True
+        if self._finder.gradients_seen > 1 and not self._is_reporting_in_place:
+            self._is_reporting_in_place = True
             self._world.report_in_place_updates()
 
     def on_update(self, frame: types.FrameType) -> None:

@@ -1,6 +1,6 @@
-"""Functions of libraries that change files without Python's `open` and `os`: each use of one is told to whoever watches files.
+"""Functions of libraries that change files without Python's `open` and `os`; each use is reported before anything is touched.
 
-By the audit events that Python raises for its own functions, before anything is touched.
+It is reported as Python reports its own functions: by raising the same audit event.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _makes_all(path: Any) -> None:
 
 
 def _saves_checkpoint(prefix: Any) -> None:
-    """As TensorFlow writes one in one piece: into a folder of its own, which goes."""
+    """Report what TensorFlow writes for a checkpoint in one shard: files in a temporary folder, and then in their place."""
     text = prefix.numpy() if hasattr(prefix, "numpy") else prefix
     if isinstance(text, (str, bytes)):
         path = os.fsdecode(text)
@@ -65,7 +65,7 @@ def _saves_checkpoint(prefix: Any) -> None:
             _opens(f"{path}{piece}")
 
 
-#: Module to its functions; each with one of the same parameters that tells what it is about to do.
+#: Module to its functions that write; each with a function of the same parameters that raises the audit events for a call.
 WRITERS: dict[str, dict[str, Callable[..., None]]] = {
     "h5py._hl.files": {"File.__init__": lambda _, name, mode="r", *__, **___: _opens_hdf5(name, mode)},
     "safetensors.numpy": {"serialize_file": lambda _, filename, *__, **___: _opens(filename)},
@@ -89,19 +89,19 @@ WRITERS: dict[str, dict[str, Callable[..., None]]] = {
 
 
 def announce(module: types.ModuleType) -> None:
-    """Have a module's writers announced."""
+    """Patch the functions of a module that write files, so that each call raises an audit event first."""
     for place, tell in WRITERS.get(module.__name__, {}).items():
         *owners, name = place.split(".")
         owner = functools.reduce(getattr, owners, module)
         plain = getattr(owner, name, None)
-        if plain is not None:  # or it is another version of the library
+        if plain is not None:  # None: another version of the library
             setattr(owner, name, _announced(plain, tell))
 
 
 def _announced(plain: Any, tell: Callable[..., None]) -> Any:
     @functools.wraps(plain)
     def write(*args: Any, **kwargs: Any) -> Any:
-        with contextlib.suppress(TypeError, ValueError, AttributeError):  # such arguments are refused by the function
+        with contextlib.suppress(TypeError, ValueError, AttributeError):  # arguments that the function itself refuses
             tell(*args, **kwargs)
         return plain(*args, **kwargs)
 

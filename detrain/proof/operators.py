@@ -81,8 +81,7 @@ def compare(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _after_another_way(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> dict[str, Any]:
     """What only one side runs up to where they meet again, and the first that gives something else from there on."""
-    names_a, names_b = [one["name"] for one in a], [one["name"] for one in b]
-    blocks = difflib.SequenceMatcher(None, names_a, names_b, autojunk=False).get_matching_blocks()
+    blocks = difflib.SequenceMatcher(None, [*map(_kind, a)], [*map(_kind, b)], autojunk=False).get_matching_blocks()
     first = blocks[0]
     found: dict[str, Any] = {"only_a": a[: first.a], "only_b": b[: first.b], "a": None, "b": None}
     for block in blocks:
@@ -90,6 +89,11 @@ def _after_another_way(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> dict
             if one["outputs"] != other["outputs"]:
                 return {**found, "a": one, "b": other}
     return found
+
+
+def _kind(call: dict[str, Any]) -> tuple[str, str, str]:
+    """What two calls have in common that may stand for the same step; a graph reshapes many things."""
+    return call["name"], call["backward"], repr(call["shapes"])
 
 
 def format_result(found: dict[str, Any]) -> str:

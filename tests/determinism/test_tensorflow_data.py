@@ -255,7 +255,7 @@ def test_where_a_graph_does_not_tell_the_resume_is_refused(script, name: str) ->
     one = script(GIVEN.replace("#FUNCTION", NOT_TOLD[name]))
     one.attempt("run", "--every", "1batches", status=-9, DIE="5")
     one.attempt("run", "--every", "1batches", status=2)
-    assert "how often its shuffling has begun" in one.said or "which one cannot be told" in one.said
+    assert "how many passes over its shuffled part" in one.said or "cannot be identified" in one.said
 
 
 #: Elements that depend on what the loop has changed when they are made. The second word says whether a buffer holds some back.

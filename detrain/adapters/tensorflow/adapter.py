@@ -15,7 +15,7 @@ from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import lookup_ops
 
 from detrain.adapters import names
-from detrain.adapters.protocol import Adapter, LossReader, Settings
+from detrain.adapters.protocol import Adapter, LossReader, OperatorCall, Settings
 from detrain.adapters.tensorflow import (
     counters,
     data,
@@ -26,6 +26,7 @@ from detrain.adapters.tensorflow import (
     kernel_skip,
     kernels,
     lifted_initial_values,
+    operators,
     saved_models,
     scopes,
     stateless,
@@ -141,6 +142,11 @@ class TensorFlowAdapter(Adapter):
 
     def losses(self, outputs: Any) -> list[LossReader]:
         return updates.losses(outputs)
+
+    def log_operators(
+        self, is_user_file: Callable[[str], bool], on_call: Callable[[OperatorCall], None]
+    ) -> Callable[[], None]:
+        return operators.log_operators(is_user_file, on_call)
 
 
 ADAPTER = TensorFlowAdapter()

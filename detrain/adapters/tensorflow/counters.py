@@ -1,8 +1,8 @@
-"""How far the generator of each random operation has come, where a script gives the operation a seed.
+"""Counts how much each seeded random operation of the script has drawn.
 
-The key of such a generator is the first seed, the upper half of its counter the second, and each call moves the lower half on. One that
-TensorFlow keeps in a kernel can neither be read nor set, so `stateless.py` and `skipping.py` count what is drawn: with an operation in a
-graph in a variable of the graph's, else in a number.
+The generator of such an operation has the first seed as its key and the second as the upper half of its counter; each call advances the
+lower half. TensorFlow keeps the generator in the kernel, where it can be neither read nor set, so `stateless` and `kernel_skip` count
+what is drawn: in a variable of the graph for an operation in a graph, else in a number.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from detrain.state.tree import Node
 
 
 class Counter:
-    """What the calls of one operation have drawn.
+    """How much the calls of one operation have drawn.
 
-    Of a generator that lies in a kernel, `values` holds as well how much of that the kernel has still to draw, in a process that has
-    been taken to a checkpoint.
+    For an operation whose generator stays in the kernel, `values` also says how much the kernel has still to draw to get to the position
+    of a checkpoint.
     """
 
     def __init__(self, name: str, drawn: int, place: Place | None, *, is_kernels: bool) -> None:
-        """`place`: in a graph; None for one that is run by itself."""
+        """`place`: of the operation in its graph; None for an eager one."""
         self.name, self.place, self.is_kernels = name, place, is_kernels
-        #: () or (2,) int64, a variable in a graph
+        #: () or (2,) int64; a variable where the operation is in a graph
         self.values: Any = np.array([drawn, drawn] if is_kernels else drawn, dtype=np.int64)
         if place is not None:
-            with ops.init_scope(), tf.device("/cpu:0"):  # not `tf.Variable`: functions have a say in that
+            with ops.init_scope(), tf.device("/cpu:0"):  # not `tf.Variable`: functions intercept that
                 self.values = resource_variable_ops.ResourceVariable(self.values, trainable=False, name="counter")
 
     @property
     def is_gone(self) -> bool:
-        """True once nobody can run the operation any more."""
+        """True once the graph is gone, and with it whoever could run the operation."""
         return self.place is not None and self.place.graph() is None
 
     @property
@@ -54,11 +54,11 @@ class Counter:
 
     @property
     def drawn(self) -> int:
-        """In all."""
+        """How much has been drawn in the run."""
         return int(np.asarray(self.values).flat[0])
 
     def go_to(self, drawn: int) -> None:
-        """So much has been drawn, at a checkpoint. Raises `RestoreError` if a kernel has come further."""
+        """Set the position of a checkpoint. Raises `RestoreError` if a kernel has already drawn more."""
         if not self.is_kernels:
             self.set(drawn)
             return
@@ -71,7 +71,7 @@ class Counter:
         self.set([drawn, missing])
 
     def set(self, values: Any) -> None:
-        """Write them down, outside of any graph."""
+        """Set the values, outside of any graph."""
         with ops.init_scope():
             if isinstance(self.values, np.ndarray):
                 self.values[...] = values
@@ -80,7 +80,7 @@ class Counter:
 
 
 class Counters:
-    """Every counter of the process, by the place where its operation was made."""
+    """Every counter of the process, by a name that later attempts give to the same operation."""
 
     def __init__(self) -> None:
         self.made: dict[str, Counter] = {}
@@ -88,24 +88,24 @@ class Counters:
         self._saved_traces: dict[str, str] = {}
         self._num_at: dict[str, int] = {}
         self._by_handle: dict[int, Counter] = {}
-        self._one_by_one: dict[tuple[Any, ...], Counter] = {}
+        self._eager: dict[tuple[Any, ...], Counter] = {}
         self._recorded: dict[tuple[int, bytes], Any] = {}
 
     def in_graph(self, kind: str, seeds: tuple[int, int], *, is_kernels: bool = False) -> Any:
-        """The variable of an operation that is being made in a graph."""
+        """The variable that counts for an operation that is being made in a graph."""
         place = functions.place(f"{kind}:{seeds[0]}:{seeds[1]}")
         return self._in_graph(place.name, place, is_kernels=is_kernels)
 
-    def one_by_one(
+    def eager(
         self, kind: str, seeds: tuple[int, int], types: tuple[tf.DType, ...], *, is_kernels: bool = False
     ) -> Counter:
-        """That of an operation that is run by itself: TensorFlow keeps a kernel for all calls with the same attributes."""
+        """The counter of an eager operation: TensorFlow keeps one kernel for all eager calls with the same attributes."""
         attributes = kind, seeds, types, ops.context.context().device_name
-        found = self._one_by_one.get(attributes)
+        found = self._eager.get(attributes)
         if found is None:
             names = ",".join(one.name for one in types)
             name = self._numbered(f"{kind}:{names}:{seeds[0]}:{seeds[1]}")
-            found = self._one_by_one[attributes] = self._new(name, None, is_kernels=is_kernels)
+            found = self._eager[attributes] = self._new(name, None, is_kernels=is_kernels)
         return found
 
     def _in_graph(self, name: str, place: Place, *, is_kernels: bool) -> Any:
@@ -115,7 +115,7 @@ class Counters:
         return counter.values
 
     def _new(self, name: str, place: Place | None, *, is_kernels: bool) -> Counter:
-        """At what a checkpoint says or at 0. It takes the place of one in a trace that was for making variables."""
+        """A counter at the position of the checkpoint, or at 0. Replaces one of a trace that only made variables."""
         counter = self.made[name] = Counter(name, self._saved.get(name, 0), place, is_kernels=is_kernels)
         return counter
 
@@ -124,14 +124,14 @@ class Counters:
         return f"{name}#{number}"
 
     def reset(self) -> None:
-        """TensorFlow forgets its kernels, and begins with new ones."""
+        """Set all to 0: TensorFlow has dropped its kernels."""
         for counter in self.made.values():
             counter.set(np.zeros_like(np.asarray(counter.values)))
 
     def of_call(self, handle: Any, function: Any) -> Any:
-        """The counter of an operation in a function that is about to be called, by that of the function as it was traced.
+        """The counter handle to pass to a function that is called, given the handle that it was traced with.
 
-        Called from a graph, it has a kernel of its own for each call; and so has one that is called while gradients are recorded.
+        A function called from a graph has kernels of its own for each call, and so has one that is called under a tape.
         """
         traced = self._by_handle.get(id(handle))
         if traced is None:
@@ -147,20 +147,20 @@ class Counters:
         return self._recorded[key]
 
     def has(self, handle: Any) -> bool:
-        """True if it is that of a counter in a graph."""
+        """True if a handle is that of a counter in a graph."""
         return id(handle) in self._by_handle
 
     def variable(self, handle: Any) -> Any:
-        """Whose handle it is."""
+        """The variable that a handle belongs to."""
         return self._by_handle[id(handle)].values
 
     def exported_and_used(self) -> list[str]:
-        """Traces that were made for a SavedModel and drew numbers later: a resumed attempt makes others in their place."""
+        """Traces that were made for a SavedModel and then drew numbers in training: a resumed attempt makes other traces."""
         used = (one for one in self.made.values() if one.is_exported and one.drawn and not one.is_gone)
         return sorted({one.place.trace.name for one in used if one.place is not None})
 
     def state(self) -> dict[str, Any]:
-        """How far each has come, and of what traces they are."""
+        """How much each has drawn, and which traces they belong to; JSON."""
         self.made = {name: counter for name, counter in self.made.items() if not counter.is_gone}
         kept = {name: counter for name, counter in self.made.items() if not counter.is_exported}
         places = [one.place for one in kept.values() if one.place is not None]
@@ -171,7 +171,7 @@ class Counters:
         }
 
     def set_state(self, state: dict[str, Any], set_aside: Callable[[], str]) -> None:
-        """The inverse of `state`. `set_aside`: for who finds out later that it is not enough."""
+        """Set what `state` gave. `set_aside`: what a later error says is to be done with the checkpoint."""
         self._saved, self._saved_traces = state["drawn"], state["traces"]
         for name, counter in self.made.items():
             counter.go_to(self._saved.get(name, 0))
@@ -207,14 +207,17 @@ class CountersHandler(Handler):
 
 
 class Unreadable:
-    """Operations whose kernels cannot be taken to a place either."""
+    """Operations whose position can be neither counted nor set."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         self._run: set[tuple[Any, ...]] = set()
 
-    def note(self, name: str, seed: int, seed2: int) -> None:
-        """One is made. By itself, with seeds of its own, it is new each time; only the same again goes on where the last has ended."""
+    def record(self, name: str, seed: int, seed2: int) -> None:
+        """Record that one is made or run.
+
+        An eager one with seeds of its own has a new generator each time, so it only counts when it is run again with the same seeds.
+        """
         attributes = name, seed, seed2
         if not context.executing_eagerly() or attributes in self._run:
             self.names.add(name)
@@ -242,14 +245,14 @@ counters = Counters()
 
 
 def patch() -> None:
-    """See from now on calls of functions, and what makes TensorFlow forget its kernels."""
+    """Patch calls of functions, and what makes TensorFlow drop its kernels."""
     _wrap_calls()
     for name in ("_set_global_seed", "_clear_caches", "clear_kernel_cache"):
         _wrap_forgetting(name)
 
 
 def is_left(seed: int, seed2: int) -> bool:
-    """True where TensorFlow seeds an operation by chance, and in the functions of data sets: those belong to the iterator."""
+    """True for operations left as they are: seeded by chance, or in a function of a data set, where they belong to its iterator."""
     return (not seed and not seed2) or is_in_data_function() or not ops.executing_eagerly_outside_functions()
 
 

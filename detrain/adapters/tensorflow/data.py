@@ -1,8 +1,8 @@
 """Data sets and their iterators.
 
-An iterator whose data set keeps no state of Python's or of a random operation's is written down by TensorFlow itself, buffers and
-all, and set in place. Any other counts, as its last step, what it hands out, to Python or to a graph, and is taken to its place by
-asking a new one for as many elements. Of a data set that shuffles, as many passes are begun as had begun then.
+TensorFlow itself saves and restores an iterator, buffers and all, whose data set holds no state of Python or of a random operation. Any
+other iterator counts the elements that it gives, and is brought to its position by taking as many from a new one. Over a data set that
+shuffles, as many passes are begun as had begun at the checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _counted: weakref.WeakKeyDictionary[Any, Counted] = weakref.WeakKeyDictionary()
 
 
 def patch() -> None:
-    """Tell of passes that begin, and count elements where TensorFlow cannot save a position."""
+    """Patch iterators: report passes that begin, and count elements where TensorFlow cannot save a position."""
     plain = OwnedIterator._create_iterator
 
     @wraps(plain)
@@ -69,7 +69,7 @@ class DatasetHandler(Handler):
             node["passes"] = passes.number(obj)
         if obj in passes.late and not passes.late[obj]:
             raise CaptureError(
-                "how often its shuffling has begun, only an iterator over it can tell, and none is in use"
+                "only an iterator over it knows how many passes over its shuffled part have begun, and none is in use"
             )
 
     def build(self, node: Node, restore: Restoring) -> Any:
@@ -101,13 +101,13 @@ class IteratorHandler(Handler):
             raise CaptureError(f"TensorFlow cannot save its position: {error.message.rpartition(' [Op:')[0]}") from None
         content = tf.io.serialize_tensor(state).numpy()
         dataset = _dataset_of(obj)
-        if dataset in passes.late and not _tells_generators(content, dataset):
-            raise CaptureError("it has come to its end, and does not tell any more how often its shuffling has begun")
+        if dataset in passes.late and not _holds_generators(content, dataset):
+            raise CaptureError("it is exhausted, and its state no longer says how many passes over its shuffled part have begun")
         walk.array(node, np.frombuffer(content, dtype=np.uint8))
 
     def _capture_counted(self, counted: Counted, node: Node) -> None:
         if any(counted.begun) and is_late(counted.dataset):
-            raise CaptureError("how often its shuffling had begun before this pass, nothing tells")
+            raise CaptureError("nothing says how many passes over its shuffled part had begun before this one")
         node["taken"], node["begun"], node["digest"] = counted.num_taken, counted.begun, counted.digest
 
     def prepare(self, number: int, node: Node, restore: Restoring) -> None:
@@ -174,7 +174,7 @@ class IteratorHandler(Handler):
                 raise RestoreError(f"{restore.path_of(node)}: {why_not}. {restore.set_aside()}")
             return
         content = restore.data(node).tobytes()
-        if _tells_generators(content, _dataset_of(obj)):
+        if _holds_generators(content, _dataset_of(obj)):
             _set(obj, tf.io.parse_tensor(content, tf.variant))
         else:
             self._end(obj, content, node, restore)
@@ -187,7 +187,7 @@ class IteratorHandler(Handler):
         live = tf.io.serialize_tensor(before).numpy()
         if live == content:
             return
-        if not _tells_generators(live, dataset):
+        if not _holds_generators(live, dataset):
             raise RestoreError(
                 f"{restore.path_of(node)} has come to its end both here and there with other elements left, and its generator of "
                 f"seeds cannot be put back. {restore.set_aside()}"
@@ -209,7 +209,7 @@ def _set(iterator: Any, state: Any) -> None:
         tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=state)
 
 
-def _tells_generators(content: bytes, dataset: Any) -> bool:
-    """True if a state holds all generators of seeds: what has come to its end holds nothing of what it was made of."""
+def _holds_generators(content: bytes, dataset: Any) -> bool:
+    """True if a saved state holds all generators of seeds; a part that has come to its end leaves out those of its inputs."""
     parts = parts_of(dataset) if dataset is not None else ()
     return content.count(_GENERATOR) >= sum(map(num_generators, parts))

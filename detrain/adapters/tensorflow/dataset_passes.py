@@ -1,8 +1,8 @@
-"""How often each data set that shuffles has been gone through.
+"""Counts how many passes have begun over each data set that shuffles.
 
-It draws the seed of each pass from a generator of its own, which can be taken to its place only by beginning as many passes. Those that
-Python begins are counted as they begin. Those that a graph begins are counted by a variable, which the graph moves on; a graph that is
-given the data set is given, with each call, the variable of that one as well.
+A shuffling data set draws the seed of each pass from a generator of its own, which can be advanced only by beginning passes. Passes that
+Python begins are counted as they begin. Passes that a graph begins are counted by a variable that the graph increments; a graph that
+takes the data set as an argument takes the variable of that data set with each call as well.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _TAKEN = frozenset({"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"
 
 
 class Count:
-    """The passes that graphs have begun over some data sets at once."""
+    """How many passes graphs have begun over some data sets together."""
 
     def __init__(self, seeded: Counter[Any], given: Counter[Any] | None = None, *, is_late: bool = False) -> None:
-        """Make one that counts from 0.
+        """Make one at 0.
 
-        `seeded`: how often each of them is begun with each pass; `given`: the same, by references to tensors in a graph, of those
-        that it is still to be given; `is_late`: that does not tell everything.
+        `seeded`: how often one pass begins each data set with a generator; `given`: the same, by references to tensors of a graph, for data
+        sets that are arguments of the graph; `is_late`: passes do not say when all generators were used.
         """
         self.seeded = weakref.WeakKeyDictionary(seeded)
         self.given = given
@@ -68,30 +68,30 @@ class Count:
 
     @property
     def number(self) -> int:
-        """So far."""
+        """The number of passes so far."""
         return int(self.variable.numpy())
 
 
 class Passes:
-    """Those over every data set of the process."""
+    """The passes over every data set of the process."""
 
     def __init__(self) -> None:
         self._by_python: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._by_graphs: list[Count] = []
-        #: Of graphs that are given a data set, by the handles of their variables, which are never given up.
-        self._to_be_told: dict[int, Count] = {}
+        #: Of graphs that take a data set as an argument, by the ids of their variables' handles, which are never freed.
+        self._of_arguments: dict[int, Count] = {}
         self._by_variant: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        #: Iterators in use over data sets with a generator of seeds that passes do not tell of.
+        #: Iterators in use over data sets for which `is_late` holds.
         self.late: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
 
-    # --- what is told ----------------------------------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------------------------------------
 
     def know(self, dataset: Any) -> None:
-        """A data set has been made. A graph is given only its tensor."""
+        """Record a data set that has been made: a graph is given only its tensor."""
         self._by_variant[id(dataset._variant_tensor)] = dataset
 
     def begin(self, dataset: Any) -> None:
-        """One begins, now or whenever the graph that is being made is run; what a graph makes itself begins anew each time."""
+        """A pass begins, now or whenever the graph that is being made runs. A data set made inside a graph is new each time."""
         seeded, given = _seeded_in(dataset), _given_in(dataset)
         if context.executing_eagerly():
             for one, times in seeded.items():
@@ -102,27 +102,27 @@ class Passes:
             self._count(seeded, given, is_late=is_late(dataset)).variable.assign_add(1)
 
     @property
-    def are_to_be_told(self) -> bool:
-        """True if there are graphs that are given a data set."""
-        return bool(self._to_be_told)
+    def has_arguments(self) -> bool:
+        """True if some graph takes a data set as an argument."""
+        return bool(self._of_arguments)
 
     def put_back(self, dataset: Any) -> Callable[[], None]:
-        """For who is about to begin one that does not count: what is to be called after it."""
+        """For a pass that is not to count: returns what sets the counts back."""
         before = {one: self._by_python[one] for one in parts_of(dataset) if one in self._by_python}
         return lambda: self._by_python.update(before)
 
     # --- calls of graphs that are given a data set -----------------------------------------------------------------------------
 
-    def tell(self, function: Any, args: tuple[Any, ...]) -> list[Any]:
-        """What a function is to be called with, so that it counts with the variables of the data sets that it is given."""
-        told = list(args)
-        for index, one in enumerate(args):
-            count = self._to_be_told.get(id(one))
+    def with_counters(self, function: Any, args: tuple[Any, ...]) -> list[Any]:
+        """The arguments to call a function with: counters that stand for a data set among them are replaced by that data set's."""
+        replaced = list(args)
+        for index, arg in enumerate(args):
+            count = self._of_arguments.get(id(arg))
             if count is not None:
-                told[index] = self._told(count, function.graph.inputs, args).variable.handle
-        return told
+                replaced[index] = self._counter_of(count, function.graph.inputs, args).variable.handle
+        return replaced
 
-    def _told(self, count: Count, inputs: list[Any], args: tuple[Any, ...]) -> Count:
+    def _counter_of(self, count: Count, inputs: list[Any], args: tuple[Any, ...]) -> Count:
         seeded, late = Counter(count.seeded), count.is_late
         given: Counter[Any] = Counter()
         arg_of = {id(one): arg for one, arg in zip(inputs, args, strict=True)}
@@ -138,13 +138,13 @@ class Passes:
             elif _is_placeholder(arg):
                 given[arg.ref()] += times
             else:
-                return count  # of a data set that nobody knows: said with the next checkpoint
+                return count  # an unknown data set: `number` raises at the next checkpoint
         return self._count(seeded, given, is_late=late)
 
     def _count(self, seeded: Counter[Any], given: Counter[Any], *, is_late: bool) -> Count:
         if given:
             count = Count(seeded, given, is_late=is_late)
-            self._to_be_told[id(count.variable.handle)] = count
+            self._of_arguments[id(count.variable.handle)] = count
             return count
         if is_late:
             for one in seeded:
@@ -155,16 +155,16 @@ class Passes:
         self._by_graphs.append(Count(seeded))
         return self._by_graphs[-1]
 
-    # --- what is asked ---------------------------------------------------------------------------------------------------------
+    # --- questions -------------------------------------------------------------------------------------------------------------
 
     def number(self, dataset: Any) -> int:
-        """How many have begun over it. Raises `CaptureError` where a graph has begun some over nobody knows what."""
-        if any(one.number for one in self._to_be_told.values()):
-            raise CaptureError("a graph has gone through a data set, and which one cannot be told")
+        """How many passes have begun over a data set. Raises `CaptureError` if a graph has begun some over an unknown one."""
+        if any(one.number for one in self._of_arguments.values()):
+            raise CaptureError("a graph has iterated over a data set that cannot be identified, so its passes cannot be counted")
         return self._so_far(dataset)
 
     def before(self, dataset: Any) -> list[int]:
-        """How many have begun so far over each part that holds a generator of seeds, the outermost first."""
+        """How many passes have begun over each part of a data set that has a generator of seeds, the outermost first."""
         return [self._so_far(one) for one in seeded_parts_of(dataset)]
 
     def _so_far(self, dataset: Any) -> int:
@@ -172,14 +172,14 @@ class Passes:
         return self._by_python.get(dataset, 0) + in_graphs
 
     def begin_missing(self, dataset: Any, wanted: list[int], path: str) -> None:
-        """Begin passes until as many as wanted have begun over each such part. Raises `RestoreError` if there are more."""
+        """Begin passes until each such part has had as many as `wanted` says. Raises `RestoreError` if one has had more."""
         for one, number in zip(seeded_parts_of(dataset), wanted, strict=True):
             self.begin_missing_of(one, number, path)
 
     def begin_missing_of(self, dataset: Any, wanted: int, path: str) -> None:
         """The same for one part."""
         if self._so_far(dataset) > wanted:
-            raise RestoreError(f"{path}: more passes over its data set have begun than before")
+            raise RestoreError(f"{path}: more passes over its data set have begun than at the checkpoint")
         while self._so_far(dataset) < wanted:
             iter(dataset)
 
@@ -188,8 +188,8 @@ passes = Passes()
 
 
 def patch() -> None:
-    """See from now on what is gone through. Iterators tell themselves."""
-    for name in ("reduce", "get_single_element"):  # by `reduce` a graph goes through a `for` loop over a data set
+    """Patch what begins passes: iterators, `reduce` and calls of graphs."""
+    for name in ("reduce", "get_single_element"):  # a graph runs a `for` loop over a data set by `reduce`
         _wrap_pass(name)
     init, call_flat = Dataset.__init__, atomic_function.AtomicFunction.call_flat
 
@@ -199,11 +199,11 @@ def patch() -> None:
         passes.know(dataset)
 
     @wraps(call_flat)
-    def tell(function: Any, *args: Any) -> Any:
-        return call_flat(function, *(passes.tell(function, args) if passes.are_to_be_told else args))
+    def call_with_counters(function: Any, *args: Any) -> Any:
+        return call_flat(function, *(passes.with_counters(function, args) if passes.has_arguments else args))
 
     Dataset.__init__ = know
-    atomic_function.AtomicFunction.call_flat = tell
+    atomic_function.AtomicFunction.call_flat = call_with_counters
 
 
 def _wrap_pass(name: str) -> None:
@@ -218,13 +218,13 @@ def _wrap_pass(name: str) -> None:
 
 
 def variable(name: str) -> Any:
-    """One that counts, outside of any graph."""
+    """A counter at 0, outside of any graph."""
     with ops.init_scope():
         return resource_variable_ops.ResourceVariable(0, dtype=tf.int64, trainable=False, name=name)
 
 
 def parts_of(dataset: Any) -> Iterator[Any]:
-    """A data set, and all that it is made of, as often as it is used."""
+    """A data set, and all data sets that it is made of, as often as each is used."""
     pending = [dataset]
     while pending:
         one = pending.pop()
@@ -233,7 +233,7 @@ def parts_of(dataset: Any) -> Iterator[Any]:
 
 
 def num_generators(dataset: Any) -> int:
-    """How many generators of seeds it holds, those of what it is made of aside."""
+    """How many generators of seeds a data set itself has, without those of its inputs."""
     if not isinstance(dataset, _SEEDED):
         return 0
     if type(dataset) is not dataset_ops._VariantDataset or not isinstance(dataset._variant_tensor, ops.EagerTensor):
@@ -244,7 +244,7 @@ def num_generators(dataset: Any) -> int:
 
 
 def _num_in_graph(variant: Any) -> int:
-    """The same of one that TensorFlow alone knows; 1 where it does not tell."""
+    """The same for a data set that only TensorFlow knows; 1 where TensorFlow does not say."""
     try:
         content = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=_IGNORE_STATE)
     except tf.errors.OpError:
@@ -254,12 +254,12 @@ def _num_in_graph(variant: Any) -> int:
 
 
 def seeded_parts_of(dataset: Any) -> list[Any]:
-    """Those that hold a generator of seeds, each once, the outermost first."""
+    """The parts with a generator of seeds, each once, the outermost first."""
     return list(dict.fromkeys(filter(is_seeded, parts_of(dataset))))
 
 
 def is_seeded(dataset: Any) -> bool:
-    """True if it holds a generator of seeds that outlives a graph."""
+    """True if a data set has a generator of seeds that outlives a graph."""
     return isinstance(dataset._variant_tensor, ops.EagerTensor) and num_generators(dataset) > 0
 
 
@@ -268,13 +268,13 @@ def _seeded_in(dataset: Any) -> Counter[Any]:
 
 
 def _given_in(dataset: Any) -> Counter[Any]:
-    """References to the tensors of those parts that a graph is given."""
+    """References to the tensors of those parts that are arguments of a graph."""
     tensors = [one._variant_tensor for one in parts_of(dataset) if isinstance(one, dataset_ops._VariantDataset)]
     return Counter(one.ref() for one in tensors if not isinstance(one, ops.EagerTensor) and not _is_element(one))
 
 
 def _is_element(tensor: Any) -> bool:
-    """True if it comes out of an iterator: such a data set is new each time."""
+    """True for a data set that an iterator gave: it is new each time."""
     return functions.is_of_data(tensor.graph) if _is_placeholder(tensor) else tensor.op.type in _TAKEN
 
 
@@ -283,6 +283,6 @@ def _is_placeholder(tensor: Any) -> bool:
 
 
 def is_late(dataset: Any) -> bool:
-    """True if a seeded data set is made of something, or makes something, of which passes do not tell when it begins."""
+    """True if passes do not say when the generator of a part, or of what it makes, is used."""
     late = [one for one in parts_of(dataset) if isinstance(one, _LATE)]
     return any(num_generators(part) for one in late for inner in one._inputs() for part in parts_of(inner))

@@ -1,6 +1,6 @@
-"""Generators that are seeded by chance: under op determinism TensorFlow refuses to, here they get what `os.urandom` gives.
+"""Generators that TensorFlow seeds from the system's entropy, and refuses to seed under op determinism: they get what `os.urandom` gives.
 
-That comes from one seeded stream. The global generator, which only TensorFlow holds, goes with the checkpoint.
+Under detrain that is one seeded stream. The global generator, which only TensorFlow holds, is part of the checkpoint.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ global_generator = GlobalGenerator()
 
 
 def replace() -> None:
-    """Let what TensorFlow refuses under op determinism be had, for as long as the process lives."""
+    """Replace what TensorFlow refuses under op determinism, for as long as the process lives."""
     ints, get = gen_stateful_random_ops.non_deterministic_ints, stateful_random_ops.get_global_generator
 
     @wraps(ints)

@@ -1,7 +1,7 @@
-"""What a `tf.function` was traced to.
+"""Checks that a `tf.function` is traced to the same graph as before the kill.
 
-A trace keeps for good what it found in Python: an attribute, which layers can be trained, a number that numpy drew. A later attempt
-traces anew, from what the loop has made of all that meanwhile; whether the same came out is told by a digest of the operations.
+A trace keeps for good what it read from Python: an attribute, which layers are trainable, a number that numpy drew. A resumed attempt
+traces anew, after the loop may have changed all that; a digest of the graph's operations tells whether the same graph came out.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import xxhash
 
 from detrain.errors import RestoreError
 
-#: Attributes that say nothing of what is computed, or that count what the process has made before. Those of random operations' seeds
-#: belong to their counters.
-_UNTOLD = frozenset({"seed", "seed2", "shared_name", "container", "config", "config_proto", "executor_type", "token"})
+#: Attributes that do not bear on what is computed, or that number what the process has made before. Seeds of random operations are
+#: checked with their counters.
+_IGNORED = frozenset({"seed", "seed2", "shared_name", "container", "config", "config_proto", "executor_type", "token"})
 
 
 class Traces:
-    """The graphs of each function, and what they have to be like."""
+    """The graphs of each function, and those that it must be traced to."""
 
     def __init__(self) -> None:
-        #: By function and graph: what it was traced for, and the digest.
+        #: By function and graph: signature and digest.
         self._graphs: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, tuple[str, str]]] = (
             weakref.WeakKeyDictionary()
         )
-        #: Of a checkpoint, by what each was traced for.
+        #: At the checkpoint: digests, by function and signature.
         self._expected: weakref.WeakKeyDictionary[Any, dict[str, list[str]]] = weakref.WeakKeyDictionary()
         self._set_aside: Callable[[], str] = str
 
     def end(self, function: Any, graph: Any, signature: str) -> None:
-        """A trace has ended. Raises `RestoreError` if it is not what the killed attempt went on with.
+        """Record a finished trace. Raises `RestoreError` if the killed attempt had traced another graph for this signature.
 
-        The digest is taken now: where a gradient flows through a loop of the graph, TensorFlow later adds to that loop what it needs.
+        The digest is taken now, because TensorFlow later adds to a loop of the graph what gradients through it need.
         """
         digest = digest_of(graph.as_graph_def())
         self._graphs.setdefault(function, weakref.WeakKeyDictionary())[graph] = signature, digest
@@ -49,14 +49,14 @@ class Traces:
         )
 
     def of(self, function: Any) -> dict[str, list[str]]:
-        """Digests of its traces, by what each was traced for."""
+        """Digests of the traces of a function, by signature."""
         found = {signature: set(digests) for signature, digests in self._expected.get(function, {}).items()}
         for signature, digest in self._graphs.get(function, {}).values():
             found.setdefault(signature, set()).add(digest)
         return {signature: sorted(digests) for signature, digests in sorted(found.items())}
 
     def expect(self, function: Any, digests: dict[str, list[str]], set_aside: Callable[[], str]) -> None:
-        """Its twin had these at a checkpoint."""
+        """Set the digests that a function had at a checkpoint, by signature. `set_aside`: gives the end of an error message."""
         self._expected[function] = digests
         self._set_aside = set_aside
 
@@ -65,25 +65,26 @@ traces = Traces()
 
 
 def digest_of(definition: Any) -> str:
-    """Of all operations of a `GraphDef`, in whatever order and by whatever names."""
+    """xxh3-128 of all operations of a `GraphDef`, whatever their order and names."""
     functions = (node for function in definition.library.function for node in function.node_def)
     digest = xxhash.xxh3_128()
-    for one in sorted(_of_operation(node) for nodes in (definition.node, functions) for node in nodes):
-        digest.update(one)
+    for operation in sorted(_of_operation(node) for nodes in (definition.node, functions) for node in nodes):
+        digest.update(operation)
     return digest.hexdigest()
 
 
 def _of_operation(node: Any) -> bytes:
     digest = xxhash.xxh3_128(node.op.encode())
-    for part in _told(node):
+    for part in _parts_of(node):
         digest.update(part)
     return digest.digest()
 
 
-def _told(node: Any) -> Iterator[bytes]:
+def _parts_of(node: Any) -> Iterator[bytes]:
     yield len(node.input).to_bytes(4, "little")
     for name, value in sorted(node.attr.items()):
-        names_functions = value.HasField("func") or bool(value.list.func)  # by numbers; what is in them is told as well
-        if not name.startswith("_") and name not in _UNTOLD and not names_functions:
+        # Names of functions have numbers in them; what is in the functions is digested as well.
+        names_functions = value.HasField("func") or bool(value.list.func)
+        if not name.startswith("_") and name not in _IGNORED and not names_functions:
             yield name.encode()
             yield value.SerializeToString(deterministic=True)

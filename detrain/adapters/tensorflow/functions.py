@@ -1,9 +1,9 @@
-"""Which trace of which `tf.function` an operation belongs to: by names that a later attempt finds again.
+"""Names the trace of a `tf.function` that a random operation belongs to, so that a later attempt finds the same name.
 
-Every trace has kernels, and so generators of random numbers, of its own. Numbers of traces and of operations do not tell which is which:
-an attempt that goes on in the middle traces what it comes to first, and traces only once what found no variables the first time. So a
-trace is named by its function and by what it was traced for; and functions that come from one line of code (methods, one for each
-object) by numbers, which the walk over the script's objects takes from each to its twin.
+Every trace has kernels, and so generators of random numbers, of its own. TensorFlow's numbers of traces and operations do not identify
+them: a resumed attempt traces in another order, and only once what made its variables before. So a trace is named by its function and
+the signature that it was traced for. Functions from one line of code (methods, one for each object) are numbered, and the walk over the
+script's objects takes the number of each to the same object of the resumed attempt.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from detrain.state.tree import Node
 
 Function = polymorphic_function.Function
 
-#: What a trace's name says of its arguments, at most; longer ones by their digest. Characters.
+#: Longest signature in a trace's name, in characters; a longer one is replaced by its digest.
 _LONGEST = 200
 _EXPORTED = "exported "
 
 
 @dataclass
 class Trace:
-    """A graph, and how often each place in it has been named."""
+    """A graph, and how many operations of each name it has."""
 
-    label: str  # what TensorFlow calls it
+    label: str  # its name in TensorFlow
     signature: str = ""
     function: weakref.ref[Any] | None = None  # the `Function`, if it is one's
-    #: Given with the first generator in it: a trace without any needs none, and a resume need not make it again.
+    #: Given with the first generator in it: a trace without any need not be found again.
     name: str = ""
     function_name: str = ""
-    is_widened: bool = False  # TensorFlow may trace for wider shapes than those given, by what it has traced before
+    is_widened: bool = False  # TensorFlow may trace for wider shapes than those given, depending on earlier traces
     makes_variables: bool = False
     is_of_data: bool = False  # what a data set calls for each element
     is_exported: bool = False  # made for a SavedModel
@@ -52,7 +52,7 @@ class Trace:
 
 @dataclass
 class Place:
-    """Of an operation in a graph."""
+    """An operation in a graph."""
 
     name: str
     trace: Trace
@@ -60,32 +60,32 @@ class Place:
 
 
 class Functions:
-    """Those that have been traced."""
+    """Every `tf.function` that has been traced."""
 
     def __init__(self) -> None:
         self._by_cache: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._traces: weakref.WeakKeyDictionary[Any, Trace] = weakref.WeakKeyDictionary()
-        self._graphs: dict[str, weakref.ref[Any]] = {}  # last, by the names of their traces
+        self._graphs: dict[str, weakref.ref[Any]] = {}  # the latest of each trace, by name
         self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        #: Highest number so far, by where the code is.
+        #: Highest number so far, by place in code.
         self.num_of: dict[str, int] = {}
-        #: Of a checkpoint: the only function from some code, which no walk has met; and traces that are not there yet.
+        #: Of a checkpoint: by place in code, the name of a function that no walk has met; and traces that have not been made yet.
         self._expected: dict[str, str] = {}
         self._awaited: dict[str, str] = {}  # to the names of their functions
         self._set_aside: Callable[[], str] = str
-        self._lost: set[str] = set()  # made by the loop, and not to be had any more
-        #: Traces that cannot be told apart.
+        self._lost: set[str] = set()  # made by the loop; they do not come back
+        #: Names that several traces share.
         self.ambiguous: set[str] = set()
         self.is_exporting = False  # what is traced now is for a SavedModel
 
-    # --- what is told ----------------------------------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------------------------------------
 
     def know(self, function: Any) -> None:
-        """A `Function` is about to be traced. It is known by its cache, which a trace is told of, and which lives as long."""
+        """Record a `Function` that is about to be traced, by its cache: a trace gets the cache, which lives as long as the function."""
         self._by_cache[id(function._function_cache)] = function
 
     def begin(self, graph: Any, function_type: Any, options: Any) -> None:
-        """A trace begins."""
+        """A trace begins: record its function and its signature."""
         function = self._by_cache.get(id(options.function_cache)) if options.function_cache is not None else None
         trace = self._traces[graph] = Trace(options.name, f"({_signature(function_type)})")
         trace.is_of_data = "_tf_data_function" in (options.attributes or {})
@@ -96,14 +96,14 @@ class Functions:
             trace.makes_variables = options.scope_type is tracing_compilation.ScopeType.VARIABLE_CREATION
 
     def end(self, graph: Any) -> None:
-        """A trace has ended. One that only made the variables is followed by another."""
+        """A trace has ended. A trace that made variables is followed by a second one, which counts."""
         trace = self._traces[graph]
         function = trace.function() if trace.function is not None else None
         if function is not None and not (trace.makes_variables and function._created_variables):
             traces.end(function, graph, trace.signature)
 
     def name_of(self, function: Any) -> str:
-        """Where its code is, and a number; for as long as the process lives."""
+        """The name of a function: where its code is, and a number. It keeps it as long as the process lives."""
         name = self._names.get(function)
         if name is None:
             where = _where(function)
@@ -113,11 +113,11 @@ class Functions:
         return name
 
     def known_name(self, function: Any) -> str | None:
-        """The same, if there are generators in it or it has been called something."""
+        """The name of a function that has generators in it or was given a name; else None."""
         return self._names.get(function)
 
     def call(self, function: Any, name: str) -> None:
-        """Give it the name that its twin had. Raises `RestoreError` if it has been traced under another already."""
+        """Give a function the name that it had at the checkpoint. Raises `RestoreError` if it already has another."""
         known = self._names.setdefault(function, name)
         if known != name:
             raise RestoreError(f"{known}: this function was {name} when the checkpoint was taken")
@@ -125,13 +125,13 @@ class Functions:
         self.num_of[where] = max(self.num_of.get(where, -1), number)
 
     def lose(self, name: str) -> None:
-        """The loop had made it."""
+        """The function of this name was made by the loop, and does not come back."""
         self._lost.add(name)
 
     def expect(self, num_of: dict[str, int], traces: dict[str, str], set_aside: Callable[[], str]) -> None:
-        """The attempt has been taken to a checkpoint where these traces, of functions of these names, had generators.
+        """Set what a checkpoint knows: highest numbers by place in code, and traces with generators, with the names of their functions.
 
-        Raises `RestoreError` if a function is not there.
+        `set_aside`: gives the end of an error message. Raises `RestoreError` if a function is missing.
         """
         known = set(self._names.values())
         missing = sorted({name for name in traces.values() if name} - known - self._lost)
@@ -148,18 +148,18 @@ class Functions:
         self._awaited = {trace: name for trace, name in traces.items() if trace not in self._graphs}
         self._set_aside = set_aside
 
-    # --- what is asked ---------------------------------------------------------------------------------------------------------
+    # --- questions -------------------------------------------------------------------------------------------------------------
 
     def is_of_data(self, graph: Any) -> bool:
-        """True if a data set calls it for each element."""
+        """True if a data set calls the graph for each element."""
         return graph in self._traces and self._traces[graph].is_of_data
 
     def place(self, kind: str) -> Place:
-        """Where an operation is being made: the default graph. The same again is another of that trace."""
+        """The place of an operation that is being made in the default graph. The same again in one trace gets the next number."""
         graph = ops.get_default_graph()
         scope, inner = graph.get_name_scope(), []
         while graph not in self._traces and isinstance(graph, func_graph.FuncGraph):
-            inner.append(re.sub(r"\d+", "", graph.name))  # a branch or a body, with a number that counts all operations
+            inner.append(re.sub(r"\d+", "", graph.name))  # a branch or a loop body; operations are numbered
             graph = graph.outer_graph
         trace = self._traces.setdefault(graph, Trace("graph"))
         if not trace.name:
@@ -175,7 +175,7 @@ class Functions:
         trace.name = (_EXPORTED if trace.is_exported else "") + (trace.function_name or trace.label) + trace.signature
 
     def _use(self, graph: Any, trace: Trace) -> None:
-        """Something of the trace has to be found again."""
+        """Record that a trace has a generator, so that a resumed attempt must find it again."""
         holder = self._graphs.get(trace.name)
         before = holder() if holder is not None else None
         if before is graph:
@@ -192,7 +192,7 @@ class Functions:
 
 
 def _is_superseded(before: Trace, trace: Trace) -> bool:
-    """True if the trace before only served to make the variables: a function that makes some is traced twice at once."""
+    """True if the earlier trace only served to make the variables: a function that makes some is traced twice in a row."""
     owners = {one.function() if one.function is not None else None for one in (before, trace)}
     return before.makes_variables and len(owners) == 1 and all(one and one._created_variables for one in owners)
 
@@ -210,7 +210,7 @@ def _where(function: Any) -> str:
 
 def _signature(function_type: Any) -> str:
     parts = [f"{name}={one.type_constraint!r}" for name, one in function_type.parameters.items()]
-    text = re.sub(r"0x[0-9a-f]+", "", ", ".join(parts))  # an object is told by its type
+    text = re.sub(r"0x[0-9a-f]+", "", ", ".join(parts))  # an object is identified by its type
     return text if len(text) <= _LONGEST else xxhash.xxh3_128_hexdigest(text.encode())
 
 
@@ -253,7 +253,7 @@ class FunctionHandler(Handler):
 
 
 def patch() -> None:
-    """See from now on what is traced."""
+    """Patch tracing."""
     options = Function._generate_tracing_options
     create = tracing_compilation._create_concrete_function
 

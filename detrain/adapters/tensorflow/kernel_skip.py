@@ -1,10 +1,10 @@
-"""Random operations without a form that keeps no state: their kernels are taken to a place by letting them draw.
+"""Random operations without a stateless form: their kernels are advanced by drawing.
 
-How much of its generator a call uses up follows from what it is given. That is counted; in a process that has been taken to a checkpoint
-the kernel, which begins anew, first draws as much for nothing, in one call with little to do. In a graph both are calls of one and the same
-operation, and so of one kernel: it stands in a loop.
+How far a call advances the generator follows from its inputs, and is counted. In a process that resumes at a checkpoint the kernel starts
+anew, so it first draws as much in one call with little work, whose result is dropped. In a graph both calls must be of the same
+operation, because each has a kernel of its own: it stands in a loop.
 
-Where the kernel cannot be taken forward either, or XLA compiles another in its place, the operation is noted as unreadable.
+An operation that cannot be advanced so, or that XLA compiles, is recorded as unreadable.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ Tensors = dict[str, Any]
 
 @dataclass(frozen=True)
 class Skipped:
-    """An operation, and how its kernel is taken forward."""
+    """An operation, and how its kernel is advanced."""
 
-    #: Its arguments that are tensors, and their types where the operation prescribes them.
+    #: Its tensor arguments, with the dtypes that the operation prescribes or None.
     tensors: dict[str, tf.DType | None]
-    #: What a call uses up of the generator, in units of its own. () int64.
+    #: How far a call advances the generator, from its inputs, in units of its own. () int64.
     units: Callable[[Tensors], Any]
-    #: What to give it that it uses up so many units.
+    #: Inputs with which it advances by so many units.
     using_up: Callable[[Tensors, Any], Tensors]
     most: int  # units of one call
-    is_differentiable: bool = False  # else TensorFlow has it that nothing flows through it
+    is_differentiable: bool = False  # else TensorFlow lets no gradient through
 
 
 def _units_of_shuffle(given: Tensors) -> Any:
-    """A number for each row but the last, four at a time."""
+    """One for each row but the last, in groups of four."""
     rows = tf.shape(given["value"], tf.int64)[0] if given["value"].shape.rank != 0 else tf.constant(0, tf.int64)
     is_nothing = (tf.size(given["value"], tf.int64) <= 1) | (rows <= 1)
     return tf.where(is_nothing, tf.zeros_like(rows), (rows + 2) // 4)
 
 
 def _units_of_multinomial(given: Tensors) -> Any:
-    """For each row of logits as many numbers as samples, rounded up to four."""
+    """For each row of logits as many as there are samples, rounded up to a multiple of four."""
     samples = tf.cast(given["num_samples"], tf.int64)
     return tf.shape(given["logits"], tf.int64)[0] * ((samples + 3) // 4 * 4)
 
 
 def _units_of_poisson(given: Tensors) -> Any:
-    """An element each."""
+    """One for each element."""
     return tf.reduce_prod(tf.cast(given["shape"], tf.int64)) * tf.size(given["rate"], tf.int64)
 
 
 _MOST = 2**20
 _SAMPLER = Skipped(
     tensors={"true_classes": tf.int64},
-    units=lambda _given: tf.constant(1, tf.int64),  # always as much as the attributes say
+    units=lambda _given: tf.constant(1, tf.int64),  # the attributes alone decide how far
     using_up=lambda given, _units: {"true_classes": tf.zeros_like(given["true_classes"][:1])},
     most=1,
 )
@@ -124,12 +124,12 @@ _UNREADABLE = {
 
 
 def replace() -> None:
-    """Let the replacements act for as long as the process lives."""
+    """Replace the operations for as long as the process lives."""
     for module, name, skipped in SKIPPED:
         _replace(module, name, skipped)
     for module, names in _UNREADABLE.items():
         for name in names:
-            _note_use(module, name)
+            _record_use(module, name)
 
 
 def _replace(module: ModuleType, name: str, skipped: Skipped) -> None:
@@ -145,7 +145,7 @@ def _replace(module: ModuleType, name: str, skipped: Skipped) -> None:
         if is_left(*seeds):
             return plain(**arguments)
         if not context.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
-            unreadable.note(name, *seeds)
+            unreadable.record(name, *seeds)
             return plain(**arguments)
         with ops.name_scope(arguments.pop("name"), name):
             given = {one: tf.convert_to_tensor(arguments.pop(one), dtype) for one, dtype in skipped.tensors.items()}
@@ -155,7 +155,7 @@ def _replace(module: ModuleType, name: str, skipped: Skipped) -> None:
 
             if context.executing_eagerly():
                 types = tuple(one.dtype for one in given.values())
-                _skip_now(counters.one_by_one(name, seeds, types, is_kernels=True), skipped, given, draw)
+                _skip_now(counters.eager(name, seeds, types, is_kernels=True), skipped, given, draw)
                 return draw(given)
             return _draw_in_graph(counters.in_graph(name, seeds, is_kernels=True), skipped, given, draw)
 
@@ -172,7 +172,7 @@ def _skip_now(counter: Counter, skipped: Skipped, given: Tensors, draw: Callable
 
 
 def _draw_in_graph(variable: Any, skipped: Skipped, given: Tensors, draw: Callable[[Tensors], Any]) -> Any:
-    """The last time round the operation gets what it is given."""
+    """Run the operation in a loop: with inputs that only advance the kernel, and in the last round with the real ones."""
     like = _outputs(given, draw)
     drawn, behind = tf.unstack(variable.read_value())
 
@@ -199,18 +199,18 @@ def _draw_in_graph(variable: Any, skipped: Skipped, given: Tensors, draw: Callab
 
 
 def _outputs(given: Tensors, draw: Callable[[Tensors], Any]) -> Any:
-    """Tensors of the types and shapes that come out, in a graph that is thrown away."""
+    """Tensors of the dtypes and shapes of the outputs, in a scratch graph."""
     with func_graph.FuncGraph("outputs").as_default():
         return draw({name: _like(one) for name, one in given.items()})
 
 
 def _like(tensor: Any) -> Any:
-    """A placeholder; or a constant, whose value decides about shapes."""
+    """A placeholder for a tensor; a constant where its value is known, as that may decide about shapes."""
     value = tf.get_static_value(tensor)
     return tf.raw_ops.Placeholder(dtype=tensor.dtype, shape=tensor.shape) if value is None else tf.constant(value)
 
 
-def _note_use(module: ModuleType, name: str) -> None:
+def _record_use(module: ModuleType, name: str) -> None:
     plain = getattr(module, name)
     place = list(inspect.signature(plain).parameters).index("seed")
 
@@ -218,7 +218,7 @@ def _note_use(module: ModuleType, name: str) -> None:
     def operation(*args: Any, **kwargs: Any) -> Any:
         seeds = [*args[place : place + 2], kwargs.get("seed", 0), kwargs.get("seed2", 0)]
         if not is_left(seeds[0], seeds[1]):
-            unreadable.note(name, *seeds[:2])
+            unreadable.record(name, *seeds[:2])
         return plain(*args, **kwargs)
 
     setattr(module, name, operation)

@@ -1,8 +1,8 @@
 """Deterministic formulations of the operations for which TensorFlow has no deterministic kernel.
 
 `enable_op_determinism` makes them raise on a GPU (and `tf.timestamp` everywhere). With these the script runs, and gives the same bits
-every time. Four are made of operations that are deterministic; the others are put on the CPU, as TensorFlow itself does with
-`scatter_nd`. docs/kernels.md has the table.
+every time. Four are composed of deterministic operations; the others run on the CPU, as TensorFlow's own `scatter_nd` does then.
+docs/kernels.md has the table.
 
 One does not raise, and is on no list: `AddN` of more than two tensors in a graph. Its kernel begins with whichever input nobody else
 reads any more, so that the order of the sum depends on which of two threads is first.
@@ -34,7 +34,7 @@ from detrain.adapters.tensorflow.scopes import is_in_data_function
 
 Function = Callable[..., Any]
 
-#: Whose kernels on the CPU are deterministic, by the modules in which gradients and public functions find them.
+#: Functions with deterministic kernels on the CPU, in the modules where gradients and public functions look them up.
 ON_CPU: tuple[tuple[ModuleType, str], ...] = (
     (gen_math_ops, "dense_bincount"),
     (gen_image_ops, "crop_and_resize_grad_image"),
@@ -46,7 +46,7 @@ ON_CPU: tuple[tuple[ModuleType, str], ...] = (
     (array_ops, "fake_quant_with_min_max_vars_per_channel_gradient"),
 )
 
-#: Tensors of a sum whose order shows: two give the same bits either way.
+#: So many summands make the order of a sum matter: two give the same bits either way.
 _FEWEST_WITH_AN_ORDER = 3
 
 
@@ -120,7 +120,7 @@ def frozen_batch_norm_gradient(
 
 
 def now() -> Any:
-    """`Timestamp`, with the clock that Python's `time` shows: detrain answers for that one in set-up code."""
+    """`Timestamp`, read from the clock of Python's `time`, for which detrain has answers in set-up code."""
     if context.executing_eagerly():
         return tf.constant(time.time(), tf.float64)
     seconds = tf.numpy_function(time.time, [], tf.float64)
@@ -129,7 +129,7 @@ def now() -> Any:
 
 
 def replace() -> None:
-    """Let the formulations act for as long as the process lives, where TensorFlow's kernels would raise."""
+    """Install the formulations for as long as the process lives, for calls that TensorFlow would refuse."""
     _replace(gen_image_ops, "adjust_contrastv2", contrast)
     _replace(gen_image_ops, "resize_nearest_neighbor_grad", nearest_gradient)
     _replace(gen_sparse_ops, "sparse_tensor_dense_mat_mul", sparse_product)
@@ -145,7 +145,7 @@ def replace() -> None:
 def _replace(
     module: ModuleType, name: str, function: Function, is_refused: Callable[[Mapping[str, Any]], bool] = lambda _: True
 ) -> None:
-    """`is_refused` is asked about the arguments of a call: whether TensorFlow has nothing for it on a GPU."""
+    """`is_refused` says of the arguments of a call whether TensorFlow has no deterministic kernel for it on a GPU."""
     plain = getattr(module, name)
     signature = inspect.signature(plain)
 
@@ -185,12 +185,12 @@ def _replace_sum() -> None:
 
 
 def keep_order_of_sums() -> None:
-    """Have TensorFlow's graph optimizer leave additions as they are: it makes an `AddN` of those that follow each other."""
+    """Keep the graph optimizer from merging consecutive additions into one `AddN`."""
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
 
 
 def _is_for_gpu() -> bool:
-    """True where an operation that is being made may come to a GPU and has to be deterministic."""
+    """True if an operation that is being made may run on a GPU and has to be deterministic."""
     return bool(config.is_op_determinism_enabled()) and not is_in_data_function() and context.num_gpus() > 0
 
 

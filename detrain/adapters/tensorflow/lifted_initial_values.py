@@ -1,7 +1,7 @@
-"""Initial values that TensorFlow lifts out of the function that makes a variable, though they are drawn at a counter.
+"""Initial values of variables that a `tf.function` makes, where they are drawn at a counter.
 
-A variable that a `tf.function` makes is initialized before the function runs, by a copy of the operations that its value is made of. What
-is copied may not depend on what the function is given; and the variable of a counter is such. It is given to the copy as well.
+TensorFlow initialises such a variable before the function runs, by a copy of the operations that compute the value. It refuses to copy
+operations that depend on an argument of the function, and a counter's variable is one; so the copy gets that variable as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from detrain.adapters.tensorflow.counters import counters
 
 
 def patch() -> None:
-    """Let it be so from now on."""
+    """Patch the copying."""
     plain = lift_to_graph.lift_to_graph
 
     @wraps(plain)
@@ -33,7 +33,7 @@ def patch() -> None:
 
 
 def _handles_below(tensors: Any) -> list[Any]:
-    """What stands in a graph for the counters that these depend on; nothing if they depend on something else that a graph is given."""
+    """Placeholders of the counters that tensors depend on; none if they also depend on another argument of the graph."""
     found = object_identity.ObjectIdentitySet()
     for one in tensors:
         if not isinstance(getattr(one, "graph", None), func_graph.FuncGraph):

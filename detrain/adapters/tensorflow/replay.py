@@ -1,4 +1,4 @@
-"""Iterators that are taken to their place by asking a new one for as many elements, and whether those are the same again."""
+"""Iterators that are brought to their position by taking as many elements from a new one, with a check that these are the same."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tensorflow.python.data.ops import (
 
 from detrain.adapters.tensorflow.dataset_passes import parts_of, variable
 
-#: Operations that count as stateful but keep nothing.
+#: Operations that are registered as stateful but keep no state.
 _HARMLESS = frozenset({"Assert", "Print", "PrintV2", "ReadFile", "MatchingFiles", "LookupTableFindV2", "NoOp"})
-#: Those that run Python.
+#: Operations that run Python.
 _PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 #: Data sets that make each element when it is asked for, and keep nothing for the next.
 _MEMORYLESS = (
@@ -36,30 +36,30 @@ _FACTOR = 6364136223846793005  # odd: no digest before is lost
 
 
 class Counted:
-    """An iterator that counts what it hands out, to Python or to a graph."""
+    """An iterator that counts the elements that it gives, to Python or to a graph."""
 
     def __init__(self, dataset: Any, begun: list[int]) -> None:
-        """`dataset`: the script's; `begun`: passes over its parts that hold generators of seeds, before this one."""
+        """`dataset`: the script's; `begun`: passes over its seeded parts, before this one."""
         self.dataset, self.begun = dataset, begun
         self._taken, self._digest = variable("taken"), variable("digest")
 
     @property
     def num_taken(self) -> int:
-        """So far."""
+        """The number of elements so far."""
         return int(self._taken.numpy())
 
     @property
     def digest(self) -> int:
-        """Of what was handed out, in its order."""
+        """A digest of the elements so far, in their order."""
         return int(self._digest.numpy())
 
     @property
     def has_ended(self) -> bool:
-        """True if it has handed out all that its data set says that there is."""
+        """True if it has given as many elements as its data set says that there are."""
         return self.num_taken == int(self.dataset.cardinality().numpy())
 
     def counting(self) -> Any:
-        """The data set that counts."""
+        """The data set with counting in it."""
 
         def count(*element: Any) -> Any:
             digest = self._digest * _FACTOR + _digest_of(element)
@@ -68,7 +68,7 @@ class Counted:
             return same if len(same) > 1 else same[0]
 
         options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False  # it would count ahead of what is asked for
+        options.experimental_optimization.inject_prefetch = False  # it would count elements before they are asked for
         return self.dataset.map(count).with_options(options)
 
 
@@ -99,7 +99,7 @@ def is_stateful(dataset: Any) -> bool:
 
 
 def remembers(dataset: Any) -> bool:
-    """True if what it gives next may depend on what its functions read for what it has given already."""
+    """True if the next element may depend on what functions of the data set read for earlier ones."""
     if any(is_stateful(one) for one in parts_of(dataset)):
         if not isinstance(dataset, _MEMORYLESS) or _stateful_operations(dataset) & _PYTHON:
             return True

@@ -1,8 +1,8 @@
-"""A SavedModel of functions that draw at counters.
+"""SavedModels of functions that draw at counters.
 
-What is loaded from one begins at 0, as TensorFlow's kernels do: two variables at 0, of the two shapes that there are, stand for the
-counters. So it does not matter what each attempt has traced. TensorFlow traces for a SavedModel what has not been traced yet as it needs
-it; such a trace is not for the training, and begins at 0 as well.
+A loaded model begins at 0, as TensorFlow's kernels do: two variables at 0, of the two shapes that counters have, are saved in place of all
+counters, so that the file does not depend on what each attempt has traced. What TensorFlow traces for a SavedModel alone begins at 0 as
+well, and is no part of the training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHILD = "detrain_counters"
 
 
 class _Beginning(resource_variable_ops.ResourceVariable):  # type: ignore[misc]
-    """Stands for counters in what is saved."""
+    """A variable that is saved in place of counters."""
 
     stands_for: tuple[Any, ...] = ()
 
@@ -37,7 +37,7 @@ class _Beginning(resource_variable_ops.ResourceVariable):  # type: ignore[misc]
 
 
 def patch() -> None:
-    """Let it be so from now on."""
+    """Patch saving."""
     view_type = save._AugmentedGraphView
     plain = view_type._breadth_first_traversal
 
@@ -52,11 +52,11 @@ def patch() -> None:
         return plain(view)
 
     view_type._breadth_first_traversal = traverse
-    _tell_of_traces()
+    _patch_save()
 
 
 def _handles_in(children: Any) -> list[Any]:
-    """Those of the counters with which functions were traced, by what each object to be saved holds."""
+    """The counters that functions were traced with, over all objects that are to be saved."""
     held = (child for of_one in children.values() for child in of_one.values())
     traced = (child for child in held if isinstance(child, concrete_function.ConcreteFunction))
     return list(
@@ -74,7 +74,7 @@ def _beginnings(handles: list[Any]) -> Any:
     return holder
 
 
-def _tell_of_traces() -> None:
+def _patch_save() -> None:
     plain = save.save_and_return_nodes
 
     @wraps(plain)

@@ -1,4 +1,4 @@
-"""Where an operation is being made: the functions of data sets (`map`, `filter`) belong to the data set, and run on the CPU."""
+"""Says whether an operation is made in a function of a data set (`map`, `filter`): such belong to the data set, and run on the CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_in_data_function() -> bool:
 
 
 def patch() -> None:
-    """Notice from now on when such functions are traced."""
+    """Patch the tracing of such functions."""
     plain = structured_function.StructuredFunctionWrapper.__init__
 
     @wraps(plain)

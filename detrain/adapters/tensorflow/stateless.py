@@ -1,7 +1,7 @@
-"""Random operations that draw at a counter of ours: those of which there is a form without a state.
+"""Random operations that have a stateless form: they draw at a counter of detrain's (`counters`).
 
-That form draws the same numbers of the same key and counter as the operation whose generator lies in a kernel, so it takes that one's
-place. The numbers are TensorFlow's own, bit for bit.
+The stateless form takes key and counter as arguments, and gives the same numbers, bit for bit, as the operation whose generator is in
+the kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensorflow.python.ops import gen_random_ops, gen_stateless_random_ops_v2
 
 from detrain.adapters.tensorflow.counters import counters, is_left
 
-#: Numbers of the counter that one element uses up, of whatever type.
+#: How far one element advances the counter, whatever its type.
 _PER_ELEMENT = 256
 _PHILOX = 1
 
@@ -25,7 +25,7 @@ _random, _stateless = gen_random_ops, gen_stateless_random_ops_v2
 
 
 def replace() -> None:
-    """Let the replacements act for as long as the process lives."""
+    """Replace the operations for as long as the process lives."""
     for plain, draw in (
         (_random.random_uniform, _stateless.stateless_random_uniform_v2),
         (_random.random_standard_normal, _stateless.stateless_random_normal_v2),
@@ -75,7 +75,7 @@ def _replace_gamma() -> None:
             return plain(shape, alpha, seed=seed, seed2=seed2, name=name)
         with ops.name_scope(name, plain.__name__):
             shape, alpha = tf.convert_to_tensor(shape, tf.int32), tf.convert_to_tensor(alpha)
-            # The kernel draws all that it is asked for of one alpha, then of the next.
+            # The kernel draws all samples of one alpha, then those of the next.
             rows = tf.stack([tf.size(alpha), tf.reduce_prod(shape)])
             place = _advance(plain.__name__, (seed, seed2), (alpha.dtype,), rows)
             each = tf.broadcast_to(tf.reshape(alpha, [-1, 1]), rows)
@@ -89,11 +89,11 @@ def _replace_gamma() -> None:
 
 
 def _advance(kind: str, seeds: tuple[int, int], types: tuple[tf.DType, ...], shape: Any) -> tuple[Any, Any]:
-    """Key and counter of a call that draws numbers of this shape; the next one begins behind them."""
+    """Key (1,) and counter (2,), uint64, for a call that draws `shape` numbers; the next call begins behind them."""
     key = tf.constant([seeds[0] % 2**64], tf.uint64)
     upper = seeds[1] % 2**64
     if context.executing_eagerly():
-        counter = counters.one_by_one(kind, seeds, types)
+        counter = counters.eager(kind, seeds, types)
         place = counter.drawn
         counter.values += int(shape.numpy().prod(dtype="int64")) * _PER_ELEMENT
         return key, tf.constant([place, upper], tf.uint64)

@@ -1,8 +1,8 @@
 """Writers of summaries and of records.
 
-Of summaries: TensorFlow opens a log of a new name for each writer of each process. A killed attempt's log is cut back to the checkpoint
-like any file that is appended to, and the next attempt's log, which TensorBoard reads after it, goes on from there. TensorFlow opens its
-logs where Python does not see it, so each is opened once more here, for the session's watch over the script's files.
+TensorFlow opens an event file of a new name for each summary writer of each process. A killed attempt's event file is cut back to the
+checkpoint like any file that is appended to; the next attempt's own file, which TensorBoard reads after it, goes on from there. TensorFlow
+opens event files where Python does not see it, so each is opened once more here, for the session to follow it among the script's files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from detrain.state.tree import Node
 
 SummaryWriter = summary_ops_v2._ResourceSummaryWriter
 _MADE_OF = ("logdir", "max_queue", "flush_millis", "filename_suffix")
-#: Bytes of a record around what it holds: its length and two checksums (TFRecord).
+#: Bytes of a TFRecord around its content: the length and two checksums.
 _FRAME = 16
 
 
 class _Made(NamedTuple):
-    """What a writer was made of, and its log."""
+    """The arguments of a writer, and its event file."""
 
     arguments: dict[str, Any]
     log: Path
@@ -41,7 +41,7 @@ _made: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
 
 
 def patch() -> None:
-    """See each writer that is made from now on."""
+    """Patch the making of writers."""
     plain = SummaryWriter.__init__
 
     @wraps(plain)
@@ -63,7 +63,7 @@ def patch() -> None:
 
 
 def _show(log: Path) -> None:
-    """Let a log that TensorFlow has just opened be seen as one that was not there before, and all that is written to it come at its end."""
+    """Open an event file that TensorFlow has just made, so that the session follows it from its first byte on."""
     aside = log.with_name(f".{log.name}.aside")
     log.rename(aside)
     with open(log, "ab"):
@@ -114,7 +114,7 @@ def _plain(value: Any) -> Any:
 
 
 def _keep_header(log: Path) -> None:
-    """Cut a log down to its first record, which tells its version."""
+    """Cut an event file down to its first record, which holds its version."""
     with open(log, "r+b") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         file.truncate(length + _FRAME)

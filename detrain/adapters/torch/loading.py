@@ -52,7 +52,7 @@ class Holding:
 holding = Holding()
 
 
-#: Numbers of iterators, by which workers' news find them.
+#: Numbers of iterators, by which what workers report is assigned to one.
 _tokens = itertools.count(1)
 
 
@@ -79,7 +79,7 @@ def _extra(iterator: Any) -> _Extra:
 
 
 class KeyedTask:
-    """The indices of one batch on their way to a worker. It arrives as the plain indices, having seeded the worker."""
+    """The indices of one batch on their way to a worker. Unpickling it there seeds the worker and gives the plain indices."""
 
     def __init__(self, index: Any, key: tuple[int, int, int], extra: _Extra, key_entropy: Any) -> None:
         self.args = index, key, extra.token, extra.entropy, key_entropy
@@ -97,7 +97,7 @@ def loader_of(value: Any) -> type | None:
 
 
 def patch(key_entropy: Callable[[int, int], None]) -> None:
-    """Install everything; a second call changes nothing."""
+    """Patch torch; a second call changes nothing. `key_entropy`: as in `Settings`."""
     _patch_next_index(key_entropy)
     _patch_try_put_index()
     _patch_next_data()
@@ -167,7 +167,7 @@ def _patch_reset() -> None:
 
 
 def _take_answers(iterator: Any) -> None:
-    """Take what workers still have to send. A worker whose data set has come to its end answers no task any more."""
+    """Receive what workers still have to send. A worker whose iterable data set is exhausted answers no further task."""
     is_at_work = iterator._workers_status
     waiting = {
         number: info[0] for number, info in iterator._task_info.items() if len(info) == 1 and is_at_work[info[0]]
@@ -181,7 +181,7 @@ def _take_answers(iterator: Any) -> None:
 
 
 def _begin_anew(iterator: Any) -> None:
-    """With other workers: what these have taken from a data set that is itself an iterator cannot be taken again."""
+    """Start new workers: what the old ones have taken from an iterable data set cannot be given back."""
     loader = _extra(iterator).loader()
     iterator._shutdown_workers()
     was_on, holding.is_on = holding.is_on, True
@@ -192,10 +192,10 @@ def _begin_anew(iterator: Any) -> None:
 
 
 def _patch_challenge() -> None:
-    """Passing tensors between processes draws a nonce from `os.urandom`, at moments that depend on timing.
+    """Give connections between processes nonces of their own.
 
-    That must not move the stream that the script draws from, so connections get nonces of their own. They need to be unique, not
-    secret: the key that they are signed with is.
+    Passing tensors between processes draws a nonce from `os.urandom`, at moments that depend on timing, and that must not move the
+    stream that the script draws from. Nonces need to be unique, not secret: the key that they are signed with is secret.
     """
     vars(multiprocessing.connection)["os"] = _NonceOs("os")
 
@@ -215,11 +215,11 @@ _plain_next = BaseIterator.__next__
 
 
 def _nothing(_iterator: Any) -> None:
-    """In place of a batch."""
+    """The `__next__` of loaders while nothing is loaded."""
 
 
 def _hand_out_nothing(is_on: bool) -> None:
-    """While a generator is only taken to its place, loaders inside it hand out None and load nothing."""
+    """While a generator is only advanced to its position, loaders inside it yield None and load nothing."""
     BaseIterator.__next__ = _nothing if is_on else _plain_next
 
 

@@ -1,7 +1,7 @@
-"""A loader's workers outlast a signal that is sent to the whole process group: the main process takes a checkpoint, and needs them for it.
+"""Keeps a loader's workers alive when a signal is sent to the whole process group: the main process needs them for its checkpoint.
 
-torch's own handler in a worker knows the main process's SIGTERM, which ends it at once, and goes on to do so. A handler that a script's
-`worker_init_fn` sets comes later, and stays.
+torch's own SIGTERM handler in a worker ends the worker when the main process sends the signal; that stays so. A handler that a
+script's `worker_init_fn` sets comes later, and stays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.data._utils import signal_handling, worker
 
-#: Is told the number of the main process.
+#: Takes the pid of the main process.
 Outlast = Callable[[int], None]
 
 plain_loop = worker._worker_loop
@@ -23,7 +23,7 @@ _plain_set = signal_handling._set_worker_signal_handlers
 
 
 def patch(outlast: Outlast) -> None:
-    """Install everything, for the workers that are started from now on."""
+    """Patch torch, for the workers that are started from now on."""
     _patch_set_worker_signal_handlers(outlast)
     _patch_worker_loop(outlast)
 
@@ -41,7 +41,7 @@ def _patch_worker_loop(outlast: Outlast) -> None:
 
 
 def _loop_and_outlast(outlast: Outlast, *args: Any) -> None:
-    """What a worker does. One that is not forked has none of the patches yet."""
+    """A worker's main function. A worker that is not forked (spawn, forkserver) has none of the patches yet."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         outlast(_main_process())
     _patch_set_worker_signal_handlers(outlast)
@@ -49,6 +49,6 @@ def _loop_and_outlast(outlast: Outlast, *args: Any) -> None:
 
 
 def _main_process() -> int:
-    """A server of forks may stand between the main process and this one."""
+    """The pid of the main process; with forkserver, the parent of a worker is the server."""
     main = multiprocessing.parent_process()
     return os.getppid() if main is None or main.pid is None else main.pid

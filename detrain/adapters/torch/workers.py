@@ -1,4 +1,4 @@
-"""Inside a loader's worker process: generators of random numbers are seeded for each batch, and what would be lost with it is told."""
+"""Runs in a loader's worker process: seeds its generators for each batch, and reports state that would be lost with the process."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _SMALL_BYTES = 4096
 
 
 class _Seen:
-    """What the batch before has left in this process."""
+    """What the previous batch left behind in this process."""
 
     #: Every object that the data set and `collate_fn` are made of, what its attributes were, and what shows changes inside those.
     attributes: list[tuple[Any, dict[str, Any], dict[str, Any]]] | None = None
     generators: list[Any] = []
     token = 0
-    has_told = False
+    has_reported = False
 
 
 _seen = _Seen()
 
 
 class Answer:
-    """A batch on its way back, with the news that the data set keeps something in this process that later batches may hang on."""
+    """A batch on its way back, with the report that the data set keeps state in this process that later batches may depend on."""
 
     def __init__(self, batch: Any, token: int, what: str) -> None:
         self.batch, self.token, self.what = batch, token, what
@@ -48,7 +48,7 @@ class Answer:
         return _receive, (self.batch, self.token, self.what)
 
 
-#: In the main process: the news, by the iterator's number.
+#: In the main process: what workers have reported, by the iterator's number.
 news: dict[int, str] = {}
 
 
@@ -58,9 +58,9 @@ def _receive(batch: Any, token: int, what: str) -> Any:
 
 
 def arrive(index: Any, key: tuple[int, int, int], token: int, entropy: int, key_entropy: Any) -> Any:
-    """Seed this worker's generators for one batch, and what it draws of entropy. Returns the indices.
+    """Seed this worker's generators, and the entropy that it draws, for one batch. Returns the indices.
 
-    `key` is (base seed, pass, batch); `entropy` a number of the iterator's own, as base seeds may be the same again.
+    `key` is (base seed, pass, batch); `token` the iterator's number; `entropy` a number drawn for the iterator, as base seeds may repeat.
     """
     words = np.random.SeedSequence(key).generate_state(6, dtype=np.uint32)
     key_entropy(entropy, int(np.random.SeedSequence(key[1:]).generate_state(1, dtype=np.uint64)[0]))
@@ -69,24 +69,24 @@ def arrive(index: Any, key: tuple[int, int, int], token: int, entropy: int, key_
     torch.default_generator.manual_seed(int(words[4]) | int(words[5]) << 32)
     info = get_worker_info()
     if info is not None:
-        _look(info.dataset)
+        _scan(info.dataset)
         for position, generator in enumerate(_seen.generators):
             _seed(generator, np.random.SeedSequence((*key, position)))
         _seen.token = token
-        _MapDatasetFetcher.fetch = _fetch_and_tell
+        _MapDatasetFetcher.fetch = _fetch_and_report
     return index
 
 
 _plain_fetch = _MapDatasetFetcher.fetch
 
 
-def _fetch_and_tell(self: Any, index: Any) -> Any:
-    """The batch; once with the news, if loading it has changed a number or a container of the data set, or made a generator."""
+def _fetch_and_report(self: Any, index: Any) -> Any:
+    """Fetch a batch; once with a report, if that has changed a number or a container of the data set, or made a generator."""
     batch = _plain_fetch(self, index)
-    if _seen.has_told or _seen.attributes is None or not _are_others(_seen.attributes):
+    if _seen.has_reported or _seen.attributes is None or not _are_others(_seen.attributes):
         return batch
     before, known = _seen.attributes, _seen.generators
-    _look(self.dataset)
+    _scan(self.dataset)
     changed = [
         name
         for one, attributes, fingerprints in before
@@ -98,12 +98,12 @@ def _fetch_and_tell(self: Any, index: Any) -> Any:
         what = "a generator of random numbers that the data set has made"
     else:
         return batch
-    _seen.has_told = True
+    _seen.has_reported = True
     return Answer(batch, _seen.token, what)
 
 
-def _look(dataset: Any) -> None:
-    """Generators that the data set and `collate_fn` hold, in closures and small containers too, or that the script's modules name."""
+def _scan(dataset: Any) -> None:
+    """Record the generators that the data set and `collate_fn` hold (in closures and small containers too) or the script's modules name."""
     if _seen.attributes is not None and not _are_others(_seen.attributes):
         return
     below = list(_below([dataset, _collate_fn()]))
@@ -119,7 +119,7 @@ def _fingerprints(one: Any) -> dict[str, Any]:
 
 
 def _collate_fn() -> Any:
-    """Of the loop in which torch runs a worker, which waits for the indices of a batch now."""
+    """The `collate_fn` of the worker, from the frame of torch's worker loop."""
     frame: types.FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not outlasting.plain_loop.__code__:
         frame = frame.f_back
@@ -127,12 +127,12 @@ def _collate_fn() -> Any:
 
 
 def numbers_of(dataset: Any) -> dict[str, Any]:
-    """The data set's own attributes that are numbers."""
+    """The data set's own attributes that are numbers, by name."""
     return {name: value for name, value in getattr(dataset, "__dict__", {}).items() if isinstance(value, _NUMBERS)}
 
 
 def changed_numbers(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Names of attributes that are a number, were one before, and have changed. One NaN is no other number."""
+    """Names of attributes that were a number before, are one now, and differ. NaN does not differ from NaN."""
     pairs = [(name, before[name], value) for name, value in now.items() if name in before]
     return [
         name
@@ -142,7 +142,7 @@ def changed_numbers(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def _are_others(before: list[tuple[Any, dict[str, Any], dict[str, Any]]]) -> bool:
-    """True if an attribute of any of these objects is not what it was."""
+    """True if an attribute of any of these objects has changed."""
     for one, attributes, fingerprints in before:
         now = dict(vars(one))  # at once: a thread may be changing it
         if now.keys() != attributes.keys() or any(attributes[name] is not value for name, value in now.items()):
@@ -153,7 +153,7 @@ def _are_others(before: list[tuple[Any, dict[str, Any], dict[str, Any]]]) -> boo
 
 
 def _fingerprint(value: Any) -> Any:
-    """What shows that a container, an array or a tensor was changed in place; None of anything else."""
+    """What differs once a container, an array or a tensor has been changed in place; None for anything else."""
     if isinstance(value, torch.Tensor):
         return None if value.is_inference() else value._version
     if isinstance(value, np.ndarray):

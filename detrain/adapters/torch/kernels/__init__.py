@@ -15,14 +15,14 @@ _GRADIENT = {"grad_input": ("grad_input",)}
 _PAIR = ("values", "indices")
 _EVERYWHERE = frozenset({"cpu", "cuda"})
 
-#: What raises on CPU too.
+#: Operators that raise on CPU too.
 ON_CPU = [
     Replacement("max_unpool2d", pooling.unpooled, outs={"out": ("out",)}, devices=_EVERYWHERE),
     Replacement("max_unpool3d", pooling.unpooled, outs={"out": ("out",)}, devices=_EVERYWHERE),
     Replacement("put_", indexing.put, devices=_EVERYWHERE),
 ]
 
-#: What raises on CUDA only.
+#: Operators that raise on CUDA only.
 ON_CUDA = [
     Replacement("avg_pool3d_backward", pooling.average_pool3d_gradient, outs=_GRADIENT),
     Replacement("_adaptive_avg_pool2d_backward", pooling.adaptive_average2d_gradient),
@@ -79,7 +79,7 @@ _installed: list[torch.library.Library] = []
 
 
 def replace() -> None:
-    """Let the formulations act for as long as the process lives: those for CPU, and those for CUDA where torch has it."""
+    """Install the formulations for as long as the process lives: those for CPU, and those for CUDA where this torch is built for it."""
     if not _installed:
         has_cuda = torch.backends.cuda.is_built() or torch.version.hip is not None
         _installed.extend(install([*ON_CPU, *ON_CUDA, *STRICT, *LACKING] if has_cuda else ON_CPU))

@@ -1,11 +1,11 @@
-"""How a deterministic formulation takes the place of torch's kernel, and how the rest is still reached.
+"""Puts a deterministic formulation in place of torch's kernel, with the kernel still within reach.
 
 A formulation is registered for the dispatch key `BackendSelect`. Every call of an operator passes it below autograd and above
 the kernels of the devices; ATen itself uses it for factory functions only. So
 
 - autograd's formulas, double backward, vmap, tracing modes and tensor subclasses stay torch's: they are decided above;
 - nothing is overridden: torch does not warn, and its kernel is one `redispatch` away, for every device and every kind of tensor;
-- an operator that is not in the table does not notice: no mode is pushed and no function of torch is replaced.
+- an operator that is not in the table is not affected: no mode is pushed and no function of torch is replaced.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[3]), "
 class Replacement:
     """A deterministic formulation of one operator.
 
-    `function` takes what the operator takes, without `out=`, and returns what it returns. It returns None for calls
-    that torch's own kernel is to answer: those that it answers deterministically, and wrong ones, for whose messages it cares.
+    `function` takes what the operator takes, without `out=`, and returns what it returns. It returns None for calls that are left to
+    torch's own kernel: those for which the kernel is deterministic, and invalid ones, so that torch raises its own error.
     """
 
     operator: str
@@ -115,7 +115,7 @@ class Original:
 
 
 def filling(function: Function, names: tuple[str, ...]) -> Function:
-    """The variant with `out=`: the same bits, put into the given tensors."""
+    """The `out=` variant of a formulation: the same bits, written to the given tensors."""
 
     def fill(*args: Any, **kwargs: Any) -> Any:
         outs = [kwargs.pop(name) for name in names]
@@ -134,7 +134,7 @@ def filling(function: Function, names: tuple[str, ...]) -> Function:
 
 
 def changing(function: Function) -> Function:
-    """The variant in place: the same bits, put into the first argument."""
+    """The in-place variant of a formulation: the same bits, written to the first argument."""
 
     def change(target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         result = function(target, *args, **kwargs)
@@ -144,7 +144,7 @@ def changing(function: Function) -> Function:
 
 
 def strict(operator: str, namespace: str = "aten") -> Replacement:
-    """An operator that has a deterministic kernel, but takes it only where the mode is to raise, not where it is to warn."""
+    """An operator whose deterministic kernel torch takes only where deterministic mode is to raise, not where it is to warn."""
     original = Original(namespace, operator)
 
     def raising(*args: Any, **kwargs: Any) -> Any:
@@ -162,11 +162,14 @@ def strict(operator: str, namespace: str = "aten") -> Replacement:
 
 
 def lacking(operator: str, advice: str, namespace: str) -> Replacement:
-    """An operator for which there is no formulation: say where the script uses it and what else it could use."""
+    """An operator for which there is no formulation: warn once, naming the script's line and an alternative.
+
+    `advice` names the alternative, as in "use torchvision.ops.roi_align".
+    """
     original = Original(namespace, operator)
     said: set[str] = set()
 
-    def tell(*args: Any, **kwargs: Any) -> Any:
+    def warn(*args: Any, **kwargs: Any) -> Any:
         text = f"{namespace}::{operator} has no deterministic kernel; {script_line()} uses it: {advice}"
         if torch.is_deterministic_algorithms_warn_only_enabled():
             if text not in said:
@@ -179,14 +182,13 @@ def lacking(operator: str, advice: str, namespace: str) -> Replacement:
             error.add_note(f"detrain: {text}")
             raise
 
-    return Replacement(operator, tell, namespace=namespace)
+    return Replacement(operator, warn, namespace=namespace)
 
 
 def script_line() -> str:
-    """Where the script is, as `file:line`: the innermost frame that is neither torch's nor ours.
+    """The innermost line of the script, as "file:line": the first frame that is neither torch's nor detrain's.
 
-    Backward passes on CUDA run in threads of torch's, which have no frame of the script; it waits in the main thread, at the line
-    that asked for the gradients.
+    Backward passes on CUDA run in threads of torch's, which have no frame of the script; the main thread waits for them in one.
     """
     main = sys._current_frames().get(threading.main_thread().ident or 0)
     for start in (sys._getframe(1), main):
