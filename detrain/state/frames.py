@@ -98,7 +98,9 @@ def raw_stack_values(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]
     frame = generator.gi_frame
     if frame is None:
         return []
-    parts = {id(part) for part in (frame, frame.f_code, frame.f_globals, frame.f_builtins, frame.f_locals, frame.f_back)}
+    parts = {
+        id(part) for part in (frame, frame.f_code, frame.f_globals, frame.f_builtins, frame.f_locals, frame.f_back)
+    }
     in_cells = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
     # One variable accounts for one mention: an iterator may be a variable and stand on the stack as well.
     variables = collections.Counter(id(value) for name, value in frame.f_locals.items() if name not in in_cells)

@@ -139,6 +139,7 @@ def test_fresh_moves_the_old_run_aside_and_starts_over(detrain, other_source):
     assert content(other_source.with_name("train.old1")) == before
 
 
+@pytest.mark.full
 def test_other_thread_count_is_not_taken_unless_trusted(runs, killed):
     said = runs.detrain("run", "--ckpt-dir", killed, "train.py", OMP_NUM_THREADS="2")
     assert said.status == 0, said.err
@@ -146,6 +147,7 @@ def test_other_thread_count_is_not_taken_unless_trusted(runs, killed):
     assert "detrain: resumed at " in said.err
 
 
+@pytest.mark.full
 def test_another_environment_is_refused_then_taken_when_trusted(runs, killed):
     record = json.loads((killed / "run.json").read_text(encoding="utf-8"))
     del record["machine"]  # nothing to hold the attempt to

@@ -185,6 +185,7 @@ def test_arguments_of_round_two(arguments, varied, expected):
     assert vary_arguments(arguments.split(), varied.split()) == expected.split()
 
 
+@pytest.mark.full
 def test_training_that_ends_before_it_is_settled_is_described_all_the_same(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT.replace("range(3)", "range(1)").replace("range(20)", "range(5)"))
     said = call("trace", "--ckpt-dir", "R", "--vary", "--n 96", "train.py", folder=tmp_path)
@@ -193,6 +194,7 @@ def test_training_that_ends_before_it_is_settled_is_described_all_the_same(tmp_p
     assert "data loader: train.Rows, asked by Rows.grab" in said.err
 
 
+@pytest.mark.full
 def test_two_loops_that_train_are_both_named_with_how_to_choose(tmp_path):
     lines = (
         SCRIPT.partition("for epoch")[0]
@@ -244,6 +246,7 @@ def test_nest_written_by_hand_stays_though_another_would_be_found(tmp_path):
     assert (tmp_path / "R" / "checkpoint_7_2.h5").exists()
 
 
+@pytest.mark.full
 def test_run_that_starts_over_keeps_what_was_traced(trace, tmp_path):
     assert trace("--vary", "--n 96", "train.py").status == 0
     traced = (tmp_path / "R" / "inst.info").read_text()
@@ -254,6 +257,7 @@ def test_run_that_starts_over_keeps_what_was_traced(trace, tmp_path):
     assert kept.replace("'complete': True", "'complete': False") == traced
 
 
+@pytest.mark.full
 def test_script_with_sparse_gradients_is_traced(tmp_path):
     (tmp_path / "train.py").write_text(
         """\
@@ -272,6 +276,7 @@ for epoch in range(2):
     assert "train.py:4 (epoch) > train.py:5 (batch)" in said.err
 
 
+@pytest.mark.full
 def test_second_round_of_a_changed_script_is_refused(trace, tmp_path):
     assert trace("train.py").status == 0
     (tmp_path / "train.py").write_text(SCRIPT + "# one more line\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from detrain.world.machine import FEATURES
+from tests.tiers import full_but
 
 #: Trains for two epochs; with DIE set it ends in the middle of the second, as a killed process does.
 TRAINING = """
@@ -138,7 +139,7 @@ HELD = {
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize("name", full_but(["another number of threads asked for"], HELD))
 def test_a_run_that_goes_on_elsewhere_computes_as_where_it_began(script, name: str) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one processor: there is no other number of threads to compare with")

@@ -225,6 +225,7 @@ for number in range(6):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("text", "place"), [(CRITIC, "0 4"), (CRITIC, "1 2"), (TWO_LOOPS, "2")])
 @pytest.mark.parametrize("slow_s", ["0", "0.05"])  # the later attempt, while it does again what the first has done
 def test_no_clock_goes_back_where_the_first_attempt_counted_its_batches_otherwise(

@@ -161,8 +161,8 @@ def trace(place: Place) -> str:
     ("loader", "is_persistent"),
     [
         pytest.param(PLAIN, True, id="plain"),
-        pytest.param(DATABASE, False, id="database"),
-        pytest.param(THREAD, False, id="thread"),
+        pytest.param(DATABASE, False, id="database", marks=pytest.mark.full),
+        pytest.param(THREAD, False, id="thread", marks=pytest.mark.full),
     ],
 )
 def test_custom_loader_is_traced_then_killed_and_resumed_with_the_same_bits(tmp_path, loader, is_persistent):

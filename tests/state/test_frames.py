@@ -133,7 +133,7 @@ def resume_of(definitions, before, after, loop, folder):
 
 
 def test_generator_whose_code_has_changed_is_refused(folder):
-    with pytest.raises(RestoreError, match="is not what it was"):
+    with pytest.raises(RestoreError, match="has changed, so the saved position"):
         resume_of(
             "def f(n):\n", "    for i in range(n): yield i", "    for i in range(n): yield i * n - 1", "next(g)", folder
         )

@@ -168,7 +168,9 @@ def _refill_set(obj: Any, elements: list[Any], node: Node, restore: Restoring) -
     if list(map(id, set.__iter__(obj))) == list(map(id, elements)):
         return
     nodes = restore.tree.nodes
-    if all(hashes_by_address(element) or is_address(ref, nodes) for element, ref in zip(elements, node["seq"], strict=True)):
+    if all(
+        hashes_by_address(element) or is_address(ref, nodes) for element, ref in zip(elements, node["seq"], strict=True)
+    ):
         restore.remark(f"{restore.path_of(node)}: this set of objects has another order than before")
     else:
         raise RestoreError(
