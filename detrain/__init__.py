@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from detrain.package import __version__
+
 if TYPE_CHECKING:
     from detrain.api import Diff, Difference, Proof, Segment, Snapshot, diff, load, verify
 
-__version__ = "0.1.0"
-__all__ = ["load", "diff", "verify", "Snapshot", "Diff", "Difference", "Proof", "Segment"]
+_OF_API = frozenset({"load", "diff", "verify", "Snapshot", "Diff", "Difference", "Proof", "Segment"})
+__all__ = ["__version__", "load", "diff", "verify", "Snapshot", "Diff", "Difference", "Proof", "Segment"]
 
 
 def __getattr__(name: str) -> object:
     """Load what is exported at its first use: each attempt imports this package before the script, which must not pay for it."""
-    if name not in __all__:
+    if name not in _OF_API:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from detrain import api
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-import detrain
 from detrain.errors import DetrainError, UsageError
+from detrain.package import __version__
 
 #: Command to the module that holds it; loaded when it is asked for, so that `run` waits for none of the others.
 MODULES = {
@@ -44,7 +44,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(detrain.__version__, prog_name="detrain")
+@click.version_option(__version__, prog_name="detrain")
 def cli() -> None:
     """Run training scripts so that they can be killed at any moment and resumed with exactly the same bits."""
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-import detrain
+from detrain import package
 from detrain.adapters import imports, library_loops
 from detrain.adapters.loaded import Frameworks
 from detrain.adapters.protocol import Adapter, Settings
@@ -28,7 +28,7 @@ from detrain.tracer.observer import Observer, Report, World
 from detrain.tracer.probes import Probes
 from detrain.world import preload
 
-_OWN = os.path.dirname(os.path.realpath(detrain.__file__)) + os.sep
+_OWN = os.path.realpath(package.FOLDER) + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 
 

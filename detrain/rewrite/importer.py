@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import xxhash
 
-import detrain
+from detrain import package
 from detrain.loops import instfile
 
 #: Part of each known loop: file name to (line to part). Loops of a user's file that are not named get the part "".
@@ -105,7 +105,7 @@ class Instrumenter:
 
     def _cached(self, content: bytes, filename: str, parts: dict[int, str]) -> types.CodeType:
         load = self._load_of(filename)
-        facts = (detrain.__version__, sys.version, sys.flags.optimize, filename, sorted(parts.items()), load)
+        facts = (package.__version__, sys.version, sys.flags.optimize, filename, sorted(parts.items()), load)
         key = repr(facts).encode()
         path = self._cache / f"{xxhash.xxh3_128_hexdigest(key + content)}.code" if self._cache else None
         if path is not None and path.exists():
@@ -224,7 +224,7 @@ def _not_users() -> tuple[str, ...]:
     if not _foreign_roots:
         # Not by sysconfig, which on 3.13 imports a module to answer, and would ask us where that belongs.
         standard = os.path.dirname(os.__file__)
-        roots = {standard, *site.getsitepackages(), site.getusersitepackages(), os.path.dirname(detrain.__file__)}
+        roots = {standard, *site.getsitepackages(), site.getusersitepackages(), package.FOLDER}
         _foreign_roots.extend(os.path.realpath(root) + os.sep for root in roots if root)
     return tuple(_foreign_roots)
 

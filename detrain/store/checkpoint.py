@@ -34,6 +34,7 @@ import numpy as np
 import xxhash
 
 from detrain.errors import CheckpointError
+from detrain.package import __version__
 from detrain.state.tree import Array, Tree
 from detrain.store.hdf5_layout import USER_BLOCK, gaps_between
 from detrain.store.meta import Meta
@@ -103,9 +104,7 @@ class _Header(NamedTuple):
 
 def encode_header(size: int, documents: dict[str, tuple[int, int, str]], gaps: str) -> bytes:
     """The user block. Sizes and offsets in bytes."""
-    import detrain
-
-    fields = {"format": FORMAT, "detrain": detrain.__version__, "size": size, "gaps": gaps, **documents}
+    fields = {"format": FORMAT, "detrain": __version__, "size": size, "gaps": gaps, **documents}
     line = json.dumps(fields, separators=(",", ":")).encode()
     block = MAGIC + line + b"\n" + xxhash.xxh3_128_hexdigest(line).encode() + b"\n"
     return block.ljust(USER_BLOCK, b"\0")

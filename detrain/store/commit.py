@@ -10,6 +10,7 @@ from typing import Any
 
 import xxhash
 
+from detrain.package import __version__
 from detrain.state.tree import Array, Tree
 from detrain.store.checkpoint import FORMAT, Checkpoint, Stored, encode_header
 from detrain.store.hdf5_layout import PAGE, Composer, Frame, Slot
@@ -82,9 +83,7 @@ def _table(arrays: Sequence[Array], held: dict[int, Stored], places: dict[int, t
 
 
 def _attributes() -> dict[str, int | str]:
-    import detrain
-
-    return {"format": FORMAT, "detrain": detrain.__version__}
+    return {"format": FORMAT, "detrain": __version__}
 
 
 def _encode(document: object) -> bytes:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import detrain
+from detrain import package
 from detrain.messages import warn
 from detrain.world import preload
 
@@ -64,7 +64,7 @@ class Clocks:
         `log` is where `note_answer` appends to.
         """
         places = preload.function("detrain_clock_places", ctypes.c_char_p, ctypes.c_char_p)
-        own = os.path.dirname(os.path.abspath(detrain.__file__)) + os.sep
+        own = os.path.abspath(package.FOLDER) + os.sep
         standard = sysconfig.get_path("stdlib") + os.sep
         if places is None or not places(os.fsencode(own), os.fsencode(standard)):
             return False

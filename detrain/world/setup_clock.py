@@ -19,12 +19,12 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-import detrain
+from detrain import package
 from detrain.messages import warn
 from detrain.world import preload
 from detrain.world.clocks import CLOCKS, REAL, Clocks
 
-_OWN = os.path.dirname(os.path.realpath(detrain.__file__)) + os.sep
+_OWN = os.path.realpath(package.FOLDER) + os.sep
 
 #: A script that reads the clock more often than this in its set-up is waiting for something; one line of the file takes 70 bytes.
 MOST_ANSWERS = 20_000
