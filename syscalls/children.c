@@ -7,6 +7,7 @@
 #include "stream.h"
 
 #include <spawn.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,8 +35,13 @@ static void give_seed(char *copy[], char entry[], char *const environment[], uin
     copy[i] = NULL;
 }
 
+static _Atomic int keeps_seed;
+
+/* The program that this process becomes next is no child of it: it begins the attempt again, on the streams that it began with. */
+EXPORT void detrain_keep_seed(void) { keeps_seed = 1; }
+
 static int exec_with_seed(exec_function *next, const char *path, char *const argv[], char *const environment[]) {
-    if (!detrain_is_active()) return next(path, argv, environment);
+    if (keeps_seed || !detrain_is_active()) return next(path, argv, environment);
     uint64_t ordinal = detrain_next_child();
     char *copy[num_entries(environment) + 1];
     char entry[PREFIX_BYTES + NUM_DIGITS + 1];

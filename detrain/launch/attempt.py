@@ -296,6 +296,7 @@ class Attempt:
 
     def _start_again(self) -> NoReturn:
         self.begun.put_back(self.request.defaults)
+        preload.keep_seed()
         environment.replace_process(self.request)
 
     def _record_beginning(self) -> int:

@@ -104,6 +104,14 @@ def key_entropy(first: int, second: int) -> None:
         begin(_State(first, second))
 
 
+def keep_seed() -> None:
+    """Let the program that this process becomes by `exec` draw from the seed in its environment, where a child gets one of its own."""
+    keep = function("detrain_keep_seed")
+    if keep is not None:
+        keep.argtypes, keep.restype = [], None
+        keep()
+
+
 def outlast(main: int) -> None:
     """In a worker process of `main`: SIGTERM from anybody else waits until that has ended, and SIGUSR2 is none of ours."""
     begin = function("detrain_outlast", ctypes.c_int)

@@ -176,10 +176,11 @@ def rebuild():
     raise getattr(__builtins__, os.environ.get("KIND", "RuntimeError"))("out of luck")
 copyreg.pickle(decimal.Context, lambda one: (rebuild, ()))
 held = []
+drawn = os.urandom(4).hex()  # nobody has seeded that: each process that begins this run draws the same
 """).replace("        if len(losses) ==", """\
         if len(losses) == int(os.environ["BAD_AT"]):
             held.append(decimal.Context())
-        if len(losses) ==""")  # fmt: skip
+        if len(losses) ==""") + "print(drawn)\n"  # fmt: skip
 
 
 @pytest.mark.parametrize(

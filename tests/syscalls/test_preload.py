@@ -195,6 +195,14 @@ def test_children_differ_from_each_other_and_are_the_same_in_the_next_run(python
     assert not set(python(code, None).split()) & set(first)
 
 
+def test_a_process_that_begins_again_draws_the_same_numbers_again(python) -> None:
+    draw = "import os; print(os.urandom(8).hex(), flush=True)"
+    code = f"{IMPORT}{draw}\nimport sys\nif sys.argv[1] == 'again': preload.keep_seed()\n"
+    code += f"os.execv(sys.executable, [sys.executable, '-c', {draw!r}])"
+    (first, again), (same, as_a_child) = (python(code, "7", how).split() for how in ("again", "as a child"))
+    assert first == again == same != as_a_child
+
+
 def test_making_children_takes_nothing_from_the_parents_stream(python) -> None:
     with_children = python(FORKS + "child(); child(); print(os.urandom(8).hex())")
     assert with_children == python("import os; print(os.urandom(8).hex())")
