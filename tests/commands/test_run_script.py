@@ -82,7 +82,7 @@ def test_script_is_found_behind_options_in_a_folder_and_as_a_module(
 def run(tmp_path: Path) -> Callable[..., tuple[str, list[str]]]:
     """`./run WORDS` in a checkout where nothing is installed: what it prints, and what pip was told to install so far."""
     checkout, tools = tmp_path / "checkout", tmp_path / "tools"
-    (checkout / "detrain").mkdir(parents=True)
+    (checkout / "detrain" / "doctor").mkdir(parents=True)
     tools.mkdir()
     for name in ("run", "pyproject.toml", "setup.py", "constraints.txt", "detrain/doctor/imports.py"):
         shutil.copy(ROOT / name, checkout / name)

@@ -29,7 +29,7 @@ from typing import NoReturn
 IS_REPLACED = "FORKSERVER_IS_REPLACED"
 #: Variables that libraries, the interpreter or the loader read as they begin.
 READ_AT_START = re.compile(
-    r"PYTHON|LD_|[A-Z]*_NUM_THREADS|OMP_|MKL_|KMP_|NPY_|ATEN_|(ONE)?DNN|TF_|XLA_|KERAS|TORCH|PYTORCH|CUDA|CUBLAS"
+    r"DETRAIN_(LEDGER_BUDGET|WAIT_FOR_DISK)|PYTHON|LD_|[A-Z]*_NUM_THREADS|OMP_|MKL_|KMP_|NPY_|ATEN_|(ONE)?DNN|TF_|XLA_|KERAS|TORCH|PYTORCH|CUDA|CUBLAS"
 )
 #: What an attempt loads by itself sooner or later; of packages, all that is in them.
 OWN_MODULES = ["detrain.cli.run", "detrain.launch.attempt", "detrain.rewrite.transform"]
