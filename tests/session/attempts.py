@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from detrain import hooks, instfile
 from detrain.rewrite.importer import Instrumenter
@@ -202,7 +203,8 @@ def _process(session: Session, framework: Framework, module: types.ModuleType) -
         stack.enter_context(_set(vars(hooks), "session", session))
         stack.enter_context(_set(sys.modules, "__main__", module))
         stack.enter_context(_set(sys.modules, "framework", framework))
-        stack.enter_context(_set(vars(logging), "root", root))
+        stack.enter_context(mock.patch.object(logging, "root", root))
+        stack.enter_context(mock.patch.multiple(logging.Logger, root=root, manager=logging.Manager(root)))
         for stream in ("stdout", "stderr"):
             stack.enter_context(_set(vars(sys), stream, getattr(sys, f"__{stream}__")))
         stack.enter_context(_set(vars(os), "_exit", _leave))

@@ -92,10 +92,8 @@ def test_what_cannot_be_made_again_fails_when_it_is_used_and_says_why(name, fold
 REFUSED = {
     "a hash that the loop has moved on": ("import hashlib", "h = hashlib.md5(b'x')", "h.update(b'y'); h2 = 1", "cannot be set"),
     "a class that the loop has made": ("", "", "class K: pass\nk = K()", "cannot be found"),
-    "a set whose order nobody can make again": (
-        "", "s = set()", "s |= {None, 0, 8}; s.discard(0); s.add(16); s.add(0)",
-        "order of iteration",
-    ),
+    # 7 and 15 want the same slot, and the later one came to stand before it; what NaN hashes to is no number that a file can hold.
+    "a set whose order nobody can make again": ("", "s = set()", "s.add(7); s.add(15); s.add(float('nan'))", "order of iteration"),
     "groups inside a generator": (
         "import itertools\ndef f(x):\n    for k, g in itertools.groupby(x): yield k", "g = f('aabbcc')", "next(g); next(g)",
         "cannot be set to the saved position",

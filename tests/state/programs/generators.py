@@ -30,7 +30,7 @@ PROGRAMS: dict[str, Program] = {
         "that delegates": _suspended("def f(n):\n    yield 'first'\n    yield from range(n)\n    yield 'last'", "f(6)", "[next(g) for _ in range(4)]"),
         "that delegates to a generator": _suspended("def inner(n):\n    for i in range(n): yield i\n    return 'done'\ndef f(n):\n    got = yield from inner(n)\n    yield got", "f(4)", "[next(g) for _ in range(3)]"),
         "expression": _suspended("", "(n * n for n in range(8) if n % 3)", anew=False),
-        "expression over an iterator that is named": _suspended("", "(n for n in iter(range(8)))"),
+        "expression over an iterator that is named": _suspended("", "(n for n in iter(range(8)))", anew=False),
         "over an enumerate": _suspended("def f(x):\n    for i, v in enumerate(x): yield i, v", "f('abcdef')"),
         "over a zip": _suspended("def f(x):\n    for a, b in zip(x, range(9)): yield a, b", "f('abcdef')"),
         "over a dict": _suspended("def f(d):\n    for k in d: yield k, d[k]", "f({n: n * n for n in range(6)})", anew=False),
