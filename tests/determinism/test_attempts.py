@@ -213,6 +213,7 @@ def test_programs_draw_other_ids_and_one_program_the_same_in_any_folder(script, 
     assert len(set(ids)) == 3
 
 
+@pytest.mark.whole  # `verify` starts a process, in which loading a library draws from the stream
 @pytest.mark.parametrize("change", ["source", "arguments"])
 def test_a_run_draws_its_own_ids_also_where_changes_are_trusted_and_is_proved(script, sandbox, change) -> None:
     loop = TRAINING.replace("loss.backward()", "loss.backward(); drawn = uuid.uuid4().hex; print(drawn, flush=True)")

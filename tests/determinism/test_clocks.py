@@ -50,6 +50,7 @@ print("the end", len(stamps), min(took) >= 0, seconds[2] > 0)
 
 
 @pytest.mark.usefixtures("sandbox")
+@pytest.mark.whole  # `verify` starts a process, in which loading a library reads clocks as well
 def test_a_run_whose_variables_hold_times_is_proved(script) -> None:
     one = script(TIMED)
     log, plain = one.folder / "log.txt", []
@@ -65,6 +66,7 @@ def test_a_run_whose_variables_hold_times_is_proved(script) -> None:
 
 
 @pytest.mark.usefixtures("sandbox")
+@pytest.mark.whole  # `verify` starts a process, in which loading a library reads clocks as well
 def test_a_run_of_times_that_was_killed_reads_them_again_and_is_proved(script) -> None:
     one = script(TIMED)
     lines = []
