@@ -102,7 +102,9 @@ class IteratorHandler(Handler):
         content = tf.io.serialize_tensor(state).numpy()
         dataset = _dataset_of(obj)
         if dataset in passes.late and not _holds_generators(content, dataset):
-            raise CaptureError("it is exhausted, and its state no longer says how many passes over its shuffled part have begun")
+            raise CaptureError(
+                "it is exhausted, and its state no longer says how many passes over its shuffled part have begun"
+            )
         walk.array(node, np.frombuffer(content, dtype=np.uint8))
 
     def _capture_counted(self, counted: Counted, node: Node) -> None:

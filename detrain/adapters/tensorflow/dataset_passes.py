@@ -160,7 +160,9 @@ class Passes:
     def number(self, dataset: Any) -> int:
         """How many passes have begun over a data set. Raises `CaptureError` if a graph has begun some over an unknown one."""
         if any(one.number for one in self._of_arguments.values()):
-            raise CaptureError("a graph has iterated over a data set that cannot be identified, so its passes cannot be counted")
+            raise CaptureError(
+                "a graph has iterated over a data set that cannot be identified, so its passes cannot be counted"
+            )
         return self._so_far(dataset)
 
     def before(self, dataset: Any) -> list[int]:
