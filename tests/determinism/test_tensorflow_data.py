@@ -64,7 +64,7 @@ def test_where_nothing_tells_how_often_it_has_been_shuffled_the_resume_is_refuse
     one = script(SCRIPT.replace("#CHAIN", chain))
     one.attempt("run", "--every", "1batches", status=-9, DIE="1")
     one.attempt("run", "--every", "1batches", status=2)
-    assert "it has come to its end, and does not tell any more how often its shuffling has begun" in one.said
+    assert "it is exhausted, and its state no longer says how many passes over its shuffled part have begun" in one.said
 
 
 #: Goes through the data set inside a graph, as a `for` loop there does.
