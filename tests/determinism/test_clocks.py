@@ -137,6 +137,7 @@ def move_readings(path: Path, seconds: int) -> None:
     path.write_bytes(found.tobytes())
 
 
+@pytest.mark.whole  # `verify` starts a process, in which loading a library reads clocks as well
 @pytest.mark.usefixtures("sandbox")
 def test_deadlines_of_the_standard_library_and_of_locks_hold_where_a_run_is_done_again(script) -> None:
     loop = """
