@@ -7,10 +7,12 @@ import zipfile
 import pytest
 
 from detrain.launch import entropy, environment
+from detrain.launch.request import Request
+from detrain.session.goal import Goal
 
 
-def request(script="", *arguments, seed=0, module="", **others):
-    return {"script": str(script), "module": module, "seed": seed, "arguments": list(arguments), **others}
+def request(script="", *arguments, module="", ckpt_dir="", **others):
+    return Request(str(script), module, list(arguments), "train", ckpt_dir, **others)
 
 
 def write(path, text="print(1)\n"):
@@ -84,15 +86,14 @@ def run(tmp_path):
 
 
 def key_of_attempt(run, script, *arguments, **options):
-    defaults = {"fresh": False, "trust_changes": False, "ckpt_dir": str(run)}
-    asked = request(script, *arguments, **{**defaults, **options})
+    asked = request(script, *arguments, ckpt_dir=str(run), **options)
     return entropy.key_of(asked, environment._record_of_run(asked))
 
 
 def test_a_run_keeps_its_key_also_where_changes_are_trusted(run, tmp_path):
     script = write(tmp_path / "train.py")
     folder = run(entropy="the run's own")
-    for options in ({}, {"trust_changes": True}, {"trust_changes": True, "seed": 5}, {"rerun": {"until": None}}):
+    for options in ({}, {"trust_changes": True}, {"trust_changes": True, "seed": 5}, {"goal": Goal()}):
         assert key_of_attempt(folder, script, "--lr", "2", **options) == "the run's own"
 
 

@@ -142,7 +142,7 @@ def test_permissions_and_times_come_back(place, attempt):
     assert world() == {}
     second.put_back(offset, is_trusting=False)
     assert look_of(*paths) == before
-    second.settle()
+    second.end_rewind()
     third = attempt(is_resuming=True)
     third.put_back(offset, is_trusting=False)
     assert look_of(*paths) == before
@@ -236,7 +236,7 @@ def test_what_is_open_gets_its_content_in_place(place, attempt):
     second = attempt(is_resuming=True)
     with open("log", "w") as log:
         second.put_back(offset, is_trusting=False)
-        second.settle()
+        second.end_rewind()
         log.seek(4)
         log.write("2\n")
     assert Path("log").read_text() == "one\n2\n"
@@ -256,7 +256,7 @@ def test_who_has_a_file_open_goes_on_behind_what_it_got_back(place, attempt):
         log.write(b"header\n")
         assert reader.read(3) == b"hea"
         second.put_back(offset, is_trusting=False)
-        second.settle()
+        second.end_rewind()
         log.write(b"3\n")
         assert reader.tell() == 3
     assert world() == {"./log": ("file", b"header\n1\n2\n3\n")}
@@ -352,7 +352,7 @@ def test_file_that_set_up_code_counts_in_is_as_the_first_attempt_found_it(place,
         set_up()
         second.put_back(offset, is_trusting=False)
         assert world() == {"./number": ("file", b"7")}
-        second.settle()
+        second.end_rewind()
 
 
 def test_kill_while_set_up_code_runs_again_and_then_a_refusal(place, attempt):
@@ -548,5 +548,5 @@ def test_any_history_comes_out_as_without_the_kills(place, attempt, seed):
         start = max(offsets)
         files.put_back(offsets[start], is_trusting=False)
         assert permitted_world() == worlds[start]
-        files.settle()
+        files.end_rewind()
         train(files, start, max(end, start + 1))
