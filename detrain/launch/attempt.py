@@ -10,7 +10,7 @@ import sys
 import time
 import types
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from detrain import hooks, ranks
 from detrain.adapters import imports, library_loops, protocol
@@ -35,12 +35,14 @@ from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, plan
 from detrain.session.session import Session
 from detrain.session.trusting import Trusting
-from detrain.store.checkpoint import Checkpoint
 from detrain.store.record import Change
 from detrain.world import preload
 from detrain.world.clocks import Clocks
 from detrain.world.printing import Printing
 from detrain.world.setup_clock import Answers
+
+if TYPE_CHECKING:  # loads numpy, which the script may not
+    from detrain.store.checkpoint import Checkpoint
 
 _HOOKS = {
     "record_loop": hooks.record_loop,
