@@ -88,9 +88,12 @@ def test_what_a_worker_starts_is_no_worker(python) -> None:
 def begin():
     outlast()
     for number in (signal.SIGTERM, signal.SIGUSR2):
+        inward, outward = os.pipe()
         child = os.fork()
         if not child:
+            os.write(outward, b"+")  # it is no worker by now
             signal.pause()
+        os.read(inward, 1)
         subprocess.run(["sh", "-c", f"kill -{int(number)} {child}"], check=True)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         print(subprocess.run(["sh", "-c", f"kill -{int(number)} $$; echo lives"]).returncode, flush=True)
