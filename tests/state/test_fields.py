@@ -18,8 +18,9 @@ from detrain.state.restore import Origins, Restore
 from detrain.state.tree import Tree
 from detrain.state.walk import Walk
 from detrain.store import grafts
+from detrain.store.meta import Meta
 
-META = {"sources": {}, "folder": "/nowhere", "position": [], "is_exhausted": False, "flags": {}, "entropy": [0, 0]}
+META = Meta(1, folder="/nowhere")
 
 #: Texts with which the encoded values of a tree begin, and what may stand behind them.
 TAGS = ["@", "f", "i", "b", "c", "t"]
