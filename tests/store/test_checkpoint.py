@@ -8,7 +8,6 @@ import h5py
 import numpy as np
 import pytest
 
-import detrain
 from detrain.errors import CheckpointError
 from detrain.state.tree import Array
 from detrain.store import checkpoint
@@ -147,7 +146,7 @@ def test_file_that_is_not_there_is_refused(tmp_path):
 
 def test_later_format_is_refused_and_says_which_detrain_wrote_it(tmp_path, tree, meta, monkeypatch):
     monkeypatch.setattr(checkpoint, "FORMAT", 3)
-    monkeypatch.setattr(detrain, "__version__", "9.1")
+    monkeypatch.setattr(checkpoint, "__version__", "9.1")
     path = small_file(tmp_path, tree, meta)
     monkeypatch.undo()
     with pytest.raises(
