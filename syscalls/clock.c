@@ -7,8 +7,8 @@
  * C's questions for CLOCK_REALTIME are answered, for Python asks by them. Of the other clocks only those of the module `time` are, by
  * functions that take their places: deadlines of locks and sockets hang on C's. */
 #define _GNU_SOURCE
-#include "asked.h"
-#include "note.h"
+#include "pid_answer.h"
+#include "log_file.h"
 #include "python.h"
 #include "stream.h"
 

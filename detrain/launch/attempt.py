@@ -342,13 +342,13 @@ class Attempt:
             sys.stdout.flush()
             os._exit(1)
         signal_name = self.arrivals.ending()
-        if not session.has_nest and status == 0:
-            say(f"no training loop was seen, so nothing was checkpointed: {session.why_nothing()}")
+        if not session.nests.has_nest and status == 0:
+            say(f"no training loop was seen, so nothing was checkpointed: {session.nests.why_nothing()}")
         else:
             ending.say_last(session, status, signal_name, is_interrupted=is_interrupted)
         if ending.is_finished(session, status, signal_name):
             session.context.info.is_complete = True
-            session.write_info()
+            session.nests.write_info()
             self._mark_finished()
 
     def _mark_finished(self) -> None:

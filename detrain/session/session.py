@@ -6,22 +6,20 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING
 
 from detrain.adapters.protocol import Adapter
 from detrain.errors import RestoreError
-from detrain.loops import instfile
-from detrain.loops.nest import NestFinder, is_settled
 from detrain.loops.running import Loop, address
 from detrain.loops.stack import LoopStack
-from detrain.messages import say, warn
+from detrain.messages import warn
 from detrain.session.context import Context
 from detrain.session.leaving import fail
+from detrain.session.nests import NestSearch
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume
-from detrain.session.unsaved import Unsaved
 from detrain.world.signal_deferral import handlers_deferred
 
 if TYPE_CHECKING:  # they load numpy and h5py, which a script that trains has loaded by the time they are needed
@@ -47,17 +45,12 @@ class Session:
         self.has_trained = False
         #: The training's loops have used up what they iterate over; nothing has broken them off.
         self.is_nest_exhausted = False
-        self._position, self._policy, self._info = context.position, context.policy, context.info
+        self.nests = NestSearch(context, stack)
+        self._position, self._policy = context.position, context.policy
         self._frameworks, self._replay = context.frameworks, context.replay
-        self._unsaved = Unsaved()
-        self._finder = NestFinder(context.frameworks.has_optimizer)
-        self._has_known_loops = bool(context.info.parts())
         self._thread = threading.get_ident()
         self._epoch_began_s: float | None = None  # not before a header has been seen: set-up code is no epoch
-        self._nest_began_at = 0  # batches before the nest that was found last
         self._is_training = False
-        #: The nest may still turn out to be another.
-        self._is_searching = True
         #: The batch loop at whose headers nothing falls due before so many batches have begun, or before this moment.
         self._lull: Loop | None = None
         self._lull_batches, self._lull_end_s = 0.0, 0.0
@@ -114,7 +107,7 @@ class Session:
         loop = self.stack.enter(frame, line)
         if loop is not None:
             self._lull = None
-            self._is_searching = self._is_searching or not loop.site.part
+            self.nests.entered(loop)
         return loop
 
     def at_header(self, loop: Loop) -> None:
@@ -164,7 +157,7 @@ class Session:
             self._save(loop)
         elif self.recorder is not None and self.recorder.looks:
             self._scan_again(loop)
-        self._is_searching = self._is_searching and not is_settled(loop, loop.parent)
+        self.nests.at_batch(loop)
         self._position.begin_batch()
         self._find_lull(loop, is_near=is_near)
 
@@ -172,7 +165,7 @@ class Session:
         """How long nothing can be due in this loop, unless somebody asks or another loop is entered."""
         if (
             self.is_off
-            or self._is_searching
+            or self.nests.is_open
             or self.resume.is_pending
             or self.rerun is not None
             or self.recorder is None
@@ -280,7 +273,7 @@ class Session:
         """False while fast-forwarding, and while the nest may still turn out to be another."""
         if self.is_off or self.resume.is_pending:
             return False
-        return loop.site.part != "batch" or self._has_known_loops or is_settled(loop, loop.parent)
+        return self.nests.is_settled(loop)
 
     def _is_put_off(self) -> bool:
         """By the clock, none is due while another is being written; by counting, the next waits for it."""
@@ -330,64 +323,21 @@ class Session:
     def _on_gradient(self, adapter: Adapter, outputs: object) -> None:
         if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
             self.recorder.add_losses(adapter.losses(outputs))
-        if self._is_seeing() and (nest := self._finder.on_gradient(self.stack.running(sys._getframe(1)))) is not None:
-            with handlers_deferred():
-                self._nest_found(nest)
+        if self._is_searching() and self.nests.on_gradient(sys._getframe(1)):
+            self.has_trained = True
 
     def _on_update(self) -> None:
-        if not self._is_seeing():
-            if self.is_off:
-                self._unsaved.in_child()
-            elif not self._info.nests and threading.get_ident() != self._thread:
-                self._unsaved.in_thread()
-        elif (nest := self._finder.on_update(self.stack.running(sys._getframe(1)))) is not None:
-            with handlers_deferred():
-                self._nest_found(nest)
-        elif not self._info.nests:
-            self._unsaved.outside_loops()
+        if self._is_searching():
+            if self.nests.on_update(sys._getframe(1)):
+                self.has_trained = True
+        elif self.is_off:
+            self.nests.on_update_in_child()
+        elif threading.get_ident() != self._thread:
+            self.nests.on_update_in_thread()
 
-    def _is_seeing(self) -> bool:
+    def _is_searching(self) -> bool:
         """False once the nest is settled, until a loop of unknown part is entered outside the batch loop."""
-        return self._is_searching and not self.is_off and threading.get_ident() == self._thread
-
-    def _nest_found(self, loops: Sequence[Loop]) -> None:
-        self.has_trained = True
-        nest = [instfile.NestLoop(o.site.filename, o.site.line, o.site.part) for o in loops]
-        counted = {(known.file_name, known.line_no, known.part) for old in self._info.nests for known in old}
-        batches_before = self._position.batches
-        for loop, found in zip(loops, nest, strict=True):
-            if (found.file_name, found.line_no, found.part) not in counted:
-                self._position.count(loop.site.part, loop.iteration + 1)
-        demoted = self.stack.demoted()
-        lines = {(found.file_name, found.line_no) for found in nest}
-        kept = [
-            old for old in self._info.nests
-            if not any((o.file_name, o.line_no) in demoted for o in old) and {(o.file_name, o.line_no) for o in old} != lines
-        ]  # fmt: skip
-        self._recounted(batches_before, is_other_nest=len(kept) < len(self._info.nests))
-        self._info.nests = [*kept, nest]
-        say(f"training loop found: {self._info.describe()}; checkpoints go to {self.context.directory.path}")
-        self.write_info()
-
-    def _recounted(self, batches_before: int, *, is_other_nest: bool) -> None:
-        """An attempt that knows this nest, or that it is another, counts its first batches when they begin."""
-        if self._info.nests and self._frameworks.clocks is not None:
-            since = self._nest_began_at if is_other_nest else batches_before
-            self._frameworks.clocks.recounted(since, is_other_nest=is_other_nest)
-        if not is_other_nest:
-            self._nest_began_at = batches_before
-
-    def write_info(self) -> None:
-        """Write inst.info; a directory that cannot be written is said when a checkpoint is due."""
-        try:
-            instfile.write(self.context.directory.path / "inst.info", self._info, self.context.settings.script.parent)
-        except OSError as error:
-            warn("inst-info", f"inst.info cannot be written: {error}")
-
-    @property
-    def has_nest(self) -> bool:
-        """True if a training loop has been seen, in this attempt or an earlier one."""
-        return bool(self._info.nests)
+        return self.nests.is_open and not self.is_off and threading.get_ident() == self._thread
 
     @property
     def last_checkpoint(self) -> Checkpoint | None:
@@ -403,15 +353,4 @@ class Session:
             and loop is not None
             and any(one.site.part for one in loop.path)
             and not loop.path[0].is_exhausted
-        )
-
-    def why_nothing(self) -> str:
-        """Why no checkpoint was taken."""
-        if not self._frameworks.can_train():
-            return "the script loaded no framework that trains"
-        if not self._finder.updates_seen and not self._finder.gradients_seen:
-            return "no optimizer stepped and no gradient was computed"
-        return (
-            "weights were updated, but not inside a loop of the script's own files. If the loop is a library's, `detrain trace` finds it "
-            "for the runs that follow"
         )

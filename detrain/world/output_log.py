@@ -1,4 +1,4 @@
-"""What the script has printed, when and in which batch; written by the preload (`syscalls/printed.c`) as it goes by.
+"""What the script has printed, when and in which batch; written by the preload (`syscalls/output_log.c`) as it goes by.
 
 A sequence of records: seconds since 1970 (float64), batches begun (uint64), stream (uint32; 1 standard output, 2 standard error), length
 (uint32), the bytes of one call of `write`. Of stream 0 are marks of detrain's, in JSON:

@@ -157,10 +157,10 @@ def answer_process(answer: Callable[[int, int], int] | None, number: int) -> boo
     Of what was asked (0) and the real answer it makes the one that is given. False if the library is not there.
     """
     is_there = set_answering("detrain_answer_process_id", answer)
-    known_as = function("detrain_known_as", ctypes.c_int)
-    if known_as is not None:
-        known_as.restype = None
-        known_as(number)
+    set_alias = function("detrain_pid_alias", ctypes.c_int)
+    if set_alias is not None:
+        set_alias.restype = None
+        set_alias(number)
     return is_there
 
 

@@ -1,6 +1,6 @@
 """What the script prints: noted as it goes by, with marks where checkpoints stand, and handed on before each of them.
 
-The noting is the preload's (`syscalls/printed.c`); `detrain.world.output_log` reads it, and tells by the marks what was printed again.
+The noting is the preload's (`syscalls/output_log.c`); `detrain.world.output_log` reads it, and tells by the marks what was printed again.
 """
 
 from __future__ import annotations

@@ -119,8 +119,8 @@ def test_what_cannot_be_exact_is_refused_and_named(name, folder):
 #: Kinds that no program in small has: what they are, and who tests them.
 ELSEWHERE = {
     "beside": "is no object: `tests.session` has it",
-    "log thread": "needs TensorBoard: `test_pending`",
-    "log queue": "needs tensorboardX: `test_pending`",
+    "log thread": "needs TensorBoard: `test_log_writers`",
+    "log queue": "needs tensorboardX: `test_log_writers`",
     "proxy of a process": "needs a process of its own",
     "asyncio future": "`test_machinery`",
     "coroutine": "is only named: below",

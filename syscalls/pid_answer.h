@@ -1,6 +1,6 @@
 /* Questions that are put to functions of the launcher's, which are Python's and look at who asks. */
-#ifndef DETRAIN_ASKED_H
-#define DETRAIN_ASKED_H
+#ifndef DETRAIN_PID_ANSWER_H
+#define DETRAIN_PID_ANSWER_H
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* What the script prints is noted beside the run as it goes by, for `detrain report`: no object of Python's is replaced for that. */
 #define _GNU_SOURCE
-#include "note.h"
+#include "log_file.h"
 #include "stream.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* A file beside the run that is only appended to. */
-#ifndef DETRAIN_NOTE_H
-#define DETRAIN_NOTE_H
+#ifndef DETRAIN_LOG_FILE_H
+#define DETRAIN_LOG_FILE_H
 
 #include <stdint.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 /* Which number this process has: put to a function of the launcher's, which answers the script's own questions in the later attempts of a
  * run as in the first. A run's name or a folder that is made of the number is then the same. */
 #define _GNU_SOURCE
-#include "asked.h"
+#include "pid_answer.h"
 #include "python.h"
 #include "stream.h"
 

@@ -1,6 +1,6 @@
 /* A file beside the run that is only appended to, through a descriptor that the script does not meddle with. */
 #define _GNU_SOURCE
-#include "note.h"
+#include "log_file.h"
 #include "stream.h"
 
 #include <errno.h>

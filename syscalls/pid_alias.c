@@ -1,4 +1,4 @@
-/* A script that was told the first attempt's process id (asked.c) may use it: to signal itself, to read its memory in /proc. The
+/* A script that was told the first attempt's process id (pid_answer.c) may use it: to signal itself, to read its memory in /proc. The
  * calls here take that number for this process. */
 #define _GNU_SOURCE
 #include "stream.h"
@@ -18,9 +18,9 @@
 static pid_t answered, real; /* a forked child keeps both: the numbers that it holds are its parent's */
 
 /* From now on ID means this process; 0 ends that. */
-EXPORT void detrain_known_as(int id);
+EXPORT void detrain_pid_alias(int id);
 
-void detrain_known_as(int id) {
+void detrain_pid_alias(int id) {
     real = NEXT(getpid)();
     answered = id == real ? 0 : id;
 }
