@@ -243,22 +243,36 @@ def decode_state(state: Any) -> Any:
     return {key: decode_state(value) for key, value in state.items()}
 
 
+#: numpy's own classes of scalars but rows, which have a handler of their own, and objects, which are no scalars.
+_SCALARS: frozenset[type[Any]] = frozenset(np.dtype(code).type for code in np.typecodes["All"]) - {np.void, np.object_}
+
+
 class ScalarHandler(Handler):
-    """numpy scalars: dtype and bytes."""
+    """A numpy scalar: dtype and bytes; attributes too, if its class is derived from numpy's."""
 
     kind = "numpy.generic"
     fields: ClassVar = plain_fields("dtype", "bytes")
-    has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["dtype"] = dtype_text(obj.dtype)
         node["bytes"] = obj.tobytes().hex()
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
-        return super().matches(live, node, restore) and live.tobytes().hex() == node["bytes"]
+        return (
+            super().matches(live, node, restore)
+            and dtype_text(live.dtype) == node["dtype"]  # a unit of time is no type
+            and live.tobytes().hex() == node["bytes"]
+        )
 
     def build(self, node: Node, restore: Restoring) -> Any:
-        return np.frombuffer(bytes.fromhex(node["bytes"]), dtype=text_dtype(node["dtype"]))[0]
+        array: np.ndarray[Any, Any] = np.zeros(1, dtype=text_dtype(node["dtype"]))
+        if array.nbytes:  # an empty text has none
+            array = np.frombuffer(bytes.fromhex(node["bytes"]), dtype=array.dtype)
+        cls = restore.find_type(node)
+        own = next(base for base in cls.__mro__ if base in _SCALARS)
+        # Where two types of C's have one size, both have the dtype of one of them.
+        value = array[0] if type(array[0]) is own else array.view(np.dtype(own))[0]
+        return value if cls is own else own.__new__(cls, value)
 
 
 class RowHandler(Handler):
@@ -311,7 +325,8 @@ def _is_row(live: Any) -> bool:
 
 
 register(ArrayHandler(), np.ndarray)
-register(ScalarHandler(), np.generic)
+# Each kind of scalar is a class written in C, and the registry asks for such by themselves.
+register(ScalarHandler(), *_SCALARS)
 register(RowHandler(), np.void)
 register(GeneratorHandler(), np.random.Generator, np.random.RandomState)
 # Of these, each kind is a class of its own, written in C; the registry asks for such by themselves.

@@ -126,7 +126,6 @@ ELSEWHERE = {
     "coroutine": "is only named: below",
     "unrestored": "below",
     "address": "below",
-    "numpy.generic": "no type leads to it: scalars of numpy's own classes are pickled",
 }
 
 

@@ -118,23 +118,6 @@ class ThreadLocalHandler(Handler):
         live.update(restored)
 
 
-class ExceptionHandler(Handler):
-    """An exception that somebody keeps: arguments and attributes; the traceback holds frames and is left out."""
-
-    kind = "exception"
-    fields: ClassVar = {"args": Holds.ONE}
-
-    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
-        node["args"] = walk.child(obj.args, ".args")
-
-    def build(self, node: Node, restore: Restoring) -> Any:
-        cls = restore.find_type(node)
-        return cls.__new__(cls)
-
-    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
-        obj.args = restore.value(node["args"], obj.args)
-
-
 class ClassHandler(Handler):
     """Classes are made by the set-up code. Those of the user's own modules may hold state in data attributes.
 
@@ -536,7 +519,6 @@ register_name(KeptHandler(), "rich.progress:_TrackThread", "rich.live:Live")
 register_name(FutureHandler(), "_asyncio:Future", "_asyncio:Task")
 register(NamespaceHandler(), types.SimpleNamespace)
 register(ThreadLocalHandler(), _thread._local)
-register(ExceptionHandler(), BaseException)
 register(ClassHandler(), type)
 register(ModuleHandler(), types.ModuleType)
 register(EnumHandler(), enum.Enum)

@@ -57,6 +57,8 @@ PROGRAMS: dict[str, Program] = {
         "structured": _np("a = np.zeros(3, dtype=[('x', 'f8'), ('y', 'i4', (2,))]); x = a['x']", "a['y'][1] = 7; x[0] = 1.5", "x += 1; last = a[0]['x']"),
         "structured, with fields over others": _np("a = np.zeros(2, dtype={'names': ['x', 'y'], 'formats': ['i4', 'i2'], 'offsets': [0, 2], 'itemsize': 8})", "a['x'] = 1 << 17", "a['y'] += 1; last = a.dtype.fields['y'][1], a.itemsize"),
         "structured, with structures": _np("d = np.dtype([('p', [('x', 'i1'), ('y', 'f8', (2,))]), ('n', 'S2')], align=True); a = np.zeros(2, d)", "a['p']['y'][1] = 2", "last = a.dtype == d, a.dtype.isalignedstruct"),
+        "scalars of all kinds": _np("l = []", "l += [np.dtype(c).type(1) for c in np.typecodes['AllInteger'] + np.typecodes['AllFloat']]; l += [np.str_(''), np.bytes_(b''), np.bytes_(b'a\\0b'), np.timedelta64('NaT'), np.datetime64('2024-01-01T00:00:01', 'ns'), np.float64(-0.0)]", "last = [(type(x).__name__, x.dtype.str, str(x)) for x in l]"),
+        "scalars of a class of one's own": Program("import numpy as np\nclass C(np.float64): pass", "x = None; history = [np.float64(0.5)] * 2", "x = C(2.5); x.unit = 'm'; history.append(history[0] / 3)", "last = type(x).__name__, float(x), x.unit, history[0] is history[1]"),
         "structured, with padding": _np("a = np.zeros(2, dtype=np.dtype([('x', 'i1'), ('y', 'f8')], align=True))", "a['x'] = 3", "a['y'] = 2.5"),
         "record array": _np("a = np.rec.array([(1, 2.5), (3, 4.5)], dtype=[('n', 'i4'), ('v', 'f8')])", "a.n[0] = 7", "a.v += 1"),
         "rows": _np("a = np.zeros(3, dtype='i4,f8'); r = a[1]", "r['f0'] = 5; s = a[2].copy(); s['f1'] = 2.5", "r['f1'] = 1.5; s['f0'] = 4", alike=False),  # their base is a view of the array
