@@ -90,7 +90,8 @@ def format_result(result: dict[str, Any]) -> str:
     if result["same"]:
         lines = [f"same: {result['num_leaves']} leaves. {both}"]
     else:
-        lines = [f"different: {result['num_differences']} differences in {result['num_leaves']} leaves. {both}"]
+        number = result["num_differences"]
+        lines = [f"different: {number} difference{'s' if number != 1 else ''} in {result['num_leaves']} leaves. {both}"]
     if result["parting"] is not None:
         lines.append(_format_parting(result["parting"]))
     lines += [_format_difference(found) for found in result["differences"]]
