@@ -67,14 +67,14 @@ EXPORT int detrain_clock_places(const char *own_files, const char *standard_libr
 EXPORT int detrain_answer_clocks(void *function);
 /* Append to what set-up code was answered; here, because Python's `open` runs more of its code than a signal handler should meet. */
 EXPORT int detrain_open_answers(const char *path);
-EXPORT int detrain_note_answer(const char *line, uint64_t num_bytes);
+EXPORT int detrain_record_reading(const char *line, uint64_t num_bytes);
 /* Note readings in PATH, under the number at BATCHES; of what is KNOWN already, answer what was answered. Up to the batch SINCE the function
  * is asked as before. PROOF: all of a run is known, its clock goes on after the last answer, where else the real time is back.
  * Returns 0 if PATH cannot be written. */
-EXPORT int detrain_note_clock(const char *path, uint64_t most_bytes, const uint64_t *batches, uint64_t since, const struct reading *known,
+EXPORT int detrain_record_clock(const char *path, uint64_t most_bytes, const uint64_t *batches, uint64_t since, const struct reading *known,
                               size_t num_known, int is_proof);
 /* Go on without noting: the batches of this attempt have numbers that no later one gives them. */
-EXPORT void detrain_note_clock_no_more(void);
+EXPORT void detrain_stop_recording_clock(void);
 EXPORT void detrain_stop_clock(void);
 EXPORT void detrain_clock_aside(int more);
 /* OUT: the two positions, then what the clocks show, in ns, and whether the note is full. */
@@ -103,12 +103,12 @@ int detrain_answer_clocks(void *function) {
 
 int detrain_open_answers(const char *path) { return detrain_open_note(&answers, path, INT64_MAX); }
 
-int detrain_note_answer(const char *line, uint64_t num_bytes) {
+int detrain_record_reading(const char *line, uint64_t num_bytes) {
     struct iovec part = {(void *)(uintptr_t)line, num_bytes};
     return detrain_append(&answers, &part, 1);
 }
 
-int detrain_note_clock(const char *path, uint64_t most_bytes, const uint64_t *counter, uint64_t first, const struct reading *readings,
+int detrain_record_clock(const char *path, uint64_t most_bytes, const uint64_t *counter, uint64_t first, const struct reading *readings,
                        size_t num_known, int is_proof) {
     int is_open = detrain_open_note(&note, path, most_bytes);
     batches = counter;
@@ -122,7 +122,7 @@ int detrain_note_clock(const char *path, uint64_t most_bytes, const uint64_t *co
     return is_open;
 }
 
-void detrain_note_clock_no_more(void) { is_noting = 0; }
+void detrain_stop_recording_clock(void) { is_noting = 0; }
 
 void detrain_stop_clock(void) {
     stop_in_child();

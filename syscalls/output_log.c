@@ -21,12 +21,12 @@ static const uint64_t *batches;
 
 /* Note what is written to standard output and error, in PATH, until it has MOST_BYTES; returns 1 if it could be opened. NULL: no more.
  * COUNTER is read at each write: the number of the batch that runs. */
-EXPORT int detrain_note_printed(const char *path, uint64_t most_bytes, const uint64_t *counter);
+EXPORT int detrain_record_output(const char *path, uint64_t most_bytes, const uint64_t *counter);
 
 /* Note a word of the launcher's between what was printed before and after; returns 0 if it was not. */
 EXPORT int detrain_mark_printed(const char *text);
 
-int detrain_note_printed(const char *path, uint64_t most_bytes, const uint64_t *counter) {
+int detrain_record_output(const char *path, uint64_t most_bytes, const uint64_t *counter) {
     detrain_close_note(&note);
     batches = counter;
     return path == NULL || detrain_open_note(&note, path, most_bytes);

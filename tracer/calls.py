@@ -103,7 +103,7 @@ class Calls:
             owner = argument.__self__
             if owner is not None and not isinstance(owner, (types.ModuleType, type)):
                 module, name = type(owner).__module__, f"{type(owner).__qualname__}.{argument.__name__}"
-                self._note(frame, ("c", name), "c", module, name, owner).gives = True
+                self._record(frame, ("c", name), "c", module, name, owner).gives = True
 
     def _returned(self, key: Hashable, called: Called, value: Any) -> None:
         if not isinstance(value, (int, float, str)):
@@ -142,7 +142,7 @@ class Calls:
             kind, owner = "next" if code.co_name == "__next__" else "method", first
         else:
             kind, owner = "function", None
-        called = self._note(caller, code, kind, module, code.co_qualname, owner)
+        called = self._record(caller, code, kind, module, code.co_qualname, owner)
         if self.is_done:
             return
         if kind == "function":
@@ -167,7 +167,7 @@ class Calls:
     def _key(caller: types.FrameType, callee: Hashable) -> Hashable:
         return caller.f_code, caller.f_lineno, callee
 
-    def _note(
+    def _record(
         self, caller: types.FrameType, callee: Hashable, kind: str, module: str, qualname: str, owner: Any
     ) -> Called:
         key = self._key(caller, callee)

@@ -122,10 +122,10 @@ class Observer:
         self._nests = [old for old in self._nests if not any(site.is_demoted for site in old) and set(old) != set(nest)]
         self._nests.append(list(nest))
         if len(self._nests) == 1:  # of several, the first one is described
-            self._note_update(frame)
-            self._watch_calls()
+            self._record_update(frame)
+            self._patch_calls()
 
-    def _note_update(self, frame: types.FrameType) -> None:
+    def _record_update(self, frame: types.FrameType) -> None:
         """The innermost line of the user's, or of a file that holds a loop of the nest."""
         for one in self._stack.frames(frame):
             if self._is_near(one.f_code.co_filename):
@@ -138,7 +138,7 @@ class Observer:
             site.filename == filename for nest in self._nests for site in nest
         )
 
-    def _watch_calls(self) -> None:
+    def _patch_calls(self) -> None:
         """Watch what the batch loop calls, from now on; of several nests, the first one's."""
         self._stop_watching()
         self._flows = self._world.start_data_flows()

@@ -110,7 +110,7 @@ class _Reading:
         for node in ast.walk(self._tree):
             self._learn(node)
             self._parents.update((child, node) for child in ast.iter_child_nodes(node))
-        return list(dict.fromkeys(one for node in ast.walk(self._tree) for one in self._look(node)))
+        return list(dict.fromkeys(one for node in ast.walk(self._tree) for one in self._scan(node)))
 
     def _learn(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
@@ -130,15 +130,15 @@ class _Reading:
             return f"{base}.{node.attr}" if base else ""
         return ""
 
-    def _look(self, node: ast.AST) -> Iterator[Finding]:
+    def _scan(self, node: ast.AST) -> Iterator[Finding]:
         if isinstance(node, ast.Call):
-            yield from self._look_at_call(node)
+            yield from self._scan_call(node)
         elif isinstance(node, ast.Assign):
-            yield from self._look_at_setting(node)
+            yield from self._scan_setting(node)
         elif isinstance(node, ast.While) or (isinstance(node, ast.If) and self._leaves_a_loop(node)):
-            yield from self._look_at_condition(node, node.test)
+            yield from self._scan_condition(node, node.test)
 
-    def _look_at_call(self, node: ast.Call) -> Iterator[Finding]:
+    def _scan_call(self, node: ast.Call) -> Iterator[Finding]:
         name = self._dotted(node.func)
         known = next((CALLS[one] for one in (name, *_beginnings(name)) if one in CALLS), None)
         if known is not None and not (known[1].startswith("is sorted") and self._is_sorted(node)):
@@ -150,11 +150,11 @@ class _Reading:
                     "risk", node, f"a seed from {clock}: a resumed attempt is told the same again, another run is not",
                     "seed from a number",
                 )  # fmt: skip
-        yield from self._look_at_service(node, name)
+        yield from self._scan_service(node, name)
         if name == "torch.compile" and any("max-autotune" in ast.unparse(one.value) for one in node.keywords):
             yield self._finding("breaks", node, "kernels are chosen by timing them", "leave out mode='max-autotune'")
 
-    def _look_at_service(self, node: ast.Call, name: str) -> Iterator[Finding]:
+    def _scan_service(self, node: ast.Call, name: str) -> Iterator[Finding]:
         argument, variable = SERVICES.get(name) or _LOGGERS.get(name.rpartition(".")[2]) or ("", "")
         if argument and not any(one.arg in (argument, None) for one in node.keywords):
             yield self._finding(
@@ -164,7 +164,7 @@ class _Reading:
                 f"pass {argument}=" + (f", or set {variable}," if variable else "") + " when the command is started anew",
             )  # fmt: skip
 
-    def _look_at_setting(self, node: ast.Assign) -> Iterator[Finding]:
+    def _scan_setting(self, node: ast.Assign) -> Iterator[Finding]:
         for target in node.targets:
             name = self._dotted(target)
             is_true = isinstance(node.value, ast.Constant) and node.value.value is True
@@ -183,7 +183,7 @@ class _Reading:
         is_way_out = any(isinstance(one, (ast.Break, ast.Return)) for one in node.body)
         return is_way_out and any(isinstance(one, (ast.For, ast.While)) for one in self._around(node))
 
-    def _look_at_condition(self, node: ast.AST, test: ast.AST) -> Iterator[Finding]:
+    def _scan_condition(self, node: ast.AST, test: ast.AST) -> Iterator[Finding]:
         loops = [one for one in (node, *self._around(node)) if isinstance(one, (ast.For, ast.While))]
         is_training = any(
             isinstance(one, ast.Attribute) and one.attr in _UPDATES for loop in loops for one in ast.walk(loop)

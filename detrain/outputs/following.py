@@ -21,7 +21,7 @@ import xxhash
 
 from detrain.errors import RestoreError
 from detrain.messages import warn
-from detrain.outputs.journal import ABSENT, FILE, FOLDER, GROWN, LARGE, LINK, Journal, Record, copy_bytes, look
+from detrain.outputs.journal import ABSENT, FILE, FOLDER, GROWN, LARGE, LINK, Journal, Record, copy_bytes, kind_and_stat
 from detrain.store.directory import write_atomically
 from detrain.world.signal_deferral import handlers_deferred
 
@@ -99,13 +99,13 @@ class OutputFiles:
             return
         name = os.fsdecode(path)
         place = os.path.realpath(name)
-        if name.startswith(_NOT_FILES) or look(place)[0] == FOLDER:
+        if name.startswith(_NOT_FILES) or kind_and_stat(place)[0] == FOLDER:
             return  # a standard stream by its name; a file without a name
         if flags & os.O_EXCL and flags & os.O_CREAT:
             # `os.open`, which tells no mode, may mean another folder, which it does not tell either.
             if mode is not None or os.path.isabs(name):
                 self._make_room(place)
-            if look(place)[0] == ABSENT:
+            if kind_and_stat(place)[0] == ABSENT:
                 self._before(place)
         else:
             is_emptied = bool(flags & os.O_TRUNC)
@@ -115,24 +115,24 @@ class OutputFiles:
 
     def _truncates(self, path: str | bytes | int, length: int) -> None:
         place = _place_of_open(path) if isinstance(path, int) else os.path.realpath(os.fsdecode(path))
-        if place is not None and look(place)[0] != ABSENT:
+        if place is not None and kind_and_stat(place)[0] != ABSENT:
             self._before(place, in_place=True, is_emptied=length == 0)
 
     def _permits(self, path: str | bytes | int, _mode: int, folder: object = -1) -> None:
         place = _place_of_open(path) if isinstance(path, int) else os.path.realpath(_place(path, folder))
-        if place is not None and look(place)[0] != ABSENT:
+        if place is not None and kind_and_stat(place)[0] != ABSENT:
             self._before(place, keeps_content=True)
 
     def _removes(self, path: str | bytes, folder: object = -1) -> None:
         place = _place(path, folder)
-        if look(place)[0] != ABSENT:
+        if kind_and_stat(place)[0] != ABSENT:
             self._before(place)
 
     def _renames(
         self, source: str | bytes, target: str | bytes, source_folder: object = -1, target_folder: object = -1
     ) -> None:
         old, new = _place(source, source_folder), _place(target, target_folder)
-        if look(old)[0] == ABSENT:
+        if kind_and_stat(old)[0] == ABSENT:
             return  # an error, as the script will see
         for below in _below(old):
             self._before(f"{old}{below}")
@@ -140,18 +140,18 @@ class OutputFiles:
 
     def _makes(self, path: str | bytes, _mode: object = 0, folder: object = -1) -> None:
         place = _place(path, folder)
-        if look(place)[0] == ABSENT:
+        if kind_and_stat(place)[0] == ABSENT:
             self._before(place)
 
     def _links(self, _source: str | bytes, target: str | bytes, *folders: object) -> None:
         place = _place(target, folders[-1] if folders else -1)
         self._make_room(place)
-        if look(place)[0] == ABSENT:
+        if kind_and_stat(place)[0] == ABSENT:
             self._before(place)
 
     def _make_room(self, path: str) -> None:
         """What the script makes anew, and an earlier attempt's set-up code has made, is not in its way."""
-        if path in self._made_before and look(path)[0] in (FILE, LINK):
+        if path in self._made_before and kind_and_stat(path)[0] in (FILE, LINK):
             self._made_before.discard(path)
             self._changed.pop(path, None)
             self._before(path)
@@ -177,7 +177,7 @@ class OutputFiles:
         """
         if path.startswith(self._not_followed) or f"{os.sep}__pycache__{os.sep}" in path:
             return
-        kind, found = look(path)
+        kind, found = kind_and_stat(path)
         if not kind:
             return
         # What is large and written in the middle is not copied: of it only the length is known.
@@ -316,7 +316,7 @@ class OutputFiles:
         return [path for path in sorted(self.journal.paths()) if self._is_own_folder(path)]
 
     def _is_own_folder(self, path: str) -> bool:
-        return _is_absent(self.journal.state(path, 0)) and look(path)[0] == FOLDER
+        return _is_absent(self.journal.state(path, 0)) and kind_and_stat(path)[0] == FOLDER
 
     def _bring(self, paths: set[str], offset: int, if_lost: Callable[[str, RestoreError], None]) -> None:
         """Give paths the state that they had when the journal was `offset` records long."""
@@ -342,7 +342,7 @@ class OutputFiles:
                         if_lost(path, error)
                 for path in from_below:  # what is made in a folder changes it
                     if path not in lost:
-                        self._give_look(wanted[path])
+                        self._give_metadata(wanted[path])
         except OSError as error:
             raise RestoreError(f"the script's files cannot be restored: {error}") from error
 
@@ -350,7 +350,7 @@ class OutputFiles:
         path = wanted.path
         if wanted.kind in (FILE, GROWN):
             self._bring_content(path, offset, is_open)
-        elif wanted.kind != ABSENT and look(path)[0] == ABSENT:
+        elif wanted.kind != ABSENT and kind_and_stat(path)[0] == ABSENT:
             self._before(path)
             if wanted.kind == FOLDER:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -359,13 +359,13 @@ class OutputFiles:
                 os.symlink(wanted.content, path)
 
     def _is_in_the_way(self, path: str, wanted: Record) -> bool:
-        kind, _ = look(path)
+        kind, _ = kind_and_stat(path)
         is_same = kind == (FILE if wanted.kind == GROWN else wanted.kind)
         return kind != ABSENT and not (is_same and (kind != LINK or os.readlink(path) == wanted.content))
 
-    def _give_look(self, wanted: Record) -> None:
+    def _give_metadata(self, wanted: Record) -> None:
         """Let who may read and write a file or a folder, and when it was changed, be as it was, where the journal knows."""
-        kind, found = look(wanted.path)
+        kind, found = kind_and_stat(wanted.path)
         if wanted.mode < 0 or found is None or kind not in (FILE, FOLDER):
             return
         is_permitted = stat.S_IMODE(found.st_mode) == wanted.mode
@@ -379,7 +379,7 @@ class OutputFiles:
 
     def _bring_content(self, path: str, offset: int, is_open: set[str]) -> None:
         source, size = self.journal.content_of(path, offset)
-        kind, found = look(path)
+        kind, found = kind_and_stat(path)
         if found is not None and found.st_size == size and os.path.samefile(source, path):
             return
         in_place = path in is_open  # by set-up code, which goes on writing to it
@@ -398,7 +398,7 @@ class OutputFiles:
 
 
 def _clear_away(path: str) -> None:
-    kind, _ = look(path)
+    kind, _ = kind_and_stat(path)
     if kind == ABSENT:
         return  # it had another name
     if kind != FOLDER:
@@ -437,7 +437,7 @@ def _place(path: str | bytes, folder: object = -1) -> str:
 def _below(path: str) -> Iterator[str]:
     """The path itself, as "", and everything in it if it is a folder, as "/…"."""
     yield ""
-    if look(path)[0] == FOLDER:
+    if kind_and_stat(path)[0] == FOLDER:
         for folder, folders, names in os.walk(path):
             for name in (*folders, *names):
                 yield os.path.join(folder, name)[len(path) :]

@@ -86,7 +86,7 @@ class Journal:
         for index in self._with_content:
             path = self.kept / self.records[index].content
             with contextlib.suppress(FileNotFoundError):
-                self._note_inode(path, os.lstat(path))
+                self._record_inode(path, os.lstat(path))
 
     def _add(self, record: Record) -> None:
         index = len(self.records)
@@ -140,20 +140,20 @@ class Journal:
         if by_copy or not _link(path, place):
             shutil.copy2(path, place)
         else:
-            self._note_inode(place, os.lstat(place))
+            self._record_inode(place, os.lstat(place))
         return name
 
     def give(self, source: str, size: int, place: str) -> None:
         """Make a new file of the first bytes of another one: a large one by a second link, if that is enough."""
         found = os.stat(source)
         if found.st_size == size and size > LARGE and Path(source).parent == self.kept and _link(source, Path(place)):
-            self._note_inode(Path(source), os.stat(source))
+            self._record_inode(Path(source), os.stat(source))
             return
         with open(source, "rb") as old, open(place, "xb") as new:
             copy_bytes(old, new, size)
         shutil.copystat(source, place)
 
-    def _note_inode(self, kept: Path, found: os.stat_result) -> None:
+    def _record_inode(self, kept: Path, found: os.stat_result) -> None:
         if found.st_nlink > 1:
             self._linked.setdefault((found.st_dev, found.st_ino), set()).add(kept)
 
@@ -242,12 +242,12 @@ class Journal:
         made = {path for path, indices in self._of.items() if self.records[indices[0]].kind == ABSENT}
         within: dict[str, int] = {}
         for path in made:
-            kind, found = look(path)
+            kind, found = kind_and_stat(path)
             if kind == FILE and found is not None:
                 for folder in made.intersection(_parents(path)):
                     within[folder] = within.get(folder, 0) + found.st_size
         above = {parent for path in self.touched for parent in _parents(path)}
-        folders = {path for path in made if look(path)[0] == FOLDER}
+        folders = {path for path in made if kind_and_stat(path)[0] == FOLDER}
         hidden = {path for path in folders if path in above or within.get(_topmost(path, folders), 0) <= LITTLE}
         return self.touched | hidden | {path for path in self._of if not hidden.isdisjoint(_parents(path))}
 
@@ -278,7 +278,7 @@ def copy_bytes(old: IO[bytes], new: IO[bytes], size: int) -> None:
         size -= len(part)
 
 
-def look(path: str) -> tuple[str, os.stat_result | None]:
+def kind_and_stat(path: str) -> tuple[str, os.stat_result | None]:
     """What a path is now; "" for what is neither a file, nor a folder, nor a link."""
     try:
         found = os.lstat(path)

@@ -111,7 +111,7 @@ class _Probes:
     def _probe(self, invocation: Invocation, target: Checkpoint) -> dict[str, Any]:
         checkpoints = [path.name for path in self._directory.checkpoint_paths()]
         order = Order(
-            str(self._directory.path), self._record.with_invocation(invocation), Goal(tells_arrivals=True), target.name, None,
+            str(self._directory.path), self._record.with_invocation(invocation), Goal(reports_arrivals=True), target.name, None,
             checkpoints, self._olds,
         )  # fmt: skip
         found = order.carry_out()

@@ -26,7 +26,7 @@ from detrain.errors import DetrainError
 from detrain.launch import environment
 from detrain.launch.request import Request
 from detrain.messages import say
-from detrain.outputs.journal import ABSENT, FILE, LINK, Journal, look
+from detrain.outputs.journal import ABSENT, FILE, LINK, Journal, kind_and_stat
 from detrain.proof import sandbox
 from detrain.session.goal import Goal
 from detrain.session.rerun import REPORT
@@ -145,7 +145,7 @@ def _clear(directory: RunDirectory, order: Order) -> None:
     if order.start is None:
         journal = _journal(order)
         for written in sorted(journal.paths(), key=len, reverse=True):  # what is in a folder before the folder
-            first, is_now = journal.state(written, 0), look(written)[0]
+            first, is_now = journal.state(written, 0), kind_and_stat(written)[0]
             if first is not None and first.kind == ABSENT and is_now in (FILE, LINK):
                 os.unlink(written)
 
@@ -170,7 +170,7 @@ def _run(order: Order, directory: RunDirectory) -> int:
     request = Request(
         command.script, command.module, record.arguments, record.name, str(directory.path), every="never", keep=1_000_000,
         seed=record.seed, start=order.start, nondeterministic=command.nondeterministic, leave_files=command.leave_files,
-        trust_changes=order.goal.tells_arrivals, interpreter=list(command.interpreter), changes=record.changes,
+        trust_changes=order.goal.reports_arrivals, interpreter=list(command.interpreter), changes=record.changes,
         olds=str(directory.path / _OLDS), goal=order.goal,
     )  # fmt: skip
     child = os.fork()

@@ -25,7 +25,7 @@ class Goal:
     operators: tuple[Key | None, Key] | None = None
     is_whole: bool = False
     #: The attempt ends at the checkpoint that it begins from, and reports what set-up code has made at each checkpoint on the way there.
-    tells_arrivals: bool = False
+    reports_arrivals: bool = False
 
     def encode(self) -> dict[str, object]:
         """As JSON."""

@@ -60,7 +60,7 @@ class Recorder:
         self._taken_at = self._pick_at = 0
         self._seen_at = (-1, 0)  # the header where the leaves had their paths
         #: Headers at which the killed attempt looked at its objects, from here on.
-        self.looks: set[tuple[int, int]] = set()
+        self.scan_headers: set[tuple[int, int]] = set()
         self._by_path: dict[str, Leaf] = {}
         self._pieces: list[tuple[Leaf, int]] = []
         self._list_number, self._next_piece = 0, 0
@@ -85,7 +85,7 @@ class Recorder:
         if is_other:
             before.cut(other_from["other_from"])
         self._expected = {key: batch for key, batch in before.batches.items() if key[0] >= batches}
-        self.looks = {seen for seen in before.seen_at.values() if seen[0] >= batches}
+        self.scan_headers = {seen for seen in before.seen_at.values() if seen[0] >= batches}
         self._num_ahead = sum(key[0] > batches for key in self._expected)
         self._expected_until = max((key[0] for key in self._expected), default=-1)
         self._before = before
@@ -179,11 +179,11 @@ class Recorder:
 
     # --- what is covered -----------------------------------------------------------------------------------------------------
 
-    def is_to_look(self, batches: int, loop: Loop) -> bool:
+    def is_to_scan(self, batches: int, loop: Loop) -> bool:
         """True at a header where the killed attempt looked at its objects, whose names have to be compared with ours."""
-        return self.has_expectations and (batches, position_of(loop)) in self.looks
+        return self.has_expectations and (batches, position_of(loop)) in self.scan_headers
 
-    def look(self, captured: Captured, batches: int, loop: Loop) -> None:
+    def scan(self, captured: Captured, batches: int, loop: Loop) -> None:
         """These leaves have just been captured, at this header: they can be covered from now on."""
         if self.is_off or self._file is None:
             return

@@ -40,7 +40,7 @@ class _Log:
     answers: str = ""  # digest of all that its calls have returned
     beside: set[str] = field(default_factory=set)  # attributes that threads of its own were found to change
 
-    def look(self, owner: object) -> None:
+    def record_thread_changes(self, owner: object) -> None:
         """Note what threads change. One that has ended tells nothing any more, but may have been at work at an earlier look."""
         from detrain.session.loader_threads import changed_beside
 
@@ -121,11 +121,11 @@ class Replay:
                 raise
             finally:
                 self._depth -= 1
-                self._note(owner, args, kwargs, outcome, result, is_drawing=self._states() != before)
+                self._record_call(owner, args, kwargs, outcome, result, is_drawing=self._states() != before)
 
         return call
 
-    def _note(
+    def _record_call(
         self,
         owner: object,
         args: tuple[object, ...],
@@ -139,7 +139,7 @@ class Replay:
 
         log = self._log_of(owner)
         if not log.answers:
-            log.look(owner)
+            log.record_thread_changes(owner)
         log.answers = answer_digest(log.answers, outcome, result, owner)
         named = tuple(sorted(kwargs.items()))
         if is_drawing:
@@ -184,7 +184,7 @@ class Replay:
                 why = why or "its calls were not seen, so they cannot be replayed"
             node = captured.tree.nodes[number]
             node["calls"] = [list(call) for call in log.calls]
-            log.look(owner)
+            log.record_thread_changes(owner)
             node["digest"] = digest_without(owner, log.beside)
             if log.beside:
                 node.update(beside=sorted(log.beside), answers=log.answers)

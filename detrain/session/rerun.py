@@ -32,9 +32,9 @@ class Rerun:
         self._difference: dict[str, object] | None = None
 
     @property
-    def tells_arrivals(self) -> bool:
+    def reports_arrivals(self) -> bool:
         """Whether it is to be told what set-up code has made."""
-        return self._goal.tells_arrivals
+        return self._goal.reports_arrivals
 
     def begin(self, recorder: Recorder) -> None:
         """The attempt compares with the ledger from here on."""

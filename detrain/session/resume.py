@@ -55,7 +55,7 @@ class Resume:
         """
         self._context = context
         self._targets = list(chain)
-        self._rerun = rerun if rerun is not None and rerun.tells_arrivals else None
+        self._rerun = rerun if rerun is not None and rerun.reports_arrivals else None
         self.is_trusting = is_trusting
         self._allows_pickle = allows_pickle
         self._trusting = trusting
@@ -150,7 +150,7 @@ class Resume:
         from detrain.state.census import Census
         from detrain.state.restore import Origins
 
-        around = roots.look_around(frame, loop, self._context)
+        around = roots.find_surroundings(frame, loop, self._context)
         captured = roots.capture(around, self._context, None)
         self._origins, self.census = Origins(captured), Census(captured)
 
@@ -166,7 +166,7 @@ class Resume:
         for name in meta.modules:
             if name not in sys.modules:
                 importlib.import_module(name)  # the loop had imported it, and used what it holds
-        around = roots.look_around(frame, loop, context)
+        around = roots.find_surroundings(frame, loop, context)
         if around.call_path() != meta.call_path:
             raise RestoreError(
                 f"{target.name} was taken in {meta.call_path}, but the loop is now reached through {around.call_path()}"
@@ -294,7 +294,7 @@ class Resume:
         context.files.end_rewind()
         context.frameworks.hold_loading(False)
         if context.frameworks.printing is not None:
-            context.frameworks.printing.note_resumed(checkpoint.sequence)
+            context.frameworks.printing.mark_resumed(checkpoint.sequence)
         seconds = time.monotonic() - self._began_s
         again = f", having run {self._batches_run} batches again" if self._batches_run else ""
         say(
@@ -302,7 +302,7 @@ class Resume:
             f"{seconds:.1f} s after the start{again}"
         )
         if self._trusting is not None:
-            self._trusting.tell(checkpoint)
+            self._trusting.report(checkpoint)
         self._on_resumed()
 
 

@@ -46,7 +46,7 @@ class Surroundings:
         return [[name, frame.f_code.co_qualname, frame.f_code.co_firstlineno] for name, frame in self.frames]
 
 
-def look_around(frame: types.FrameType, loop: Loop, context: Context) -> Surroundings:
+def find_surroundings(frame: types.FrameType, loop: Loop, context: Context) -> Surroundings:
     """The surroundings of a header; `frame` is the loop's."""
     is_user_file, script_name = context.is_user_file, context.settings.script_name
     found: list[types.FrameType] = []

@@ -90,7 +90,7 @@ class Saver:
         """
         context, began_s = self._context, time.monotonic()
         self.finish_write()
-        around = roots.look_around(frame, loop, context)
+        around = roots.find_surroundings(frame, loop, context)
         captured = roots.capture(around, context, self.census)
         if self.census is None:
             # The first look at this run's objects; later captures tell by it which object went where.
@@ -108,7 +108,7 @@ class Saver:
             copies = None if WAITS_FOR_DISK else self._staging.copy(captured.tree.arrays)
         self._sequence += 1
         if context.frameworks.printing is not None:
-            context.frameworks.printing.note_checkpoint(self._sequence)
+            context.frameworks.printing.mark_checkpoint(self._sequence)
         self._instead[path.name] = loop.checkpoints_here()
         loop.mark(path.name)
         taken = _Taken(
@@ -119,7 +119,7 @@ class Saver:
         self._background.begin(lambda: self._write(taken))
         if copies is None:
             self.finish_write()
-        self._recorder.look(captured, context.position.batches, loop)
+        self._recorder.scan(captured, context.position.batches, loop)
 
     @property
     def last(self) -> Checkpoint | None:

@@ -155,7 +155,7 @@ class Session:
             self._record(self.recorder, loop, now_s, must=must)
         if must:
             self._save(loop)
-        elif self.recorder is not None and self.recorder.looks:
+        elif self.recorder is not None and self.recorder.scan_headers:
             self._scan_again(loop)
         self.nests.at_batch(loop)
         self._position.begin_batch()
@@ -235,15 +235,15 @@ class Session:
 
     def _scan_again(self, loop: Loop) -> None:
         """Where a killed attempt has scanned its objects, under whose names then the ledger has digests of theirs."""
-        if self.recorder is not None and self.recorder.is_to_look(self._position.batches, loop):
+        if self.recorder is not None and self.recorder.is_to_scan(self._position.batches, loop):
             with self._frameworks.aside():
                 self._scan(loop, self.recorder)
 
     def _scan(self, loop: Loop, recorder: Recorder) -> None:
         from detrain.session import roots
 
-        around = roots.look_around(loop.find_frame(), loop, self.context)
-        recorder.look(roots.capture(around, self.context, None), self._position.batches, loop)
+        around = roots.find_surroundings(loop.find_frame(), loop, self.context)
+        recorder.scan(roots.capture(around, self.context, None), self._position.batches, loop)
 
     def _record(self, recorder: Recorder, loop: Loop, now_s: float, *, must: bool) -> None:
         with handlers_deferred():

@@ -72,7 +72,7 @@ class Trusting:
         self._kept |= {one.path: one for one in found.conflicts}
         return found.tree
 
-    def tell(self, goal: Checkpoint) -> None:
+    def report(self, goal: Checkpoint) -> None:
         """The attempt goes on from a checkpoint: say what it took over there."""
         if not self.is_needed(goal):
             return

@@ -61,7 +61,7 @@ class Clocks:
     def begin(self, answer: Callable[[int, int], int], log: Path) -> bool:
         """Ask `answer` (number of the clock, ns that it really shows) from now on; False if no preload library is there.
 
-        `log` is where `note_answer` appends to.
+        `log` is where `record_reading` appends to.
         """
         places = preload.function("detrain_clock_places", ctypes.c_char_p, ctypes.c_char_p)
         own = os.path.abspath(package.FOLDER) + os.sep
@@ -69,7 +69,7 @@ class Clocks:
         if places is None or not places(os.fsencode(own), os.fsencode(standard)):
             return False
         opened = preload.function("detrain_open_answers", ctypes.c_char_p)
-        self._append = preload.function("detrain_note_answer", ctypes.c_char_p, ctypes.c_uint64)
+        self._append = preload.function("detrain_record_reading", ctypes.c_char_p, ctypes.c_uint64)
         assert opened is not None
         opened(os.fsencode(log))  # where it cannot be, the first answer says so
         for name in _FUNCTIONS:
@@ -78,7 +78,7 @@ class Clocks:
         self._is_there = preload.set_answering("detrain_answer_clocks", answer)
         return self._is_there
 
-    def note_answer(self, line: str) -> bool:
+    def record_reading(self, line: str) -> bool:
         """Append to the log of answers; False if it could not be."""
         content = line.encode()
         return self._append is not None and bool(self._append(content, len(content)))
@@ -106,7 +106,7 @@ class Clocks:
         except OSError as error:
             self._say_not_noted(error)
         note = preload.function(
-            "detrain_note_clock", ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64,
+            "detrain_record_clock", ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64,
             ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int,
         )  # fmt: skip
         assert note is not None
@@ -131,11 +131,11 @@ class Clocks:
         from detrain.world import loop_clock_log
 
         try:
-            loop_clock_log.note_recount(self._folder / loop_clock_log.NAME, batches)
+            loop_clock_log.append_recount(self._folder / loop_clock_log.NAME, batches)
         except OSError as error:
             self._say_not_noted(error)
         if is_other_nest:
-            _call("detrain_note_clock_no_more")
+            _call("detrain_stop_recording_clock")
 
     def stop(self) -> None:
         """The script has ended, or this is a forked child: the real clocks."""

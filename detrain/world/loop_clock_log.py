@@ -73,7 +73,7 @@ def take_back(path: Path, batch: int, count: int) -> None:
     _mark(path, batch, _TAKEN_BACK, count)
 
 
-def note_recount(path: Path, batch: int) -> None:
+def append_recount(path: Path, batch: int) -> None:
     """Mark what was noted from a batch on as counted otherwise than a later attempt will. Raises `OSError`."""
     _mark(path, batch, _RECOUNTED, 0)
 

@@ -127,12 +127,12 @@ def own_folder(path: str) -> None:
         own(os.fsencode(path))
 
 
-def note_printed(path: Path, most_bytes: int, batches: ctypes.c_uint64) -> bool:
+def record_output(path: Path, most_bytes: int, batches: ctypes.c_uint64) -> bool:
     """Append what this process prints to a file as it goes by, until it has so many bytes; False if that cannot be.
 
     `batches` is read at each write. `detrain.world.output_log` reads the file.
     """
-    note = function("detrain_note_printed", ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))
+    note = function("detrain_record_output", ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))
     if note is None:
         return False
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(batches))  # Python prints when it has already thrown its modules away

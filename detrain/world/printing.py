@@ -22,7 +22,7 @@ class Printing:
         """`batches` is the session's count of batches begun."""
         log = folder / output_log.NAME
         output_log.cut_torn(log)
-        preload.note_printed(log, output_log.MOST_BYTES, batches)
+        preload.record_output(log, output_log.MOST_BYTES, batches)
         immediate = [
             number for number, stream in enumerate((sys.__stdout__, sys.__stderr__), 1)
             if stream is not None and (stream.line_buffering or getattr(stream, "write_through", False))
@@ -39,11 +39,11 @@ class Printing:
                     stream.flush()
         self._mark({"flushing": False})
 
-    def note_checkpoint(self, sequence: int) -> None:
+    def mark_checkpoint(self, sequence: int) -> None:
         """The checkpoint of this number is being taken: who resumes from it prints what comes from here on."""
         self._mark({"checkpoint": sequence})
 
-    def note_resumed(self, sequence: int) -> None:
+    def mark_resumed(self, sequence: int) -> None:
         """The attempt has come to the checkpoint of this number, and goes on from there."""
         self._mark({"resumed": sequence})
 

@@ -80,10 +80,10 @@ class Answers:
             return known
         answer = real_ns + self._shifts_ns[clock] if is_told_again else real_ns
         if known is None:
-            self._note(place, ordinal, answer)
+            self._record(place, ordinal, answer)
         return answer
 
-    def _note(self, place: str, ordinal: int, answer: int) -> None:
+    def _record(self, place: str, ordinal: int, answer: int) -> None:
         self._known[place, ordinal] = answer
         if len(self._known) > MOST_ANSWERS:
             if not self._is_full:
@@ -94,7 +94,7 @@ class Answers:
                     "and a resumed attempt will read other times",
                 )
             return
-        if not self._is_full and not self._clocks.note_answer(json.dumps([place, ordinal, answer]) + "\n"):
+        if not self._is_full and not self._clocks.record_reading(json.dumps([place, ordinal, answer]) + "\n"):
             self._is_full = True
             warn("clock-not-noted", f"clock readings of the set-up code cannot be recorded in {self._path}")
 

@@ -202,7 +202,7 @@ class Run:
 
     def probe(self) -> None:
         """Find out what the present arguments make of the set-up, at each checkpoint on the way to the latest."""
-        self.goal = Goal(tells_arrivals=True)
+        self.goal = Goal(reports_arrivals=True)
         assert isinstance(self.attempt().by, Left)
         self.goal = None
         self.olds = json.loads((self.directory.path / REPORT).read_text())["arrivals"]

@@ -11,7 +11,7 @@ import ctypes, os, sys
 from pathlib import Path
 from detrain.world import preload
 batches = ctypes.c_uint64(0)
-assert preload.note_printed(Path({path!r}), {most}, batches)
+assert preload.record_output(Path({path!r}), {most}, batches)
 """
 
 

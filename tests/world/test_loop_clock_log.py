@@ -59,7 +59,7 @@ def test_zeros_at_the_end_are_no_readings(tmp_path: Path) -> None:
 def test_what_was_counted_otherwise_stands_only_for_who_counts_like_that(tmp_path: Path) -> None:
     path = tmp_path / loop_clock_log.NAME
     path.write_bytes(written((1, 77, 10), (2, 77, 11), (3, 77, 12)))
-    loop_clock_log.note_recount(path, 2)
+    loop_clock_log.append_recount(path, 2)
     with open(path, "ab") as file:
         file.write(written((4, 77, 13)))
     assert loop_clock_log.read(path).tolist() == [(1, 77, 10), (4, 77, 13)]

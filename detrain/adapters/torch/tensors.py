@@ -127,7 +127,7 @@ class TensorHandler(Handler):
             )
             return made.requires_grad_(node["requires_grad"])
         cls = restore.find_type(node)
-        data = _look(node, restore.value(node["storage"]))
+        data = _view_of(node, restore.value(node["storage"]))
         if cls is torch.nn.Parameter:
             return torch.nn.Parameter(data, requires_grad=node["requires_grad"])
         if cls is not torch.Tensor:
@@ -146,7 +146,7 @@ class TensorHandler(Handler):
                 node["offset"],
             )
             if not same_look or storage._cdata != obj.untyped_storage()._cdata:  # two that are empty have one address
-                obj.data = _look(node, storage)
+                obj.data = _view_of(node, storage)
         if "graph" not in node and obj.requires_grad != node["requires_grad"]:
             obj.requires_grad_(node["requires_grad"])
         for name in _HOOKS:
@@ -244,7 +244,7 @@ def _refuse_exotic(obj: Any) -> None:
         raise CaptureError(f"a tensor of class {type(obj).__qualname__}, which keeps its data elsewhere")
 
 
-def _look(node: Node, storage: Any) -> Any:
+def _view_of(node: Node, storage: Any) -> Any:
     dtype, num_bytes = getattr(torch, node["dtype"]), storage.nbytes()
     with torch.inference_mode(node.get("is_inference", False)):
         tensor = torch.empty(0, dtype=dtype, device=node["device"]).set_(
