@@ -69,7 +69,7 @@ def prepare(name: str, frameworks: Frameworks, settings: Settings, watcher: Watc
     """Load the adapter of a framework that has been loaded, make the framework deterministic, and let `watcher` watch it."""
     if name in frameworks.loaded:
         return
-    with frameworks.aside():
+    with frameworks.hidden_from_script():
         adapter: Adapter = importlib.import_module(ADAPTERS[name]).ADAPTER
         frameworks.loaded[name] = adapter
         adapter.prepare(settings)

@@ -47,7 +47,7 @@ class Frameworks:
     printing: Any = None  # detrain.world.printing.Printing
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[tuple[int, int] | None]:
+    def hidden_from_script(self) -> Iterator[tuple[int, int] | None]:
         """A context for detrain's own work. Yields the position of the stream of entropy, and puts the stream back there at its end.
 
         A library that is loaded for the first time draws from the stream, and one attempt may load it where another does not. Clock
@@ -56,13 +56,13 @@ class Frameworks:
         with handlers_deferred():
             state: tuple[int, int] | None = self.entropy.entropy_state() if self.entropy is not None else None
             try:
-                with self.clocks_aside():
+                with self.clocks_hidden():
                     yield state
             finally:
                 if state is not None:
                     self.entropy.set_entropy_state(state)
 
-    def clocks_aside(self) -> contextlib.AbstractContextManager[None]:
+    def clocks_hidden(self) -> contextlib.AbstractContextManager[None]:
         """A context in which clock readings do not count as the script's."""
         aside: contextlib.AbstractContextManager[None]
         aside = self.clocks.aside() if self.clocks is not None else contextlib.nullcontext()

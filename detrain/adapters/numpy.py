@@ -14,7 +14,7 @@ from detrain.errors import CaptureError
 from detrain.state.classes import derived_from
 from detrain.state.dtypes import dtype_text, text_dtype
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import Capturing, Handler, MemoryRange, Restoring, keep
+from detrain.state.handler import Capturing, Handler, MemoryRange, Restoring, mark_not_saved
 from detrain.state.handlers.objects import register_value
 from detrain.state.registry import register
 from detrain.state.sharing import memory_within
@@ -38,7 +38,7 @@ class ArrayHandler(Handler):
         node["writeable"] = bool(obj.flags.writeable)
         if isinstance(obj, np.memmap) and not obj.flags.writeable:
             if (place := _place_of_map(obj)) is None:
-                keep(node, f"a read-only map of {obj.filename}", is_loud=False)
+                mark_not_saved(node, f"a read-only map of {obj.filename}", warns=False)
             else:
                 node["file"] = place
             return

@@ -102,7 +102,7 @@ class Attempt:
         self.resume = Resume(
             context, chain, is_trusting=request.trust_changes, allows_pickle=not request.no_pickle,
             trusting=Trusting(self.record.invocation, self._changes(), self._read_olds()), rerun=rerun,
-            on_resumed=self.run_files.has_resumed,
+            on_resumed=self.run_files.on_resumed,
         )  # fmt: skip
         self.session = Session(context, self.stack, self.resume, rerun)
         self.arrivals = ending.Arrivals()
@@ -130,7 +130,7 @@ class Attempt:
             only_known=self._only_known(info),
             load_of=info.load_of,
             function_in=library_loops.function_in,
-            aside=self.frameworks.aside,
+            aside=self.frameworks.hidden_from_script,
         )
 
     # --- the run directory -------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Attempt:
 
     def _begin_training(self) -> None:
         self.session.context.files.is_in_loop = True
-        with self.frameworks.aside():
+        with self.frameworks.hidden_from_script():
             found_after = self._record_beginning()
             target = self.resume.target if self.resume.takes_over else None
             self.clocks.begin_loop(

@@ -85,7 +85,7 @@ def _held(request: Request, record: RunRecord | None) -> dict[str, str | None]:
     """What a run that goes on wants of the environment, where it is another now."""
     if record is None or record.machine is None or request.trust_changes:
         return {}
-    return machine.hold(record.machine, request.machine or machine.describe(frameworks.VARIABLES))
+    return machine.restrict_to_recorded(record.machine, request.machine or machine.describe(frameworks.VARIABLES))
 
 
 def prepare(request: Request) -> tuple[list[str], dict[str, str]]:

@@ -42,7 +42,7 @@ class OpenRun:
             record = record.with_invocation(self._before.invocation)
         self.directory.write_record(record)
 
-    def has_resumed(self) -> None:
+    def on_resumed(self) -> None:
         """The attempt goes on from its checkpoint: from now on the run is one of its arguments."""
         if self.is_other_invocation:
             (self.directory.path / "finished").unlink(missing_ok=True)

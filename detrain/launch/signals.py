@@ -52,7 +52,7 @@ class Signals:
             if monotonic() - self._asked_s > _ONCE_S:
                 self._deliver(number, frame)  # a second one does not wait
         elif session.has_active_batch_loop and not session.resume.is_pending:
-            session.ask()
+            session.request_checkpoint()
             if number == signal.SIGTERM:
                 self._pending, self._asked_s = number, monotonic()
                 say("SIGTERM: writing a checkpoint at the next batch")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from detrain.errors import GraphError
 from detrain.pipeline.profile import Layer, Profile
 from detrain.remat.graph import Graph, GraphBuilder
-from detrain.remat.planners.turn import turn
+from detrain.remat.planners.forward_end import first_backward_index
 
 _NS = 10**6  # of a millisecond
 
@@ -149,7 +149,7 @@ class _LayerFinder:
         self._base = [tensor.base for tensor in graph.tensors]
         order = [number for number, operator in enumerate(graph.operators) if not operator.is_constant]
         flagged = [number for number in order if graph.operators[number].is_backward]
-        self._back = flagged or order[turn(graph, order) :]
+        self._back = flagged or order[first_backward_index(graph, order) :]
         self._forward = sorted(set(order) - set(self._back))
         self._forward_set = set(self._forward)
         self._views = {

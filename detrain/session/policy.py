@@ -43,7 +43,7 @@ class Policy:
 
     def __init__(self, every: Every, now_s: float) -> None:
         self.every = every
-        self.is_asked = False  # a signal asked for a checkpoint at the next batch
+        self.is_requested = False  # a signal asked for a checkpoint at the next batch
         self._last_s = now_s
         self._last_epoch = 0
         self._last_outer_s, self._last_outer_epoch = now_s, 0
@@ -67,7 +67,7 @@ class Policy:
         """The training begins; what the set-up took does not count."""
         self._last_s = now_s
 
-    def saved(self, epoch: int, batch: int, now_s: float, cost_s: float, *, is_outer: bool = False) -> None:
+    def on_saved(self, epoch: int, batch: int, now_s: float, cost_s: float, *, is_outer: bool = False) -> None:
         """A checkpoint was taken at these totals of epochs and batches begun."""
         if is_outer:
             self._last_outer_s, self._last_outer_epoch = now_s, epoch
@@ -75,9 +75,9 @@ class Policy:
         self.cost_s = cost_s
         if self.every.kind == "auto":
             self.interval_s = max(SHORTEST_S, cost_s / self.every.count)
-        self.is_asked = False
+        self.is_requested = False
 
-    def without_epochs(self) -> bool:
+    def use_auto_if_no_epochs(self) -> bool:
         """The training has one loop only; True if that makes `epoch` mean nothing, so that it is `auto` from now on."""
         if self.every.kind != "epoch":
             return False
@@ -94,7 +94,7 @@ class Policy:
         Also when a checkpoint will fall due within the epoch that begins: one inside an epoch needs one at its beginning, from which
         what stands before the batch loop is run again.
         """
-        if self.is_asked:
+        if self.is_requested:
             return True
         kind = self.every.kind
         if kind == "epoch":
@@ -112,7 +112,7 @@ class Policy:
 
         A checkpoint inside needs one here, or a resume would run everything since the last one at this header again.
         """
-        if self.is_asked:
+        if self.is_requested:
             return True
         kind = self.every.kind
         if kind == "epoch":
@@ -127,7 +127,7 @@ class Policy:
         By time, a checkpoint within an epoch whose beginning has none is put off for at most one more interval: such epochs are
         short, and resuming would run the epoch before again.
         """
-        if self.is_asked:
+        if self.is_requested:
             return True
         next_batch, next_s = self.next_at_batch(is_near=is_near)
         return batch >= next_batch or now_s >= next_s
@@ -143,5 +143,5 @@ class Policy:
     def is_due_at_end(self, is_outermost: bool, now_s: float) -> bool:
         """When a loop has ended: always behind the whole training, else if it took as long as the interval."""
         if self.every.kind == "never":
-            return self.is_asked
+            return self.is_requested
         return is_outermost or now_s - self._last_s >= self.interval_s

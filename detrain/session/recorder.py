@@ -106,7 +106,7 @@ class Recorder:
         if not self.is_off:
             self._losses.add(readings)
 
-    def saved(self, file: Path, batches: int, stall_s: float, interval_s: float) -> None:
+    def on_saved(self, file: Path, batches: int, stall_s: float, interval_s: float) -> None:
         """A checkpoint is on the disk, for which the training waited; 0 for an interval that nobody chose. Called beside the training."""
         if self.is_off or self._file is None:
             return

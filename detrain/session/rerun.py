@@ -86,7 +86,7 @@ class Rerun:
         if self._goal.operators is None:
             self._stop()
 
-    def saved(self) -> NoReturn:
+    def on_saved(self) -> NoReturn:
         """The checkpoint has been taken again."""
         self._stop()
 

@@ -91,7 +91,7 @@ class Resume:
         Returns True if a checkpoint's state has been restored here, and the position is its.
         """
         if self._origins is None and loop.iteration == 0:
-            with self._context.frameworks.aside():
+            with self._context.frameworks.hidden_from_script():
                 self._take_census(loop, frame)
         self._batches_run += loop.site.part == "batch"
         target = self._targets[0]
@@ -162,7 +162,7 @@ class Resume:
         context, meta = self._context, checkpoint.meta
         frameworks = context.frameworks
         self._check_environment(meta)
-        self._check_leaves(roots.loud_leaves(tree, only_beside=True))
+        self._check_leaves(roots.leaves_with_warnings(tree, only_beside=True))
         for name in meta.modules:
             if name not in sys.modules:
                 importlib.import_module(name)  # the loop had imported it, and used what it holds
@@ -199,7 +199,7 @@ class Resume:
             frameworks.entropy.set_entropy_of_threads(tuple(meta.entropy_of_threads))
         loop.mark(target.name)
         context.position.move_to(meta.epochs, meta.batches, meta.batch_in_epoch)
-        context.policy.saved(meta.epochs, meta.batches, time.monotonic(), meta.cost_s)
+        context.policy.on_saved(meta.epochs, meta.batches, time.monotonic(), meta.cost_s)
         if frameworks.clocks is not None:
             frameworks.clocks.seek(meta.clocks, is_last=len(self._targets) == 1)
         self._batches_run -= loop.site.part == "batch"

@@ -138,7 +138,9 @@ def _capture(around: Surroundings, generators: dict[str, object], census: Census
     for thread in _threads_of_the_script():
         if replay.owns(thread):
             continue
-        walk.record_beside(f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop")
+        walk.warn_of_hidden_state(
+            f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop"
+        )
     captured = walk.captured()
     replay.mark(captured, around.loops[-1].iteration if around.loops else 0)
     for number, loop in enumerate(around.loops):
@@ -316,7 +318,7 @@ def _write_globals(prefix: str, module: types.ModuleType, restored: dict[str, ob
             namespace[name] = value
 
 
-def loud_leaves(tree: Tree, *, only_beside: bool = False) -> list[str]:
+def leaves_with_warnings(tree: Tree, *, only_beside: bool = False) -> list[str]:
     """Objects whose state is not in the tree although the loop may have changed it: path, type and reason; or those beside the roots."""
     return [
         f"{tree.path(number)} ({node['t']}): {node['kept']}"

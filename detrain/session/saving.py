@@ -95,7 +95,7 @@ class Saver:
         if self.census is None:
             # The first look at this run's objects; later captures tell by it which object went where.
             self.census = Census(captured)
-        self._say_what_is_missing(roots.loud_leaves(captured.tree))
+        self._say_what_is_missing(roots.leaves_with_warnings(captured.tree))
         try:
             meta = self._meta(loop, around, entropy)
         except OSError as error:
@@ -158,7 +158,7 @@ class Saver:
         self._trouble.worked()
         del self._instead[saved.name]
         stall_s = (taken.went_on_s or time.monotonic()) - taken.began_s
-        self._recorder.saved(saved.path, taken.batches, stall_s, taken.interval_s)
+        self._recorder.on_saved(saved.path, taken.batches, stall_s, taken.interval_s)
         self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
         try:
             self._checkpoints = context.directory.retain(context.settings.keep, self._checkpoints, taken.needed)

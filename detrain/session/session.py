@@ -52,8 +52,8 @@ class Session:
         self._epoch_began_s: float | None = None  # not before a header has been seen: set-up code is no epoch
         self._is_training = False
         #: The batch loop at whose headers nothing falls due before so many batches have begun, or before this moment.
-        self._lull: Loop | None = None
-        self._lull_batches, self._lull_end_s = 0.0, 0.0
+        self._nothing_due_in: Loop | None = None
+        self._nothing_due_until_batch, self._nothing_due_until_s = 0.0, 0.0
         self._saver: Saver | None = None  # made when first needed
 
     # --- what the launcher tells -------------------------------------------------------------------------------------------
@@ -67,13 +67,13 @@ class Session:
     def stop(self) -> None:
         """Take part in nothing any more: in a forked child, or once the script has ended."""
         self.is_off = True
-        self._lull = None
+        self._nothing_due_in = None
         self.context.files.stop()
 
-    def ask(self) -> None:
+    def request_checkpoint(self) -> None:
         """A checkpoint is wanted at the next header; may be called by a signal's handler."""
-        self._policy.is_asked = True
-        self._lull = None
+        self._policy.is_requested = True
+        self._nothing_due_in = None
 
     # --- what hooks tell ---------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Session:
             return None
         loop = self.stack.enter(frame, line)
         if loop is not None:
-            self._lull = None
+            self._nothing_due_in = None
             self.nests.entered(loop)
         return loop
 
@@ -115,11 +115,16 @@ class Session:
 
         Every batch pays for what stands first here; the others are those at which something may be due.
         """
-        if loop is self._lull and self._position.batches < self._lull_batches and monotonic() < self._lull_end_s:
-            self.recorder.end_batch(self._position.batches)  # type: ignore[union-attr]  # there are no lulls without one
-            self._position.begin_batch()
+        position = self._position
+        if (
+            loop is self._nothing_due_in
+            and position.batches < self._nothing_due_until_batch
+            and monotonic() < self._nothing_due_until_s
+        ):
+            self.recorder.end_batch(position.batches)  # type: ignore[union-attr]  # nothing is skipped without one
+            position.begin_batch()
         elif not self.is_off:
-            self._lull = None
+            self._nothing_due_in = None
             self._at_header(loop)
 
     def _at_header(self, loop: Loop) -> None:
@@ -130,7 +135,7 @@ class Session:
             self._replay.begin()
             self.on_training()
         if self.resume.is_pending:
-            with self._frameworks.clocks_aside():
+            with self._frameworks.clocks_hidden():
                 if self.resume.at_header(loop, loop.find_frame()):
                     self._epoch_began_s = monotonic()
         if self.recorder is None and not self.resume.is_pending:
@@ -143,7 +148,7 @@ class Session:
 
     def _at_batch(self, loop: Loop, now_s: float) -> None:
         outer = loop.nest_parent
-        if outer is None and self._policy.without_epochs():
+        if outer is None and self._policy.use_auto_if_no_epochs():
             warn(
                 "every-epoch",
                 "the training has no loop around its batch loop, so `auto` is used instead of --every epoch",
@@ -159,9 +164,9 @@ class Session:
             self._scan_again(loop)
         self.nests.at_batch(loop)
         self._position.begin_batch()
-        self._find_lull(loop, is_near=is_near)
+        self._find_what_is_due_next(loop, is_near=is_near)
 
-    def _find_lull(self, loop: Loop, *, is_near: bool) -> None:
+    def _find_what_is_due_next(self, loop: Loop, *, is_near: bool) -> None:
         """How long nothing can be due in this loop, unless somebody asks or another loop is entered."""
         if (
             self.is_off
@@ -173,10 +178,13 @@ class Session:
             return
         policy_batches, policy_s = self._policy.next_at_batch(is_near=is_near)
         recorder_batches, recorder_s = self.recorder.next_at_header(self._position.batches)
-        self._lull_batches, self._lull_end_s = min(policy_batches, recorder_batches), min(policy_s, recorder_s)
-        self._lull = loop
-        if self._policy.is_asked:  # by a signal while this was computed
-            self._lull = None
+        self._nothing_due_until_batch, self._nothing_due_until_s = (
+            min(policy_batches, recorder_batches),
+            min(policy_s, recorder_s),
+        )
+        self._nothing_due_in = loop
+        if self._policy.is_requested:  # by a signal while this was computed
+            self._nothing_due_in = None
 
     def _at_epoch(self, loop: Loop, now_s: float) -> None:
         """Or at the header of a loop around epochs."""
@@ -198,7 +206,7 @@ class Session:
         """A loop in the nest has used up its iterable."""
         if self.is_off:
             return
-        self._lull = None
+        self._nothing_due_in = None
         self.stack.top = loop
         self.is_nest_exhausted = loop.nest_parent is None
         self._position.take_back(loop.site.part)
@@ -216,7 +224,7 @@ class Session:
 
     def _begin_recording(self, loop: Loop) -> None:
         """Open the ledger; after a resume, scan the state once more, to compare it with what a killed attempt has recorded."""
-        with self._frameworks.aside():
+        with self._frameworks.hidden_from_script():
             from detrain.session.recorder import Recorder
 
             recorder = Recorder(self.context.directory.path / "ledger", self._frameworks.generators, self._differs)
@@ -236,7 +244,7 @@ class Session:
     def _scan_again(self, loop: Loop) -> None:
         """Where a killed attempt has scanned its objects, under whose names then the ledger has digests of theirs."""
         if self.recorder is not None and self.recorder.is_to_scan(self._position.batches, loop):
-            with self._frameworks.aside():
+            with self._frameworks.hidden_from_script():
                 self._scan(loop, self.recorder)
 
     def _scan(self, loop: Loop, recorder: Recorder) -> None:
@@ -278,7 +286,7 @@ class Session:
     def _is_put_off(self) -> bool:
         """By the clock, none is due while another is being written; by counting, the next waits for it."""
         is_writing = self._saver is not None and self._saver.is_writing
-        return is_writing and self._policy.goes_by_clock and not self._policy.is_asked
+        return is_writing and self._policy.goes_by_clock and not self._policy.is_requested
 
     def _is_goal(self, loop: Loop) -> bool:
         return self.rerun is not None and self.rerun.is_goal(loop)
@@ -287,23 +295,23 @@ class Session:
         frame = loop.find_frame()
         if self._frameworks.printing is not None:
             self._frameworks.printing.flush()
-        with self._frameworks.aside() as entropy:
+        with self._frameworks.hidden_from_script() as entropy:
             self._save_now(loop, frame, entropy)
         if self.rerun is not None:
             self.finish_write()
-            self.rerun.saved()
+            self.rerun.on_saved()
         self.on_saved()
 
     def finish_write(self) -> None:
         """Wait until the checkpoint that is being written is on the disk."""
         if self._saver is not None and not self.is_off:
-            with self._frameworks.aside():
+            with self._frameworks.hidden_from_script():
                 self._saver.finish_write()
 
     def end(self) -> None:
         """The script has ended: wait likewise, and say what has failed until now."""
         if self._saver is not None and not self.is_off:
-            with self._frameworks.aside():
+            with self._frameworks.hidden_from_script():
                 self._saver.end()
 
     def _save_now(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
@@ -316,7 +324,9 @@ class Session:
         self._saver.save(loop, frame, entropy)
         now_s = monotonic()
         is_outer = loop.site.part == "outer"
-        self._policy.saved(self._position.epochs, self._position.batches, now_s, now_s - started_s, is_outer=is_outer)
+        self._policy.on_saved(
+            self._position.epochs, self._position.batches, now_s, now_s - started_s, is_outer=is_outer
+        )
 
     # --- what frameworks tell ----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 A handler is asked in this order. While a checkpoint is taken: `capture`, once for each object. In a later attempt, which has run the
 set-up code again and holds live objects: `prepare` for every saved node; then, from the roots down, `matches` (may this live object be
-brought to the saved state in place?), `build` where none may, and `fill`; last of all `fill` of the kinds that are `is_last`.
+brought to the saved state in place?), `build` where none may, and `fill`. Kinds that are `is_last` are filled after all others.
 
 To add one, derive a class from `Handler`, declare `kind` and `fields`, write `capture` and what of the others differs from the defaults
 below, and `register` an instance for its types (`detrain.state.registry`).
@@ -45,7 +45,7 @@ class MemoryRange(NamedTuple):
 
     address: int
     num_bytes: int
-    claim: int  # of several objects over the same bytes, the one with the least claim owns them
+    rank: int  # of several objects over the same bytes, the one with the lowest rank is the owner
 
 
 class Capturing(Protocol):
@@ -87,7 +87,7 @@ class Capturing(Protocol):
     def at_end(self, action: Callable[[], None]) -> None:
         """Go on with this object, in `action`, when everything that is reached without it has been captured."""
 
-    def has_met(self, obj: Any) -> bool:
+    def has_reached(self, obj: Any) -> bool:
         """True if the walk has reached `obj` so far."""
 
     def has_changed(self, fingerprint: Any) -> bool:
@@ -96,7 +96,7 @@ class Capturing(Protocol):
     def record_pickled(self, node: Node, parts: list[Any]) -> None:
         """The node's bulk data is a pickle, of which `parts` are inside: copies, should the script hold one of them as well."""
 
-    def record_beside(self, name: str, type_name: str, why: str) -> None:
+    def warn_of_hidden_state(self, name: str, type_name: str, why: str) -> None:
         """Warn of something that is in no variable and may change the state at any time; `name` is its path."""
 
 
@@ -139,7 +139,7 @@ class Restoring(Protocol):
         """Bring what a ref names to its state before anything else."""
 
     def fill_pending(self) -> None:
-        """Bring whatever has been matched or built so far to its state, for who cannot be built from what is still empty."""
+        """Fill whatever has been matched or built so far: for an object that cannot be built from parts that are still empty."""
 
     def afterwards(self, action: Callable[[], None]) -> None:
         """Run `action` once everything but the kinds that are `is_last` has been filled."""
@@ -172,7 +172,8 @@ class Restoring(Protocol):
 class Handler:
     """Captures and restores one kind of object.
 
-    Attributes (`__dict__`, `__slots__`) of classes derived from the handled type are added by the walk where `has_attributes` is set.
+    Where `has_attributes` is True, the walk also saves `__dict__` and every `__slots__` entry of the object, those of the handled type
+    included, and the restore sets them after `fill`.
     """
 
     #: Stored in every node; names the handler in a later attempt, so it never changes.
@@ -180,8 +181,8 @@ class Handler:
     #: Every field that `capture` stores in a node, and how it holds refs; see `detrain.state.fields`.
     fields: ClassVar[Mapping[str, Holds]] = MappingProxyType({})
     has_attributes: ClassVar[bool] = True
-    #: True: prepared and filled after everything else. Generators of random numbers, because restoring must not disturb them, and what
-    #: may stand already where running something else has taken it.
+    #: True: prepared and filled after everything else. For generators of random numbers, from which restoring other objects may draw, and
+    #: for iterators that may have been moved to their position already because another object was run.
     is_last: ClassVar[bool] = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -192,7 +193,7 @@ class Handler:
         raise NotImplementedError
 
     def prepare(self, number: int, node: Node, restore: Restoring) -> None:
-        """Before anything is restored: take to its place what can be taken there only by running it. May be called twice."""
+        """Before anything is restored: advance an object that reaches its saved position only by being run. May be called twice."""
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         """True if a live object may be brought to the saved state in place."""
@@ -235,8 +236,8 @@ class Handler:
         raise NotImplementedError(f"{self.kind} has no fingerprint")
 
 
-def keep(node: Node, why: str, *, is_loud: bool) -> None:
-    """Mark a node as *kept*: its object stays as the set-up code makes it. Loud: that may be wrong, and the user is warned."""
+def mark_not_saved(node: Node, why: str, *, warns: bool) -> None:
+    """Leave an object as the set-up code makes it; its node says `why`. `warns`: that may be wrong, so the user is told."""
     node["kept"] = why
-    if is_loud:
+    if warns:
         node["loud"] = True

@@ -18,12 +18,12 @@ from detrain.state.walk import Walk
 
 #: Fields through which no object is matched, because what they refer to has a place of its own: the target of a weak reference, the
 #: owner of memory that a view is of, and what handlers find in the live object by name when they fill it.
-_PLACED_ELSEWHERE = frozenset({"to", "within", "made", "loggers", "bound"})
+_NOT_MATCHED_THROUGH = frozenset({"to", "within", "made", "loggers", "bound"})
 
 
 def _fields(wanted: Holds) -> tuple[str, ...]:
     """The fields that hold refs like this, in the order of the table, and through which objects are matched."""
-    return tuple(name for name, held in FIELDS.items() if held is wanted and name not in _PLACED_ELSEWHERE)
+    return tuple(name for name, held in FIELDS.items() if held is wanted and name not in _NOT_MATCHED_THROUGH)
 
 
 _NAMED, _LISTED, _ITEMS = map(_fields, (Holds.NAMED, Holds.LIST, Holds.ITEMS))

@@ -40,7 +40,7 @@ def record_shared_memory(walk: Walk) -> None:
         if node["k"] in handlers and "kept" not in node:
             memory = handlers[node["k"]].memory_range(walk.objects[number])
             if memory is not None and memory.num_bytes:
-                ranges.append((memory.address, -memory.num_bytes, memory.claim, number))
+                ranges.append((memory.address, -memory.num_bytes, memory.rank, number))
     outer = None
     for candidate in sorted(ranges):
         address, minus_bytes, _, number = candidate

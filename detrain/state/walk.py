@@ -22,7 +22,7 @@ from detrain.state.captured import Captured
 from detrain.state.census import Census
 from detrain.state.classes import is_local, type_name
 from detrain.state.collector import collector_paused
-from detrain.state.handler import KEY, MemoryRange, keep
+from detrain.state.handler import KEY, MemoryRange, mark_not_saved
 from detrain.state.tree import ATOMS, Array, Node, Ref, Tree, encode_atom, encode_value, is_value, key_segment
 from detrain.state.user_code import is_user_module
 
@@ -101,7 +101,7 @@ class Walk:
         for node, owner, memory in self._views:
             if registry.handler_for(type(owner)).memory_range(owner) != memory:
                 self.tree.arrays[node.pop("array")].data = np.empty(0, np.uint8)
-                keep(node, "its memory was moved while the state was looked at", is_loud=True)
+                mark_not_saved(node, "its memory was moved while the state was looked at", warns=True)
         self._views = []
 
     def _name_shared_pickles(self) -> None:
@@ -158,7 +158,7 @@ class Walk:
         node["t"] = type_name(cls)
         if id(obj) in self._leave:
             node["k"] = "kept"
-            keep(node, self._leave[id(obj)], is_loud=False)
+            mark_not_saved(node, self._leave[id(obj)], warns=False)
             return
         if self._census is not None:
             self._census.mark(obj, node, self.path)
@@ -167,9 +167,9 @@ class Walk:
             if handler.has_attributes and "kept" not in node:
                 self._capture_attributes(obj, node, cls)
         except CaptureError as error:
-            keep(node, str(error), is_loud=True)
+            mark_not_saved(node, str(error), warns=True)
         except Exception as error:  # noqa: BLE001 - a checkpoint must not end the training; the leaf is named, and no resume is silent
-            keep(node, f"it cannot be looked at: {type(error).__name__}: {error}", is_loud=True)
+            mark_not_saved(node, f"it cannot be looked at: {type(error).__name__}: {error}", warns=True)
 
     def _capture_attributes(self, obj: Any, node: Node, cls: type) -> None:
         attrs = instance_dict(obj)
@@ -230,7 +230,7 @@ class Walk:
         """Go on with the node that is being captured once everything has been met that is reached without it."""
         self._at_end.append((self._current, action))
 
-    def has_met(self, obj: Any) -> bool:
+    def has_reached(self, obj: Any) -> bool:
         """True if an object has been reached so far."""
         return id(obj) in self.numbers
 
@@ -242,11 +242,11 @@ class Walk:
         """Remember what is inside a node that is a pickle."""
         self._pickled.append((node, parts))
 
-    def record_beside(self, name: str, type_name: str, why: str) -> None:
+    def warn_of_hidden_state(self, name: str, type_name: str, why: str) -> None:
         """Add a loud node for something beside the roots that may change the state at any time."""
         self.tree.roots[name] = ["@", len(self.tree.nodes)]
         node = {"k": "beside", "t": type_name, "p": None, "s": name}
-        keep(node, why, is_loud=True)
+        mark_not_saved(node, why, warns=True)
         self.tree.nodes.append(node)
         self.objects.append(node)
         self.paths.append(name)

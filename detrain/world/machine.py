@@ -72,7 +72,7 @@ def describe(more_variables: Iterable[str] = ()) -> Machine:
     return Machine(vendor, features, len(usable), _num_cores(usable), variables)
 
 
-def hold(then: Machine, now: Machine) -> dict[str, str | None]:
+def restrict_to_recorded(then: Machine, now: Machine) -> dict[str, str | None]:
     """The variables that make this machine compute as `then` did, None for one to be taken away; says what it holds.
 
     Raises `ResumeRefused` if this one lacks an instruction set, or is of another maker, for which libraries have other kernels.

@@ -29,17 +29,17 @@ def test_this_machine_is_described() -> None:
 
 
 def test_nothing_is_held_on_the_same_machine(capfd) -> None:
-    assert machine.hold(a_machine(OMP_NUM_THREADS="4"), a_machine(OMP_NUM_THREADS="4")) == {}
+    assert machine.restrict_to_recorded(a_machine(OMP_NUM_THREADS="4"), a_machine(OMP_NUM_THREADS="4")) == {}
     assert capfd.readouterr().err == ""
 
 
 def test_the_threads_of_a_machine_with_more_processors_are_the_old_number() -> None:
-    held = machine.hold(a_machine(processors=16), a_machine(processors=64))
+    held = machine.restrict_to_recorded(a_machine(processors=16), a_machine(processors=64))
     assert held == {"OMP_NUM_THREADS": "16", "OPENBLAS_NUM_THREADS": "16", "MKL_NUM_THREADS": "8"}
 
 
 def test_fewer_processors_carry_as_many_threads(capfd) -> None:
-    held = machine.hold(a_machine(processors=16), a_machine(processors=2))
+    held = machine.restrict_to_recorded(a_machine(processors=16), a_machine(processors=2))
     assert held == {
         "OMP_NUM_THREADS": "16", "OPENBLAS_NUM_THREADS": "16", "MKL_NUM_THREADS": "8", "MKL_DYNAMIC": "FALSE",
     }  # fmt: skip
@@ -48,7 +48,9 @@ def test_fewer_processors_carry_as_many_threads(capfd) -> None:
 
 
 def test_what_the_user_chose_when_the_run_began_stays() -> None:
-    held = machine.hold(a_machine(OMP_NUM_THREADS="4"), a_machine(processors=8, OMP_NUM_THREADS="8", MKL_CBWR="AVX2"))
+    held = machine.restrict_to_recorded(
+        a_machine(OMP_NUM_THREADS="4"), a_machine(processors=8, OMP_NUM_THREADS="8", MKL_CBWR="AVX2")
+    )
     assert held == {
         "OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "4", "MKL_NUM_THREADS": "4", "MKL_CBWR": None,
         "MKL_DYNAMIC": "FALSE",
@@ -56,7 +58,7 @@ def test_what_the_user_chose_when_the_run_began_stays() -> None:
 
 
 def test_newer_instruction_sets_are_not_used() -> None:
-    held = machine.hold(a_machine(ZEN3), a_machine(ZEN5))
+    held = machine.restrict_to_recorded(a_machine(ZEN3), a_machine(ZEN5))
     assert held == {
         "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
         "OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX",
@@ -67,9 +69,9 @@ def test_missing_instruction_sets_are_refused_by_name() -> None:
     with pytest.raises(
         ResumeRefused, match=r"lacks avx_vnni, avx512f, .*avx512_bf16, and libraries .* --trust-changes"
     ):
-        machine.hold(a_machine(ZEN5), a_machine(ZEN3))
+        machine.restrict_to_recorded(a_machine(ZEN5), a_machine(ZEN3))
 
 
 def test_another_maker_is_refused() -> None:
     with pytest.raises(ResumeRefused, match="is GenuineIntel, not AuthenticAMD"):
-        machine.hold(a_machine(), a_machine(vendor="GenuineIntel"))
+        machine.restrict_to_recorded(a_machine(), a_machine(vendor="GenuineIntel"))

@@ -89,7 +89,7 @@ def serve(control: socket.socket) -> None:
     connection = socket.socket(fileno=descriptors[0])
     process = os.fork()
     if process:
-        keep(process, connection, descriptors[1:])
+        mark_not_saved(process, connection, descriptors[1:])
     os.setsid()
     connection.sendall(b"%d\n" % os.getpid())
     request = b""
@@ -102,7 +102,7 @@ def serve(control: socket.socket) -> None:
     begin(**json.loads(request))
 
 
-def keep(process: int, connection: socket.socket, descriptors: list[int]) -> NoReturn:
+def mark_not_saved(process: int, connection: socket.socket, descriptors: list[int]) -> NoReturn:
     """Tell the client how an attempt has ended; reap it once the client has closed its end."""
     for number in descriptors:
         os.close(number)

@@ -12,7 +12,7 @@ from detrain.errors import GraphError, UsageError
 from detrain.plans.errors import NoPlanError
 from detrain.remat import builders
 from detrain.remat.graph import GraphBuilder
-from detrain.remat.planners import ilp, rounding, scratch
+from detrain.remat.planners import ilp, recompute_all, rounding
 from detrain.remat.planners.plan import Plan, best_of, reporting_best
 from detrain.remat.planners.polish import polish
 from detrain.remat.planners.registry import NAMES, pareto, plan
@@ -196,7 +196,7 @@ def test_planners_do_not_go_by_the_flags_of_the_way_back(name):
     "graph", [builders.chain(20), builders.linear(30), builders.recurrent(8)], ids=lambda graph: graph.name
 )
 def test_what_keeps_nothing_is_a_schedule_of_little_memory(graph):
-    schedule = freeing_early(graph, scratch.order(graph), "nothing kept")
+    schedule = freeing_early(graph, recompute_all.order(graph), "nothing kept")
     outcome = simulate(graph, schedule)
     assert outcome.failure == ""
     assert outcome.peak_bytes < peak_bytes(graph) * 0.75

@@ -269,7 +269,7 @@ def test_checkpoint_that_is_asked_for_is_taken_at_the_next_header(new_run):
     )
     run = new_run(script, "never")
     framework = Framework()
-    framework.ask = lambda: hooks.session.ask()
+    framework.ask = lambda: hooks.session.request_checkpoint()
     run.attempt(framework=framework)
     assert [path.name for path in run.checkpoints()] == ["checkpoint_1_3.h5"]
 

@@ -32,7 +32,7 @@ for epoch in range(2):
 @pytest.mark.parametrize("is_near", [True, False])
 def test_nothing_is_due_before_the_batch_and_the_moment_that_the_policy_names(every, is_near):
     policy = Policy(parse(every), 100.0)
-    policy.saved(2, 50, 110.0, 0.1)
+    policy.on_saved(2, 50, 110.0, 0.1)
     next_batch, next_s = policy.next_at_batch(is_near=is_near)
     moments = [(batch, 110.0 + eighths / 8) for batch in range(50, 70) for eighths in range(600)]
     is_before = [batch < next_batch and now_s < next_s for batch, now_s in moments]
@@ -41,7 +41,7 @@ def test_nothing_is_due_before_the_batch_and_the_moment_that_the_policy_names(ev
     assert not any(policy.is_due_at_batch(*moment, is_near=is_near) for moment in before)
     assert all(policy.is_due_at_batch(*moment, is_near=is_near) for moment in behind)
     assert bool(behind) == (every in ("auto", "30s", "7batches"))
-    policy.is_asked = True
+    policy.is_requested = True
     assert policy.is_due_at_batch(*before[0], is_near=is_near)
 
 

@@ -160,7 +160,7 @@ class Entropy:
 
 def test_what_detrain_draws_and_reads_for_itself_is_put_back():
     frameworks = Frameworks(entropy=Entropy(), clocks=Clocks())
-    with frameworks.aside() as state:
+    with frameworks.hidden_from_script() as state:
         assert state == (1, 2)
         assert frameworks.clocks.depth == 1
         frameworks.entropy.state = (1, 90)

@@ -33,7 +33,7 @@ def live(every: str, *, stall_s: float, batch_s: float, until_s: float) -> list[
         if policy.is_due_at_batch(batch, now_s):
             now_s += stall_s
             moments.append(now_s)
-            policy.saved(0, batch, now_s, stall_s)
+            policy.on_saved(0, batch, now_s, stall_s)
         now_s += batch_s
         batch += 1
     return moments
@@ -58,12 +58,12 @@ def test_auto_goes_by_what_the_last_one_cost():
     policy = Policy(parse("auto"), 0.0)
     assert policy.chosen_s == SHORTEST_S
     for cost_s, interval_s in ((0.001, SHORTEST_S), (0.1, 10), (4, 400), (7, 700), (0.05, 5)):
-        policy.saved(0, 1, 100.0, cost_s)
+        policy.on_saved(0, 1, 100.0, cost_s)
         assert policy.chosen_s == pytest.approx(interval_s)
 
 
 @pytest.mark.parametrize("every", ["epoch", "3batches", "30s", "never"])
 def test_who_counts_chooses_for_himself(every):
     policy = Policy(parse(every), 0.0)
-    policy.saved(0, 1, 100.0, 5.0)
+    policy.on_saved(0, 1, 100.0, 5.0)
     assert policy.chosen_s == 0

@@ -21,7 +21,7 @@ from tensorflow.python.ops import summary_ops_v2
 
 from detrain.errors import CaptureError
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import Capturing, Handler, Restoring, keep
+from detrain.state.handler import Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.tree import Node
 
 SummaryWriter = summary_ops_v2._ResourceSummaryWriter
@@ -130,6 +130,6 @@ class RecordWriterHandler(Handler):
         try:
             obj.flush()
         except tf.errors.FailedPreconditionError:
-            keep(node, "closed", is_loud=False)
+            mark_not_saved(node, "closed", warns=False)
         else:
             raise CaptureError("a file of records that is being written cannot be cut back to what it was")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from detrain.errors import CaptureError
-from detrain.state.handler import Capturing, Handler, keep
+from detrain.state.handler import Capturing, Handler, mark_not_saved
 from detrain.state.tree import Node
 
 
@@ -22,7 +22,7 @@ class DistributedHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             raise CaptureError("it belongs to several processes, and detrain checkpoints one")
-        keep(node, "of a group of one process, it changes nothing", is_loud=False)
+        mark_not_saved(node, "of a group of one process, it changes nothing", warns=False)
 
 
 def report_groups(on_group: Callable[[int], None]) -> None:

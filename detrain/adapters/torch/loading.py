@@ -30,7 +30,7 @@ from detrain.adapters import names
 from detrain.adapters.torch.workers import arrive, changed_numbers, news, numbers_of
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, keep
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.handlers.iterators import on_blind_steps, silent_types
 from detrain.state.tree import Node
 
@@ -245,11 +245,11 @@ class WorkerIteratorHandler(Handler):
         what = news.get(extra.token) if not obj._shutdown else None
         if what is not None and not obj._persistent_workers:
             # Workers of a resumed attempt get it by loading the same batches again.
-            keep(node, f"{what} is kept in worker processes", is_loud=True)
+            mark_not_saved(node, f"{what} is kept in worker processes", warns=True)
             return
         if what is not None:
             # Beside the iterator, because taking its elements again would not help: there are other passes.
-            walk.record_beside(
+            walk.warn_of_hidden_state(
                 f"{walk.path}.workers",
                 "torch.utils.data:DataLoader",
                 f"{what} is kept in worker processes that live on",
@@ -269,7 +269,7 @@ class WorkerIteratorHandler(Handler):
         if changed and not obj._shutdown and (obj._persistent_workers or not node["finished"]):
             # Beside the iterator, because taking its elements again would not help.
             why = f"{', '.join(changed)} of the data set has changed since worker processes got it, who have the old value"
-            walk.record_beside(f"{walk.path}.workers", "torch.utils.data:DataLoader", why)
+            walk.warn_of_hidden_state(f"{walk.path}.workers", "torch.utils.data:DataLoader", why)
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return super().matches(live, node, restore) and (not live._shutdown or node["finished"])

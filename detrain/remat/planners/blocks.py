@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from detrain.remat.graph import Graph, Kind
-from detrain.remat.planners.turn import turn
+from detrain.remat.planners.forward_end import first_backward_index
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Chain:
         order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
         self.constants = tuple(operator for operator in order if graph.operators[operator].is_constant)
         rest = [operator for operator in order if not graph.operators[operator].is_constant]
-        middle = turn(graph, rest)
+        middle = first_backward_index(graph, rest)
         self._forward, self._backward = rest[:middle], rest[middle:]
         self._cuts = self._choose_cuts(most_blocks)
         self._block_of = {

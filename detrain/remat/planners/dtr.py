@@ -1,6 +1,6 @@
 """The best schedule of the online policies (Kirisame et al., ICLR 2021): each policy's trace is polished, and the quickest is taken.
 
-Where all of them run out of memory, or turn in circles, what keeps nothing at all (`scratch`) may still be made to fit.
+Where all of them run out of memory, or turn in circles, what keeps nothing at all (`recompute_all`) may still be made to fit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from detrain.remat.graph import Graph
 from detrain.remat.online.policy import Runner, parse
-from detrain.remat.planners import scratch
+from detrain.remat.planners import recompute_all
 from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.polish import polish
 from detrain.remat.schedule import Schedule, freeing_early
@@ -43,6 +43,6 @@ def _polished(graph: Graph, budget_bytes: int) -> Iterator[Schedule]:
                 break  # where nobody has to give anything up, both do the same
             if policy.deallocation == "banish":
                 break
-    if (order := scratch.order(graph)) is not None:
+    if (order := recompute_all.order(graph)) is not None:
         schedule = freeing_early(graph, order, "dtr, nothing kept", budget_bytes)
         yield polish(graph, schedule, budget_bytes)[0]

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 
 from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph, GraphBuilder, Kind
+from detrain.remat.planners.forward_end import first_backward_index
 from detrain.remat.planners.ilp import solve
 from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.polish import polish, without_useless
 from detrain.remat.planners.stages import operators_of, program_of
-from detrain.remat.planners.turn import turn
 from detrain.remat.schedule import Schedule, freeing_early
 from detrain.remat.simulator import simulate
 
@@ -123,7 +123,7 @@ class _Coarse:
 
 def _cut(graph: Graph, order: Sequence[int], most: int) -> list[list[int]]:
     """Stretches of about the same time, cut where little is handed on; the turn from forward to back is a cut."""
-    middle = turn(graph, order)
+    middle = first_backward_index(graph, order)
     sizes = _handed_on_bytes(graph, order)
     total_ns = sum(graph.operators[operator].cost_ns for operator in order)
     cuts: list[int] = []

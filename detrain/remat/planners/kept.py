@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from detrain.remat.graph import Graph, Kind
-from detrain.remat.planners.turn import turn
+from detrain.remat.planners.forward_end import first_backward_index
 from detrain.remat.schedule import Action, Schedule, Step
 
 
 def candidates(graph: Graph) -> list[int]:
     """Bases of the storages that the forward pass makes and the backward pass uses: only these can be dropped."""
     order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
-    middle = turn(graph, order)
+    middle = first_backward_index(graph, order)
     used_back = {graph.tensors[tensor].base for number in order[middle:] for tensor in graph.operators[number].inputs}
     return [
         output
@@ -69,7 +69,7 @@ class _Choice:
 
     def _last_forward_uses(self) -> dict[int, int]:
         last: dict[int, int] = {}
-        for place, number in enumerate(self._order[: turn(self._graph, self._order)]):
+        for place, number in enumerate(self._order[: first_backward_index(self._graph, self._order)]):
             operator = self._graph.operators[number]
             for tensor in (*operator.inputs, *operator.outputs):
                 last[self._base[tensor]] = place

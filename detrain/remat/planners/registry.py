@@ -1,4 +1,4 @@
-"""The planners by name. Each is a function of graph, budget in bytes and time limit in seconds that gives a `Plan`."""
+"""The planners by name: functions that yield schedules to be judged, and modules with a function `plan` that gives a `Plan`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from detrain.remat.simulator import floor_bytes
 
 Planner = Callable[[Graph, int, float], Plan]
 
-#: Planners that take no time, which give schedules to be judged.
-_AT_ONCE: dict[str, Callable[[Graph, int], Iterable[Schedule]]] = {
+#: Planners that yield schedules of a graph and a budget in bytes, at once; `best_of` simulates them and takes the fastest that fits.
+_SCHEDULES: dict[str, Callable[[Graph, int], Iterable[Schedule]]] = {
     "keep-all": lambda graph, _: [keep_all(graph)],
     "chen-sqrt": lambda graph, budget_bytes: [chen.sqrt(graph, budget_bytes)],
     "chen-greedy": chen.greedy,
 }
-#: Those that need numba or scipy: name to module.
-_MODULES = {
+#: Planners whose module needs numba or scipy, and is loaded when it is asked for; each has a function `plan`.
+_LAZY_PLANNERS = {
     "griewank": "griewank", "ilp": "ilp", "lp-rounding": "rounding", "rotor": "rotor", "rockmate": "rockmate", "hiremate": "hiremate",
     "dtr": "dtr",
 }  # fmt: skip
-NAMES = (*_AT_ONCE, *_MODULES)
+NAMES = (*_SCHEDULES, *_LAZY_PLANNERS)
 
 
 def plan(graph: Graph, budget_bytes: int, planner: str, time_limit_s: float = 60.0) -> Plan:
@@ -44,13 +44,13 @@ def plan(graph: Graph, budget_bytes: int, planner: str, time_limit_s: float = 60
         raise NoPlanError(
             f"{budget_bytes:,} bytes are less than the floor of {floor:,}: the constants, and the largest operator's inputs and outputs"
         )
-    if planner not in _AT_ONCE:
+    if planner not in _SCHEDULES:
         find = _planner(planner)
         if not all(operator.is_constant for operator in graph.operators):
             return find(graph, budget_bytes, time_limit_s)
         planner = "keep-all"  # nothing can be done again
     began_s = time.monotonic()
-    schedules = _AT_ONCE[planner](graph, budget_bytes)
+    schedules = _SCHEDULES[planner](graph, budget_bytes)
     return best_of(graph, schedules, budget_bytes, until_s=began_s + time_limit_s, began_s=began_s)
 
 
@@ -77,10 +77,10 @@ def pareto(
 
 
 def _planner(name: str) -> Planner:
-    if name not in _MODULES:
+    if name not in _LAZY_PLANNERS:
         raise UsageError(f"there is no planner {name}: it is one of {', '.join(NAMES)}")
     try:
-        module = importlib.import_module(f"detrain.remat.planners.{_MODULES[name]}")
+        module = importlib.import_module(f"detrain.remat.planners.{_LAZY_PLANNERS[name]}")
     except ImportError as error:
         raise MissingExtra(f"{name} needs {error.name}, which is not installed", "plan") from None
     planner: Planner = module.plan

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.fields import Holds
-from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, keep
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.registry import register
 from detrain.state.tree import Node
 from detrain.state.user_code import is_user_module
@@ -29,7 +29,7 @@ class CacheHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not is_user_module(obj.__module__):
-            keep(node, "a library's cache", is_loud=False)
+            mark_not_saved(node, "a library's cache", warns=False)
             return
         node["function"] = walk.child(obj.__wrapped__, "")
         node["seq"] = walk.children(part for call in _entries(obj) for part in call)

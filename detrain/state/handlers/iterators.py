@@ -25,7 +25,7 @@ from detrain.errors import RestoreError
 from detrain.state import frames
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, keep
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.registry import register
 from detrain.state.tree import Node, decode_value, is_node
 
@@ -532,7 +532,7 @@ class CoroutineHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
-        keep(node, f"a suspended {type_name(type(obj))}", is_loud=True)
+        mark_not_saved(node, f"a suspended {type_name(type(obj))}", warns=True)
 
 
 register(SequenceIteratorHandler(), *_SEQUENCE_ITERATORS)

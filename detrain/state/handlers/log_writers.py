@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from detrain.errors import CaptureError
-from detrain.state.handler import Capturing, keep
+from detrain.state.handler import Capturing, mark_not_saved
 from detrain.state.handlers.objects import OWNS_THREAD, KeptHandler
 from detrain.state.registry import register_name
 from detrain.state.tree import Node
@@ -27,7 +27,7 @@ class LogThreadHandler(KeptHandler):
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not obj._closed:
             obj.flush()
-        keep(node, OWNS_THREAD, is_loud=False)
+        mark_not_saved(node, OWNS_THREAD, warns=False)
 
 
 class LogQueueHandler(LogThreadHandler):

@@ -10,7 +10,7 @@ import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, keep
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.registry import register
 from detrain.state.tree import Node
 
@@ -53,12 +53,12 @@ class MemoryMapHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if obj.closed:
-            keep(node, "closed", is_loud=False)
+            mark_not_saved(node, "closed", warns=False)
             return
         content = np.frombuffer(obj, dtype=np.uint8)
         holder = walk.node(node["p"])["t"] if node["p"] is not None else ""
         if not content.flags.writeable or holder.startswith("numpy:"):
-            keep(node, "shows a file or an array", is_loud=False)
+            mark_not_saved(node, "shows a file or an array", warns=False)
         else:
             walk.array(node, content.copy())  # a view would keep the script from closing the map
 
@@ -83,7 +83,7 @@ class ViewHandler(Handler):
         try:
             node["of"] = walk.child(obj.obj, "")
         except ValueError:
-            keep(node, "released", is_loud=False)
+            mark_not_saved(node, "released", warns=False)
             return
         node["look"] = _layout(obj)
 

@@ -30,7 +30,7 @@ from detrain.state import machinery
 from detrain.state.attributes import instance_dict
 from detrain.state.classes import is_local, resolve_type, type_name
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, keep
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.registry import register, register_name
 from detrain.state.tree import ATOMS, Node
 from detrain.state.unrestored import Unrestored
@@ -49,11 +49,13 @@ class ObjectHandler(Handler):
         if is_user_module(type(obj).__module__):
             return  # a thread of the script's own is named beside the loop
         if is_bound_elsewhere(obj) or (attrs and any(map(is_bound_elsewhere, attrs.values()))):
-            keep(node, OWNS_THREAD, is_loud=False)
+            mark_not_saved(node, OWNS_THREAD, warns=False)
         elif attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
             # What such an object of a library holds belongs to its thread as well; changing it under the thread is no restore.
             has_process = any(is_running(member) for value in attrs.values() for member in _members(value))
-            keep(node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, is_loud=has_process)
+            mark_not_saved(
+                node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, warns=has_process
+            )
 
     def build(self, node: Node, restore: Restoring) -> Any:
         return object.__new__(restore.find_type(node))
@@ -312,7 +314,7 @@ class KeptHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
-        keep(node, "holds no state of the training", is_loud=False)
+        mark_not_saved(node, "holds no state of the training", warns=False)
 
 
 class DescriptorHandler(Handler):
@@ -398,7 +400,7 @@ class ConditionHandler(OwnPartHandler):
 
 
 class BesideHandler(KeptHandler):
-    """What `Walk.record_beside` has added; there is nothing to restore."""
+    """What `Walk.warn_of_hidden_state` has added; there is nothing to restore."""
 
     kind = "beside"
 
@@ -447,7 +449,7 @@ class FutureHandler(OpaqueHandler):
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if is_bound_elsewhere(obj):
-            keep(node, OWNS_THREAD, is_loud=False)
+            mark_not_saved(node, OWNS_THREAD, warns=False)
         else:
             super().capture(obj, node, walk)
 
@@ -488,7 +490,7 @@ class UnrestoredHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
-        keep(node, "an earlier resume could not make it again", is_loud=False)
+        mark_not_saved(node, "an earlier resume could not make it again", warns=False)
 
 
 def _method_of(cls: str, name: str) -> Any:

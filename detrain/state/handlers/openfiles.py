@@ -15,7 +15,7 @@ import numpy as np
 
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.fields import plain_fields
-from detrain.state.handler import Capturing, Handler, Restoring, keep
+from detrain.state.handler import Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.handlers import positions
 from detrain.state.registry import register
 from detrain.state.tree import Node
@@ -44,7 +44,7 @@ class FileHandler(Handler):
             node["standard"] = standard[0]
             return
         if number <= 2:
-            keep(node, "a standard stream under another name", is_loud=False)
+            mark_not_saved(node, "a standard stream under another name", warns=False)
             return
         if not obj.seekable():
             raise CaptureError("a pipe or socket has no position to come back to")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, keep
+from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.handlers.objects import KeptHandler, is_running
 from detrain.state.registry import register, register_name
 from detrain.state.tree import Node
@@ -30,9 +30,9 @@ class ProcessHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if is_running(obj):
-            keep(node, "a process of the script runs beside the loop", is_loud=True)
+            mark_not_saved(node, "a process of the script runs beside the loop", warns=True)
         else:
-            keep(node, "belongs to the process that started it", is_loud=False)
+            mark_not_saved(node, "belongs to the process that started it", warns=False)
 
 
 class CommandHandler(Handler):
@@ -60,7 +60,7 @@ class ProxyHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
-        keep(node, "the object that it stands for lives in another process", is_loud=True)
+        mark_not_saved(node, "the object that it stands for lives in another process", warns=True)
 
 
 register(ProcessHandler(), multiprocessing.process.BaseProcess)

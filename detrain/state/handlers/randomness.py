@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import Capturing, Handler, Restoring, keep
+from detrain.state.handler import Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.registry import register
 from detrain.state.tree import Node
 
@@ -22,7 +22,7 @@ class RandomHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if isinstance(obj, random.SystemRandom):
-            keep(node, "draws from the operating system", is_loud=False)
+            mark_not_saved(node, "draws from the operating system", warns=False)
             return
         version, words, gauss = random.Random.getstate(obj)
         node["version"] = version

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import KEY, MISSING, Capturing, Handler, Restoring, keep
+from detrain.state.handler import KEY, MISSING, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.registry import register
 from detrain.state.tree import Node
 
@@ -41,11 +41,11 @@ class WeakReferenceHandler(Handler):
         walk.at_end(functools.partial(self._name_target, referent(obj), node, walk))
 
     def _name_target(self, target: Any, node: Node, walk: Capturing) -> None:
-        if target is None or walk.has_met(target):
+        if target is None or walk.has_reached(target):
             node["to"] = walk.child(target, "()")
         else:
             # Walking on from here would keep alive, after a restore, what the script lets die.
-            keep(node, "a weak reference to an object that nothing else reaches", is_loud=False)
+            mark_not_saved(node, "a weak reference to an object that nothing else reaches", warns=False)
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         # The saved target has a place of its own, where it is matched; what the live one refers to is no candidate.
@@ -88,10 +88,10 @@ class WeakMethodHandler(Handler):
     def _name_target(self, target: Any, function: Any, node: Node, walk: Capturing) -> None:
         if target is None:
             node["to"] = None
-        elif not walk.has_met(target):
-            keep(node, "a weak reference to an object that nothing else reaches", is_loud=False)
+        elif not walk.has_reached(target):
+            mark_not_saved(node, "a weak reference to an object that nothing else reaches", warns=False)
         elif inspect.getattr_static(type(target), function.__name__, None) is not function:
-            keep(node, "a weak reference to a method that is not the class's own", is_loud=True)
+            mark_not_saved(node, "a weak reference to a method that is not the class's own", warns=True)
         else:
             node["to"], node["method"] = walk.child(target, "()"), function.__name__
 

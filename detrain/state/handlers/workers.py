@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from detrain.errors import CaptureError
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import Capturing, Handler, Restoring, keep
+from detrain.state.handler import Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.registry import register
 from detrain.state.tree import Node
 
@@ -56,9 +56,9 @@ class ExecutorHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if getattr(obj, "_processes", None):
-            keep(node, "processes of its own run beside the loop", is_loud=True)
+            mark_not_saved(node, "processes of its own run beside the loop", warns=True)
         elif isinstance(obj, concurrent.futures.ThreadPoolExecutor) and _is_busy(obj):
-            keep(node, "work is under way in it", is_loud=True)
+            mark_not_saved(node, "work is under way in it", warns=True)
         else:
             node["workers"] = getattr(obj, "_max_workers", None)
 

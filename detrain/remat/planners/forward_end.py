@@ -9,7 +9,7 @@ from detrain.remat.schedule import Action, keep_all
 from detrain.remat.simulator import simulate
 
 
-def turn(graph: Graph, order: Sequence[int]) -> int:
+def first_backward_index(graph: Graph, order: Sequence[int]) -> int:
     """The index in `order` (operators) at which the memory of the step peaks when everything is kept: there the backward pass begins.
 
     Names and `is_backward` are not used: logs call some operators of the forward pass backward, and a step that trains two models in
