@@ -168,6 +168,7 @@ if __name__ == "__main__":
     load(sys.argv[2:])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.collect()
+    gc.freeze()  # what is loaded here is no garbage of an attempt's, whose end would otherwise look at all of it
     num_threads = len(os.listdir("/proc/self/task"))
     if num_threads > 1:
         sys.exit(f"{num_threads} threads run once {sys.argv[2:]} are loaded: a fork would lose them")
