@@ -6,10 +6,14 @@ files it is this one that the process which writes them loads.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+# Several tests run at a time, each with processes of its own: a thread that waits must not take a processor from the others.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 KILLS, COUNTS = "kills and resumes", "counts"
 

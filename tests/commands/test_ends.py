@@ -188,7 +188,7 @@ drawn = os.urandom(4).hex()  # nobody has seeded that: each process that begins 
     [
         # Those that build on one which cannot be restored go with it.
         ("7", "checkpoint_2_0.h5", "resumed at epoch 2, batch 0 from checkpoint_2_0.h5"),
-        ("1", "", "no checkpoint yet: starting again from the beginning (attempt"),
+        pytest.param("1", "", "no checkpoint yet: starting again from the beginning (attempt", marks=pytest.mark.full),
     ],
 )
 def test_checkpoint_that_cannot_be_restored_is_set_aside_and_the_one_before_it_taken(tmp_path, bad_at, kept, then):

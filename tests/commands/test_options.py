@@ -4,6 +4,9 @@ import pytest
 
 from detrain.cli.run import hint_at
 from detrain.cli.run import run as command
+from tests.once import once
+
+from .conftest import call
 
 LOOP = """\
 import decimal, os, torch
@@ -34,11 +37,17 @@ def run(detrain, tmp_path):
 
 
 @pytest.fixture
-def expected(run, tmp_path):
-    said = run("--ckpt-dir", "whole")
-    assert (tmp_path / "log.csv").read_text() == WHOLE, said.err
-    (tmp_path / "log.csv").unlink()
-    return said.out
+def expected(tmp_path_factory):
+    """What an uninterrupted run prints."""
+
+    def make():
+        folder = tmp_path_factory.mktemp("whole")
+        (folder / "train.py").write_text(LOOP)
+        said = call("run", "--every", "epoch", "train.py", folder=folder)
+        assert (folder / "log.csv").read_text() == WHOLE, said.err
+        return said.out
+
+    return once(tmp_path_factory, LOOP, make)
 
 
 def test_pickled_leaf_is_resumed_unless_the_user_refuses(run, detrain, expected):

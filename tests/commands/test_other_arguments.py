@@ -116,6 +116,7 @@ def test_a_rate_that_the_scheduler_has_changed_is_named_and_refused(run, tmp_pat
     )
 
 
+@pytest.mark.full
 def test_a_run_that_has_ended_goes_on_to_a_later_end(run):
     assert run("A", *OLD).status == 0
     said = run("A", "--epochs", "14", "--lr", "0.01", options=["--trust-changes"])

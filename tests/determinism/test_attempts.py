@@ -48,7 +48,7 @@ def program(setup: str) -> str:
     )
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", full_but(["a seed from both"], SETUPS))
 def test_set_up_code_is_told_again_what_the_first_attempt_was_told(script, name: str) -> None:
     one = script(program(SETUPS[name]))
     before = one.attempt("run", "--every", "epoch", status=-9, DIE="1")
@@ -213,18 +213,16 @@ def test_programs_draw_other_ids_and_one_program_the_same_in_any_folder(script, 
     assert len(set(ids)) == 3
 
 
+@pytest.mark.full
 @pytest.mark.whole  # `verify` starts a process, in which loading a library draws from the stream
-@pytest.mark.parametrize("change", ["source", "arguments"])
-def test_a_run_draws_its_own_ids_also_where_changes_are_trusted_and_is_proved(script, sandbox, change) -> None:
+def test_a_run_draws_its_own_ids_also_where_changes_are_trusted_and_is_proved(script, sandbox) -> None:
     loop = TRAINING.replace("loss.backward()", "loss.backward(); drawn = uuid.uuid4().hex; print(drawn, flush=True)")
     text = f"import os, uuid\nimport torch\ntorch.manual_seed(0)\nname = uuid.uuid4().hex; print(name)\n{loop}"
     one = script(text)
     before = one.attempt("run", "--every", "epoch", status=-9, DIE="1").splitlines()
     assert "proved" in one.command("verify", "run")
-    if change == "source":
-        one.path.write_text(f"{text}# changed\n")
-    else:
-        one.arguments = ["changed"]
+    one.path.write_text(f"{text}# changed\n")
+    one.arguments = ["changed"]
     after = one.attempt("run", "--every", "epoch", "--trust-changes").splitlines()
     assert "resumed at epoch 1" in one.said
     assert after[:4] == [before[0], *before[5:8]]  # the set-up's, and those of the second epoch
@@ -247,7 +245,7 @@ SWITCHES = {
 }
 
 
-@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("name", full_but(["default type"], SWITCHES))
 def test_switches_that_the_loop_made_stand_as_they_stood_after_a_resume(script, name: str) -> None:
     change, look, expected = SWITCHES[name]
     loop = TRAINING.replace(

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from detrain.store import ledger
+from tests.tiers import full_but
 
 #: Killed at batch 14 of the second epoch; where MEDDLE is set, a later attempt does something else at its batch 11.
 TRAINING = """
@@ -43,7 +44,7 @@ MEDDLINGS = {
 }
 
 
-@pytest.mark.parametrize("name", MEDDLINGS)
+@pytest.mark.parametrize("name", full_but(["one bit of one weight"], MEDDLINGS))
 def test_a_resumed_attempt_that_does_something_else_is_stopped_and_told_where(script, name: str) -> None:
     code, leaf = MEDDLINGS[name]
     one = script(TRAINING)
@@ -103,7 +104,7 @@ PLANTS = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", full_but(["one bit of one weight"], PLANTS))
 def test_diff_of_two_runs_names_the_batch_and_the_leaf_at_which_they_part(script, name: str) -> None:
     line, planted, where = PLANTS[name]
     one = script(TRAINING)

@@ -48,56 +48,53 @@ def line_of(text: str) -> str:
 
 @pytest.fixture
 def parted(script):
-    """Run the script twice, once with a plant; what `diff --op` says."""
+    """Run the script without and with each plant; gives what `diff --op` says of the run without and one with."""
+    one = script(TRAINING)
+    one.attempt("a", "--every", "10batches")
 
     def compare(plant: str):
-        one = script(TRAINING)
-        one.attempt("a", "--every", "10batches")
         one.arguments = ["--plant", plant]
-        one.attempt("b", "--every", "10batches")
-        found = json.loads(one.command("diff", "a", "b", "--op", "--json", status=1))
-        return one, found["parting"], found["operators"]
+        one.attempt(plant, "--every", "10batches")
+        return json.loads(one.command("diff", "a", plant, "--op", "--json", status=1))
 
     return compare
 
 
-def test_a_sum_in_another_order_is_found_at_its_line(parted) -> None:
-    one, parting, found = parted("order")
-    assert (parting["batches"], parting["last_same"]) == (38, 37)
+@pytest.mark.full
+def test_a_sum_in_another_order_is_found_at_its_line_and_what_no_operator_has_changed_is_told_from_it(parted) -> None:
+    result = parted("order")
+    found = result["operators"]
+    assert (result["parting"]["batches"], result["parting"]["last_same"]) == (38, 37)
     assert found["what"] == "operator"
     assert [each["name"] for each in found["only_a"]] == ["aten::sum"]
     assert {"aten::flip", "aten::cumsum"} <= {each["name"] for each in found["only_b"]}
     assert {each["line"] for each in found["only_b"]} == {line_of("flip")}
-    assert f"only B runs aten::cumsum (float32 [128000]), called at {line_of('flip')}" in one.command(
-        "diff", "a", "b", "--op", status=1
-    )
+    said = operators.format_result(found)
+    assert f"only B runs aten::cumsum (float32 [128000]), called at {line_of('flip')}" in said
 
-
-@pytest.mark.full
-def test_one_operator_that_gives_something_else_of_the_same_is_found(parted) -> None:
-    """The same sum with another number of threads is split otherwise."""
-    one, parting, found = parted("threads")
-    assert parting["batches"] == 38
-    assert (found["what"], found["a"]["name"]) == ("output", "aten::sum")
-    assert found["a"]["inputs"] == found["b"]["inputs"]
-    assert found["b"]["line"] == f"script.py:{int(line_of('set_num_threads')[10:]) + 1}"
-    assert "aten::sum (float32 []), called at" in one.command("diff", "a", "b", "--op", status=1)
-
-
-@pytest.mark.full
-def test_a_generator_advanced_once_is_found_at_its_line(parted) -> None:
-    _, parting, found = parted("generator")
-    assert (parting["batches"], parting["leaf"]) == (38, "a generator of random numbers")
-    assert [(each["name"], each["line"]) for each in found["only_b"]] == [("aten::rand", line_of("torch.rand(2)"))]
-
-
-def test_what_no_operator_has_changed_is_told_from_what_one_has(parted) -> None:
-    _, parting, found = parted("memory")
-    assert (parting["batches"], parting["leaf"]) == (38, "model['0'].weight")
+    result = parted("memory")
+    found = result["operators"]
+    assert (result["parting"]["batches"], result["parting"]["leaf"]) == (38, "model['0'].weight")
     # What leads to the array is an operator, which the other run does not have; what writes to it is none.
     assert found["what"] == "operator"
     assert {(each["name"], each["line"]) for each in found["only_b"]} == {("aten::detach", line_of("numpy"))}
     assert found["only_a"] == []
+
+
+@pytest.mark.full
+def test_another_result_of_the_same_operator_and_a_generator_advanced_once_are_found(parted) -> None:
+    result = parted("threads")  # the same sum with another number of threads is split otherwise
+    found = result["operators"]
+    assert result["parting"]["batches"] == 38
+    assert (found["what"], found["a"]["name"]) == ("output", "aten::sum")
+    assert found["a"]["inputs"] == found["b"]["inputs"]
+    assert found["b"]["line"] == f"script.py:{int(line_of('set_num_threads')[10:]) + 1}"
+    assert "aten::sum (float32 []), called at" in operators.format_result(found)
+
+    result = parted("generator")
+    found = result["operators"]
+    assert (result["parting"]["batches"], result["parting"]["leaf"]) == (38, "a generator of random numbers")
+    assert [(each["name"], each["line"]) for each in found["only_b"]] == [("aten::rand", line_of("torch.rand(2)"))]
 
 
 def operator(name: str, output: str, inputs: str = "i") -> dict[str, object]:

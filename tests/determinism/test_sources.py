@@ -11,6 +11,7 @@ import pytest
 
 from tests.determinism.conftest import Script
 from tests.once import once
+from tests.tiers import full_but
 
 #: Reading takes longer one time than another, as from a disk that others use too.
 WAIT = """
@@ -186,7 +187,7 @@ def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return found
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", full_but(set(SOURCES) - set(FRAMEWORKS["tensorflow"]), SOURCES))
 def test_what_differs_under_python_does_not_under_detrain(name: str, outputs: Outputs) -> None:
     assert outputs.differs(name), "this source cannot be shown here"
     if name == "order of a set of objects" and not outputs.is_address_space_fixed:

@@ -110,7 +110,9 @@ for one in found:
 """
 
 
-@pytest.mark.parametrize("text", [SCRIPT, FROM_KERNELS], ids=["stateless", "from-kernels"])
+@pytest.mark.parametrize(
+    "text", [SCRIPT, pytest.param(FROM_KERNELS, marks=pytest.mark.full)], ids=["stateless", "from-kernels"]
+)
 @pytest.mark.parametrize("how", full_but(["deterministic"], ["plain", "deterministic"]))
 def test_random_numbers_are_those_of_plain_tensorflow(script, text: str, how: str) -> None:
     # What is reckoned with them must not be reckoned in another order.

@@ -47,24 +47,20 @@ def line_of(text: str) -> str:
     return f"script.py:{number}"
 
 
-@pytest.fixture
-def operators_of(script, sandbox):
-    """Run the script twice, once with a plant; what `diff --op` says of the operators, as JSON."""
-
-    def compare(plant: str):
-        one = script(TRAINING)
-        one.attempt("a", "--every", "10batches")
+@pytest.mark.full
+@pytest.mark.usefixtures("sandbox")
+def test_an_operator_inside_a_function_and_an_eager_one_are_found_at_their_lines(script) -> None:
+    one = script(TRAINING)
+    one.attempt("a", "--every", "10batches")
+    results = {}
+    for plant in ("order", "eager"):
         one.arguments = ["--plant", plant]
-        one.attempt("b", "--every", "10batches")
-        found = json.loads(one.command("diff", "a", "b", "--op", "--json", status=1))
-        assert (found["parting"]["batches"], found["parting"]["last_same"]) == (18, 17)
-        return found["operators"]
+        one.attempt(plant, "--every", "10batches")
+        results[plant] = json.loads(one.command("diff", "a", plant, "--op", "--json", status=1))
+        parting = results[plant]["parting"]
+        assert (parting["batches"], parting["last_same"]) == (18, 17)
 
-    return compare
-
-
-def test_an_operator_inside_a_function_is_found_at_its_line(operators_of) -> None:
-    found = operators_of("order")
+    found = results["order"]["operators"]
     assert found["what"] == "operator"
     assert found["notes"] == []  # so the log has not changed a bit of what it is taken of
     assert {"ReverseV2", "Cumsum"} <= {each["name"] for each in found["only_b"]}
@@ -73,9 +69,7 @@ def test_an_operator_inside_a_function_is_found_at_its_line(operators_of) -> Non
     assert [each["name"] for each in found["only_a"]] == ["Sum", "Reshape", "Tile"]
     assert found["only_a"][0]["line"] == line_of("reduce_sum")
 
-
-def test_an_eager_operator_is_found_among_those_of_both_frameworks(operators_of) -> None:
-    found = operators_of("eager")
+    found = results["eager"]["operators"]
     assert found["what"] == "operator"
     assert found["number"] > 20  # torch's of the batch, and TensorFlow's in the function
     assert {each["line"] for each in found["only_b"]} == {line_of("assign_add")}

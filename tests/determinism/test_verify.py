@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import full_but
-
 from .conftest import environment
 
 pytestmark = pytest.mark.usefixtures("sandbox")
@@ -55,13 +53,17 @@ def everything_in(folder: Path) -> dict[str, tuple[str, int]]:
     }
 
 
+def result_of(one) -> dict:
+    """What the last `verify` has left beside the run."""
+    return json.loads((one.folder / "run" / "verified.json").read_text(encoding="utf-8"))
+
+
 def test_a_finished_run_is_proved_and_nothing_of_the_users_is_touched(script) -> None:
     one = script(TRAINING)
-    one.attempt("run", "--every", "6batches")
+    one.attempt("run", "--every", "16batches")
     before = everything_in(one.folder)
-    found = json.loads(one.command("verify", "run", "--json"))
-    after = everything_in(one.folder)
-    assert json.loads((one.folder / "run" / "verified.json").read_text(encoding="utf-8"))["same"]
+    assert "proved: the run was repeated to its end" in one.command("verify", "run")
+    after, found = everything_in(one.folder), result_of(one)
     assert {name: what for name, what in after.items() if name != "run/verified.json"} == before
     assert found["same"]
     assert [row["result"] for row in found["segments"]] == ["same"] * len(found["segments"])
@@ -71,36 +73,38 @@ def test_a_finished_run_is_proved_and_nothing_of_the_users_is_touched(script) ->
     assert {Path(path).name for path in found["segments"][-1]["files"]["same"]} == {"log.txt", "model.pt"}
     # Each batch's record was compared: together at least as many as there are batches.
     assert sum(row["num_compared"] for row in found["segments"]) >= 40
-    said = one.command("verify", "run")
-    assert "proved: the run was repeated to its end" in said
 
 
+@pytest.mark.full
 def test_a_run_that_was_killed_and_resumed_is_proved(script) -> None:
     one = script(TRAINING)
-    one.attempt("run", "--every", "7batches", status=-9, MEDDLE="os.kill(os.getpid(), 9)")
+    one.attempt("run", "--every", "24batches", status=-9, MEDDLE="os.kill(os.getpid(), 9)")
     broken = json.loads(one.command("verify", "run", "--json"))
     assert (broken["same"], broken["is_finished"]) == (True, False)
     assert broken["segments"][-1]["until"] == "the last record"
-    one.attempt("run", "--every", "7batches")
+    one.attempt("run", "--every", "24batches")
     assert json.loads(one.command("verify", "run", "--json"))["same"]
 
 
-@pytest.mark.parametrize("name", full_but(list(PLANTS)[:1], PLANTS))
+@pytest.mark.full
+@pytest.mark.parametrize("name", PLANTS)
 def test_a_run_in_which_something_else_was_done_is_found_out(script, name: str) -> None:
     code, where = PLANTS[name]
     one = script(TRAINING)
-    one.attempt("run", "--every", "4batches", MEDDLE=code)
-    found = json.loads(one.command("verify", "run", "--json", status=1))
+    one.attempt("run", "--every", "20batches", MEDDLE=code)
+    said = one.command("verify", "run", status=1)
+    found = result_of(one)
     assert not found["same"]
     first = next(row for row in found["segments"] if row["result"] != "same")
     assert {key: first["difference"][key] for key in where} == where
     told = f"segment {first['number']}: after batch 27 of the run (epoch 2, batch 7), {where['leaf']} is not what the run had there"
-    assert told in one.command("verify", "run", status=1)
+    assert told in said
 
 
+@pytest.mark.full
 def test_a_damaged_checkpoint_is_no_proof(script) -> None:
     one = script(TRAINING)
-    one.attempt("run", "--every", "6batches")
+    one.attempt("run", "--every", "16batches")
     path = sorted((one.folder / "run").glob("checkpoint_*.h5"))[-1]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -157,6 +161,7 @@ os.unlink("mine.txt")
 """
 
 
+@pytest.mark.full
 def test_a_script_done_again_reaches_no_network_and_deletes_nothing(script, monkeypatch) -> None:
     one = script(REACHING)
     (one.folder / "mine.txt").write_text("mine", encoding="utf-8")
@@ -229,6 +234,7 @@ def test_a_run_whose_loops_were_found_late_is_proved_record_by_record(script, mo
     assert not found["same"]
 
 
+@pytest.mark.full
 def test_without_a_ledger_and_checkpoints_nothing_is_proved(script) -> None:
     one = script(WARMING_UP)
     one.attempt("run", "--every", "never")

@@ -49,7 +49,7 @@ def server_for(script: str, environment: Mapping[str, str], usual: Mapping[str, 
 
     `usual`: the environment of most attempts of this kind, in which the server is; another one may differ in what is read later only.
     """
-    frameworks = [name for name in LOADED if re.search(rf"^\s*(import|from) {name}\b", script, re.MULTILINE)]
+    frameworks = [name for name in LOADED if re.search(rf"^\s*(import|from) .*\b{name}\b", script, re.MULTILINE)]
     if len(frameworks) != 1 or WHOLE.search(script) or at_start(environment) != at_start(usual):
         return None
     key = (frameworks[0], at_start(usual))

@@ -14,6 +14,7 @@ from detrain.pipeline.planners.detrain import Question, plan
 from detrain.pipeline.pricing import Arrangement
 from detrain.pipeline.topology import Device, Level, Topology
 from detrain.plans.errors import NoPlanError
+from tests.tiers import full_but
 
 from .exhaustive import ideals
 from .graphs import chain, layer
@@ -86,7 +87,7 @@ def least(question):
 
 
 @pytest.mark.parametrize("memory_bytes", [(16e9,), (4e8, 5e8, 8e8)], ids=["roomy", "tight"])
-@pytest.mark.parametrize("kind", ["flat", "two machines", "matrix"])
+@pytest.mark.parametrize("kind", full_but(["flat"], ["flat", "two machines", "matrix"]))
 def test_plans_on_unlike_devices_are_hardly_slower_than_the_best_there_is(kind, memory_bytes):
     slower, num_planned = {}, 0
     for seed in range(SEEDS):

@@ -16,6 +16,7 @@ from detrain.pipeline.planners import registry
 from detrain.pipeline.planners.detrain import Question, plan
 from detrain.pipeline.topology import Device, Level, Topology, nested
 from detrain.plans.errors import NoPlanError
+from tests.tiers import full_but
 
 from .exhaustive import ideals, members
 from .graphs import chain, diamond, layer, profile, random_profile
@@ -73,7 +74,7 @@ def question_of(seed, **more):
 
 
 @pytest.mark.parametrize("kind", [SYNCHRONOUS, PIPEDREAM, kind_of("gpipe")], ids=lambda one: one.name)
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", full_but(range(10), range(30)))
 def test_plans_fit_and_are_never_worse_than_those_of_rivals(seed, kind):
     rng = random.Random(seed)
     question = question_of(seed, schedule=kind)
@@ -103,7 +104,7 @@ def test_the_family_has_plans_of_several_stages_and_cases_without():
     assert sum(len(one.stages) > 1 for one in found if one) > 3
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", full_but(range(3), range(12)))
 def test_the_same_question_has_the_same_answer(seed):
     question = question_of(seed, micro_batches=(1, 2, 3))
     first, second = checked(question), checked(question)

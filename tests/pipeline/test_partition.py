@@ -15,6 +15,7 @@ from detrain.pipeline.planners.layouts import Layout, blocks, layouts
 from detrain.pipeline.pricing import Arrangement, Pricing
 from detrain.pipeline.states import of_members
 from detrain.pipeline.topology import Device, Level, Topology, machines, nested
+from tests.tiers import full_but
 
 from .exhaustive import Partition, ideals, members
 from .graphs import chain, layer, random_profile
@@ -64,7 +65,7 @@ def nearest(limits, value):
     return max(limit for limit in limits if math.isclose(limit, value, rel_tol=1e-9, abs_tol=1e-12))
 
 
-@pytest.mark.parametrize("seed", range(48))
+@pytest.mark.parametrize("seed", full_but(range(12), range(48)))
 @pytest.mark.parametrize("kind", TOPOLOGIES)
 def test_no_other_stages_have_a_smaller_sum(kind, seed):
     asked, top, workload, is_recomputing = family(kind, seed, 8 if seed % 6 == 5 else 5)

@@ -53,6 +53,13 @@ class Killer:
 
 
 @pytest.fixture
+def new_place(tmp_path: Path) -> Callable[[Program], Place]:
+    """Gives a program a fresh working folder and run directory."""
+    numbers = iter(range(1000))
+    return lambda program: Place(tmp_path / f"place{next(numbers)}", program)
+
+
+@pytest.fixture
 def killed(tmp_path: Path, reference: Callable[..., Life], note: Callable[..., None]) -> Killer:
     """Kills and compares."""
     return Killer(tmp_path, reference, note)

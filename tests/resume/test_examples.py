@@ -5,13 +5,12 @@ import json
 import random
 import runpy
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from .conftest import seed_of
-from .harness import Life, Moment, Place, differences, live, uninterrupted
+from .harness import Life, Moment, differences, live
 from .programs import Program
 from .test_kills import SOAK_KILLS
 
@@ -29,36 +28,32 @@ def music() -> Program:
     encode = runpy.run_path(str(folder / "encode.py"))
     tunes = {f"data/{name}": json.dumps(piece) for name, piece in encode["pieces"](8)}
     sources = {name: (folder / name).read_text(encoding="utf-8") for name in ("data.py", "model.py")}
-    return example(folder.name, "--epochs", "3", "--length", "40", files={**sources, **tunes})
+    return example(folder.name, "--epochs", "2", "--length", "40", files={**sources, **tunes})
 
 
 #: With less to do than by default; what an example prints and saves first tells where a kill can be aimed.
 SHORT = [
-    pytest.param(example("torch_digits", "--epochs", "5"), "epoch 2 batch", "log.csv", id="torch_digits"),
+    pytest.param(example("torch_digits", "--epochs", "4"), "epoch 2 batch", "log.csv", id="torch_digits"),
     pytest.param(
-        example("torch_char_lm", "--max_iters=60", "--eval_interval=20"), "step 30", "ckpt.pt", id="torch_char_lm"
+        example("torch_char_lm", "--max_iters=60", "--eval_interval=20"), "step 30", "ckpt.pt", id="torch_char_lm",
+        marks=pytest.mark.full,
     ),
-    pytest.param(music(), "epoch 1 batch", "last.keras", id="tf_music_transformer"),
-]
-
-
-@pytest.fixture
-def new_place(tmp_path: Path) -> Callable[[Program], Place]:
-    numbers = iter(range(1000))
-    return lambda program: Place(tmp_path / str(next(numbers)), program)
+    pytest.param(music(), "epoch 1 batch", "last.keras", id="tf_music_transformer", marks=pytest.mark.full),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("program", "text", "file"), SHORT)
-def test_example_killed_in_the_middle_saves_the_same_files(tmp_path, new_place, program, text, file):
-    expected = uninterrupted(tmp_path / "reference", program)
+def test_example_killed_in_the_middle_saves_the_same_files(reference, new_place, program, text, file):
+    expected = reference(program)
     assert any(name.endswith(file) for name in expected.files)
     life = live(new_place(program), "5batches", [Moment(text=text), Moment(delay_s=4.0, is_whole_group=False)])
     assert differences(expected, life) == []
     assert life.resumes
 
 
-def test_music_transformer_runs_from_the_committed_inst_info(tmp_path, new_place):
-    expected = uninterrupted(tmp_path / "reference", music())
+@pytest.mark.full
+def test_music_transformer_runs_from_the_committed_inst_info(reference, new_place):
+    expected = reference(music())
     place = new_place(music())
     place.run_directory.mkdir()
     shutil.copy(EXAMPLES.parent / "tf-ckpt" / "inst.info", place.run_directory)
@@ -79,8 +74,8 @@ def _moments(rng: random.Random, expected: Life) -> list[Moment]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("program", "text", "file"), SHORT)
-def test_example_survives_kills_at_random_moments(tmp_path, new_place, program, text, file, note):
-    expected = uninterrupted(tmp_path / "reference", program)
+def test_example_survives_kills_at_random_moments(reference, new_place, program, text, file, note):
+    expected = reference(program)
     rng = random.Random(seed_of(program.name))
     lives = []
     while sum(one.num_kills for one in lives) < SOAK_KILLS:

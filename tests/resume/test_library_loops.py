@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from .harness import Moment, Place, differences, environment, live, uninterrupted
 from .programs import Program
 from .programs.prelude import PRELUDE
@@ -55,6 +57,7 @@ save(model=model, optimizer=trainer.optimizer)
 PACKAGES = Path("lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
 
 
+@pytest.mark.full
 def test_training_in_a_library_is_resumed_with_the_same_bits_once_it_has_been_traced(tmp_path, monkeypatch):
     base = tmp_path / "base"
     (base / PACKAGES).mkdir(parents=True)

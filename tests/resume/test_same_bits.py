@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.tiers import full_but
+
 from .harness import Life, Moment, Place, differences, uninterrupted
 from .programs import PROGRAMS, Program
 from .programs.prelude import PRELUDE
@@ -27,22 +29,27 @@ def _differs(reference, life):
     return differences(reference, life) or life.attempts[0].stdout != reference.attempts[0].stdout
 
 
-@pytest.mark.parametrize("every", ["epoch", "1batches", "7batches", "0.02s", "auto"])
+@pytest.mark.parametrize("every", full_but(["1batches", "auto"], ["epoch", "1batches", "7batches", "0.02s", "auto"]))
 def test_bits_are_the_same_for_any_rhythm_of_checkpoints(every, reference):
     program = PROGRAMS["early_stopping_best_state"]
     assert not _differs(reference(program), reference(program, every))
 
 
-@pytest.mark.parametrize("name", ["two_loops_per_epoch", "deque_of_losses", "rnn_carried_state"])
+@pytest.mark.parametrize(
+    "name", full_but(["rnn_carried_state"], ["two_loops_per_epoch", "deque_of_losses", "rnn_carried_state"])
+)
 def test_a_checkpoint_at_every_batch_changes_no_bit(name, reference):
     assert not _differs(reference(PROGRAMS[name]), reference(PROGRAMS[name], "1batches"))
 
 
-@pytest.mark.parametrize("name", ["loader_workers_1", "loader_workers_4", "loader_prefetch_5"])
+@pytest.mark.parametrize(
+    "name", full_but(["loader_workers_4"], ["loader_workers_1", "loader_workers_4", "loader_prefetch_5"])
+)
 def test_bits_are_the_same_for_any_number_of_workers(name, reference):
     assert not _differs(reference(PROGRAMS["loader_workers_2"]), reference(PROGRAMS[name]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [1, 4])
 def test_bits_are_the_same_for_any_number_of_persistent_workers(workers, reference):
     # Not the bits of workers that are started anew: torch draws a base seed less per epoch for persistent ones.
@@ -95,7 +102,11 @@ def test_workers_draw_different_numbers_in_each_batch_and_epoch(reference):
 
 
 @pytest.mark.parametrize(
-    "name", ["two_loops_per_epoch", "early_stopping_best_state", "generators_of_the_user", "lbfgs"]
+    "name",
+    full_but(
+        ["early_stopping_best_state"],
+        ["two_loops_per_epoch", "early_stopping_best_state", "generators_of_the_user", "lbfgs"],
+    ),
 )
 def test_a_script_reproducible_by_itself_gives_the_bits_of_plain_python(name, reference):
     assert not _differs(reference(PROGRAMS[name], ""), reference(PROGRAMS[name]))
@@ -114,7 +125,7 @@ def test_another_seed_gives_other_bits_where_the_script_seeds_nothing(tmp_path, 
     assert other.batches != reference(program).attempts[0].batches
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", full_but([2], [0, 2]))
 @pytest.mark.parametrize(
     "moments",
     [
@@ -137,7 +148,9 @@ def test_a_kill_at_any_stage_loses_nothing(moments, workers, killed):
     assert life.num_kills == len(moments)
 
 
-@pytest.mark.parametrize("name", ["generator_endless", "generator_of_a_shuffle_buffer", "loader_enumerate"])
+@pytest.mark.parametrize(
+    "name", full_but(["loader_enumerate"], ["generator_endless", "generator_of_a_shuffle_buffer", "loader_enumerate"])
+)
 def test_attempt_after_a_kill_at_the_very_end_gives_the_same_bits(name, tmp_path, reference):
     # All loops are known by then, and inst.info says so.
     program = PROGRAMS[name]

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from detrain.launch import signals
+from tests.tiers import full_but
 
 from .harness import environment
 from .programs import PROGRAMS
@@ -64,7 +65,11 @@ class Running:
         return [path.name for path in found if not path.stem.endswith("_0")]
 
 
-@pytest.mark.parametrize(("before", "status"), [("", -signal.SIGTERM), (HANDLER, 7)], ids=["default", "handled"])
+@pytest.mark.parametrize(
+    ("before", "status"),
+    [("", -signal.SIGTERM), pytest.param(HANDLER, 7, marks=pytest.mark.full)],
+    ids=["default", "handled"],
+)
 def test_sigterm_takes_a_checkpoint_and_is_then_delivered(tmp_path: Path, before: str, status: int) -> None:
     running = Running(tmp_path, before)
     running.wait_for_batches(20)
@@ -157,7 +162,9 @@ def run_till_time_is_up(folder: Path, script: str, every: str, **env: str) -> No
     assert "warning" not in done.stderr
 
 
-@pytest.mark.parametrize("where", ["os.getcwd", "os.fsync"])  # while the state is looked at, and while it is written
+@pytest.mark.parametrize(
+    "where", full_but(["os.fsync"], ["os.getcwd", "os.fsync"])
+)  # while the state is looked at, and while it is written
 def test_what_a_signal_handler_raises_in_the_middle_of_a_save_is_the_scripts(tmp_path: Path, where: str) -> None:
     script = TIME_IS_UP.replace("PATCH", f"{where} = Alarming({where})")
     run_till_time_is_up(tmp_path, script, "1batches", DETRAIN_WAIT_FOR_DISK="1")

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from tests.tiers import full_but
+
 from .harness import Moment
 from .programs import Program
 from .programs.prelude import PRELUDE
@@ -60,7 +62,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", full_but(["enumerate", "persistent workers"], SHAPES))
 def test_data_of_skipped_batches_is_not_loaded_again(shape, workers, killed):
     setup, loop = SHAPES[shape]
     script = SCRIPT.replace("SETUP", setup).replace("LOOP", loop)

@@ -3,14 +3,15 @@
 import pytest
 
 from .harness import Place, differences, expected_of
-from .programs import PROGRAMS, QUICK
+from .programs import NEWCOMERS, PROGRAMS, QUICK
 
 TRAINING = [name for name, program in PROGRAMS.items() if program.is_training]
 
 
 def all_of(names):
-    """Every program as a parameter; those that are not quick are left to `make soak`."""
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.soak) for name in names]
+    """Every program as a parameter: `make test` traces a few, `make test-all` the quick ones, `make soak` the rest."""
+    marks = {name: () if name in NEWCOMERS else pytest.mark.full if name in QUICK else pytest.mark.soak for name in names}
+    return [pytest.param(name, marks=marks[name]) for name in names]
 
 
 @pytest.mark.parametrize("name", all_of(PROGRAMS))
@@ -57,7 +58,7 @@ def test_what_a_script_prints_goes_to_a_log_in_the_run_directory(tmp_path):
 
 def test_the_table_is_long_and_its_entries_are_whole():
     assert len(PROGRAMS) >= 48
-    assert set(QUICK) <= set(PROGRAMS)
+    assert set(NEWCOMERS) < set(QUICK) < set(PROGRAMS)
     for name in TRAINING:
         expected = expected_of(PROGRAMS[name])
         assert [loop.part for loop in expected.nest][-1] == "batch", name

@@ -50,7 +50,7 @@ def _program(name: str, text: str | dict[str, str]) -> Program:
 _THEMES = [LOADERS, ITERABLES, LOOPS, STATE, HOLDERS, PLACES, OPTIMIZERS, PHASES, FILES, UNUSUAL, VALUES]
 PROGRAMS = {name: _program(name, text) for theme in _THEMES for name, text in theme.items()}
 
-#: One of each kind of difficulty; what `make test` runs.
+#: One of each kind of difficulty; what `make test-all` runs.
 QUICK = [
     "state_of_classes",
     "owners_of_threads",
@@ -109,3 +109,11 @@ QUICK = [
     "semaphores",
     "objects_sent_back_by_spawned_processes",
 ]
+#: Those of them that `make test` runs.
+NEWCOMERS = [
+    "state_of_classes", "kept_by_address", "hooks_and_queues_made_in_the_loop", "generators_that_share_and_spawn", "scripted_model",
+    "data_in_hdf5_and_gzip", "loader_workers_2", "state_kept_by_workers", "loader_workers_2_persistent", "loader_enumerate_tqdm",
+    "iterable_dataset", "generator_loader", "endless_next", "while_true", "early_stopping_best_state", "two_loops_per_epoch", "folds",
+    "csv_held_open", "resumes_by_itself", "nothing_seeded", "iterators_held_by_generators", "training_in_a_generator_counted",
+    "second_stage_made_in_the_loop", "queues_and_loggers", "losses_summed_with_their_graphs", "storages_that_change_their_size",
+]  # fmt: skip
