@@ -3,9 +3,10 @@
 Run as a script by `ForkServer` (`python server.py CONTROL MODULE...`, CONTROL being the descriptor of a socket). First it replaces itself
 as `detrain run` does, so that hash seed, preload and addresses are those of an attempt. Then it imports the modules and waits.
 
-Each request makes two processes. The keeper waits for the attempt, tells how it ended, and keeps its process id from being given to
-another until the client has heard. The attempt is the head of a session of its own; it goes through `detrain run` up to the place where
-that would replace the process, takes over environment and command line from there, and goes on as the process would that `execve` makes.
+Each request makes two processes, and one between them that ends at once. The keeper waits for the attempt, tells how it ended, and keeps
+its process id from being given to another until the client has heard. The attempt is the head of a session of its own; it goes through
+`detrain run` up to the place where that would replace the process, takes over environment and command line from there, and goes on as
+the process would that `execve` makes.
 
 Every attempt is forked in the same state, so all begin alike: the server itself runs no code between two forks but the few lines of
 `serve`, has no other threads, and has not used the framework.
@@ -79,12 +80,16 @@ def serve(control: socket.socket) -> None:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 3)
         if not message:
             os._exit(0)  # the client has ended
-        if os.fork() == 0:
-            break
+        between = os.fork()
+        if between == 0:
+            # Of a process that has ended at once the server takes leave at once, whatever happens meanwhile: what it does is the same
+            # for each request, and so is the memory that an attempt begins with.
+            if os.fork() == 0:
+                break
+            os._exit(0)
+        os.waitpid(between, 0)
         for number in descriptors:
             os.close(number)
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
     control.close()
     connection = socket.socket(fileno=descriptors[0])
     process = os.fork()

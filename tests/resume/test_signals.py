@@ -102,7 +102,9 @@ def test_one_signal_that_comes_twice_is_one_and_a_second_one_does_not_wait(monke
     now, seen = [100.0], []
     monkeypatch.setattr(signals, "monotonic", lambda: now[0])
     session = SimpleNamespace(
-        has_active_batch_loop=True, resume=SimpleNamespace(is_pending=False), ask=lambda: seen.append("asked")
+        has_active_batch_loop=True,
+        resume=SimpleNamespace(is_pending=False),
+        request_checkpoint=lambda: seen.append("asked"),
     )
     found = signals.Signals(session)
     found._theirs[signal.SIGTERM] = lambda *_: seen.append("delivered")

@@ -11,6 +11,8 @@ import pytest
 
 from detrain.store import checkpoint
 from detrain.store.directory import RunDirectory
+from tests import forkserver
+from tests.forkserver import server_for
 
 #: A disk that takes half a second to sync, beside batches that take three milliseconds.
 TRAINING = """
@@ -36,18 +38,27 @@ for epoch in range(3):
 """
 
 
-def start(folder: Path, script: str, every: str, **variables: str) -> "subprocess.Popen[str]":
+def environment(**variables: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1", **variables}
+
+
+def words(folder: Path, script: str, every: str) -> list[str]:
     (folder / "train.py").write_text(script, encoding="utf-8")
-    own = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1", **variables}
-    words = [sys.executable, "-m", "detrain", "run", "--every", every, "--keep", "100", "train.py"]
-    return subprocess.Popen(words, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return ["-m", "detrain", "run", "--every", every, "--keep", "100", "train.py"]
 
 
 def run(folder: Path, script: str, every: str, **variables: str) -> tuple[str, str]:
-    process = start(folder, script, every, **variables)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    return out, err
+    own = environment(**variables)
+    server = server_for(script, own, environment())
+    command = words(folder, script, every)
+    if server is not None:
+        done = forkserver.run(server, command, folder, own, 120)
+    else:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=folder, env=own, capture_output=True, text=True, timeout=120
+        )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
 
 
 def told(out: str) -> dict[tuple[int, int], float]:
@@ -66,7 +77,9 @@ def saved(folder: Path) -> dict[tuple[int, int], float]:
 
 
 def test_checkpoint_holds_what_was_there_when_the_training_went_on(tmp_path):
-    out, err = run(tmp_path, TRAINING.replace("PATCH", "os.fsync = slow"), "10batches")
+    out, err = run(
+        tmp_path, TRAINING.replace("PATCH", "os.fsync = slow").replace("sleep(0.5)", "sleep(0.25)"), "10batches"
+    )
     sums, found = told(out), saved(tmp_path)
     assert {(1, 10), (1, 20), (1, 30), (2, 0), (2, 30)} <= set(found)
     for place, value in found.items():
@@ -98,10 +111,10 @@ def test_thread_that_writes_is_none_of_the_scripts(tmp_path):
     script = TRAINING.replace("PATCH", "os.fsync = slow\nimport sys, threading").replace(
         "        time.sleep(0.003)\n", f"        time.sleep(0.003)\n        if epoch and batch % 10 == 3: {seen}\n"
     )
-    found = []
+    script, found = script.replace("sleep(0.5)", "sleep(0.1)"), []
     for waits in ("1", "0"):
         (tmp_path / waits).mkdir()
-        _, err = run(tmp_path / waits, script, "10batches", DETRAIN_WAIT_FOR_DISK=waits)
+        _, err = run(tmp_path / waits, script, "20batches", DETRAIN_WAIT_FOR_DISK=waits)
         found.append([re.sub(r"started \d+", "", line) for line in err.splitlines() if "MainThread" in line])
     assert len(found[0]) == 8
     assert found[0][0].startswith("[<_MainThread(MainThread, )>] 1 ")
@@ -116,12 +129,15 @@ def test_what_auto_chose_is_on_record(tmp_path):
 
 
 def test_training_waits_for_the_disk_if_it_is_told_to(tmp_path):
-    run(tmp_path, TRAINING.replace("PATCH", "os.fsync = slow"), "20batches", DETRAIN_WAIT_FOR_DISK="1")
+    run(tmp_path, TRAINING.replace("PATCH", "os.fsync = slow"), "epoch", DETRAIN_WAIT_FOR_DISK="1")
     assert all(one["stall_s"] > 0.5 for one in ledger_of(tmp_path).saved)
 
 
 def test_sigterm_is_delivered_when_its_checkpoint_is_on_the_disk(tmp_path):
-    process = start(tmp_path, TRAINING.replace("PATCH", "os.fsync = slow"), "never")
+    command = [sys.executable, *words(tmp_path, TRAINING.replace("PATCH", "os.fsync = slow"), "never")]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(60)]
     process.send_signal(signal.SIGTERM)

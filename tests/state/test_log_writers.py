@@ -1,8 +1,10 @@
 """What a library's thread has yet to write is in the file when the state has been looked at."""
 
 import multiprocessing
+import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -12,7 +14,9 @@ from detrain.state.walk import Walk
 
 
 @pytest.fixture
-def writer(tmp_path):
+def writer(tmp_path, monkeypatch):
+    # As where TensorFlow is not installed: it takes long to load, and writes no other file.
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
     module = pytest.importorskip(
         "tensorboard.summary.writer.event_file_writer", reason="TensorBoard is not installed: pip install tensorboard"
     )
