@@ -7,11 +7,31 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from detrain.adapters.protocol import Adapter, DataFlow, OperatorCall
 from detrain.errors import NotSupported
 from detrain.world.signal_deferral import handlers_deferred
+
+if TYPE_CHECKING:  # the launcher has made these; nothing of them is needed here
+    from detrain.world.clocks import Clocks
+    from detrain.world.printing import Printing
+
+
+class Entropy(Protocol):
+    """The streams from which the preload library answers for the system (`detrain.world.preload`)."""
+
+    def entropy_state(self) -> tuple[int, int] | None:
+        """Position of the main thread's stream, and the number of children; None without the library."""
+
+    def set_entropy_state(self, state: tuple[int, int]) -> None:
+        """Set what `entropy_state` returned."""
+
+    def entropy_of_threads(self) -> tuple[int, int]:
+        """Positions of the other threads' streams."""
+
+    def set_entropy_of_threads(self, state: tuple[int, int]) -> None:
+        """Set what `entropy_of_threads` returned."""
 
 
 class OperatorLog:
@@ -42,9 +62,9 @@ class Frameworks:
     """The adapters of the frameworks that the script has loaded, and the stream of entropy; filled by the launcher."""
 
     loaded: dict[str, Adapter] = field(default_factory=dict)
-    entropy: Any = None  # has entropy_state(), entropy_of_threads() and what sets them
-    clocks: Any = None  # detrain.world.clocks.Clocks
-    printing: Any = None  # detrain.world.printing.Printing
+    entropy: Entropy | None = None
+    clocks: Clocks | None = None
+    printing: Printing | None = None
 
     @contextlib.contextmanager
     def hidden_from_script(self) -> Iterator[tuple[int, int] | None]:
@@ -54,19 +74,17 @@ class Frameworks:
         readings in here do not count as the script's, and the script's signal handlers are called after it.
         """
         with handlers_deferred():
-            state: tuple[int, int] | None = self.entropy.entropy_state() if self.entropy is not None else None
+            state = self.entropy.entropy_state() if self.entropy is not None else None
             try:
                 with self.clocks_hidden():
                     yield state
             finally:
-                if state is not None:
+                if self.entropy is not None and state is not None:
                     self.entropy.set_entropy_state(state)
 
     def clocks_hidden(self) -> contextlib.AbstractContextManager[None]:
         """A context in which clock readings do not count as the script's."""
-        aside: contextlib.AbstractContextManager[None]
-        aside = self.clocks.aside() if self.clocks is not None else contextlib.nullcontext()
-        return aside
+        return self.clocks.aside() if self.clocks is not None else contextlib.nullcontext()
 
     def generators(self) -> dict[str, Any]:
         """Every process-wide generator of random numbers, by name."""

@@ -195,8 +195,10 @@ class Resume:
         self._check_leaves(doubtful)
         frameworks.set_flags(beside.flags)  # restoring has registered hooks, which are counted
         if meta.entropy and frameworks.entropy is not None:
-            frameworks.entropy.set_entropy_state(tuple(meta.entropy))
-            frameworks.entropy.set_entropy_of_threads(tuple(meta.entropy_of_threads))
+            drawn, num_children = meta.entropy
+            frameworks.entropy.set_entropy_state((drawn, num_children))
+            first, second = meta.entropy_of_threads or (0, 0)
+            frameworks.entropy.set_entropy_of_threads((first, second))
         loop.mark(target.name)
         context.position.move_to(meta.epochs, meta.batches, meta.batch_in_epoch)
         context.policy.on_saved(meta.epochs, meta.batches, time.monotonic(), meta.cost_s)

@@ -192,7 +192,7 @@ class Saver:
 
     def _meta(self, loop: Loop, around: roots.Surroundings, entropy: tuple[int, int] | None) -> Meta:
         context, frameworks, position = self._context, self._context.frameworks, self._context.position
-        is_batch = loop.site.part == "batch"
+        is_batch, streams = loop.site.part == "batch", frameworks.entropy
         return Meta(
             sequence=self._sequence + 1,
             position=[
@@ -214,7 +214,9 @@ class Saver:
             facts=frameworks.facts(),
             flags=frameworks.flags(),
             entropy=list(entropy or []),
-            entropy_of_threads=list(frameworks.entropy.entropy_of_threads()) if entropy is not None else [],
+            entropy_of_threads=list(streams.entropy_of_threads())
+            if entropy is not None and streams is not None
+            else [],
             clocks=frameworks.clocks.tell() if frameworks.clocks is not None else [],
             folder=os.getcwd(),
             process=os.getpid(),
