@@ -99,6 +99,7 @@ def test_other_arguments_are_refused_with_both_named(runs, killed):
     assert content(killed) == before
 
 
+@pytest.mark.full
 def test_other_arguments_are_taken_when_they_are_trusted(runs, killed):
     said = runs.detrain("run", "--trust-changes", "--ckpt-dir", killed, "train.py", "--lr", "0.1")
     assert said.status == 0, said.err
@@ -193,6 +194,7 @@ def test_file_in_place_of_the_run_directory_stops_before_anything_starts(detrain
     assert "Nothing was started; choose another with --ckpt-dir" in said.err
 
 
+@pytest.mark.full
 def test_full_disk_in_mid_run_is_said_and_the_training_goes_on(detrain, tmp_path):
     """A limit on the size of files stands for a full disk: `run.json` fits, no checkpoint does."""
     (tmp_path / "train.py").write_text(

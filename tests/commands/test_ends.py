@@ -140,6 +140,7 @@ def test_training_that_nobody_saves_is_said_while_it_goes_on(tmp_path):
     assert said.err.splitlines()[-1].startswith("detrain: no training loop was seen, so nothing was checkpointed")
 
 
+@pytest.mark.full
 def test_program_beneath_is_said_when_it_starts(tmp_path):
     written(tmp_path, SCRIPT, "inner.py")
     written(tmp_path, f"import subprocess\nsubprocess.run([{sys.executable!r}, 'inner.py'], check=True)\n")
@@ -230,6 +231,7 @@ def test_checkpoint_that_cannot_be_restored_for_want_of_memory_stays(tmp_path):
 MODULE = SCRIPT.replace("import os,", "print('TOP', __name__, flush=True)\nimport os,")
 
 
+@pytest.mark.full
 def test_module_is_not_imported_a_second_time_by_a_resume(tmp_path):
     written(tmp_path, MODULE, "pkg/train.py")
     arguments = ("run", "--every", "2batches", "-m", "pkg.train")

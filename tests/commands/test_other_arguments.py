@@ -63,6 +63,7 @@ def latest(folder):
     return record["arguments"], [(one["from"]["arguments"], one["to"]["arguments"]) for one in record["changes"]]
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on_to_the_new_end_at_the_new_rate(run, detrain, tmp_path):
     """In the middle of an epoch, so through two checkpoints; killed once more on the way, and given the same command again."""
     assert run("A", *OLD, DIE_AT="17").status == -9

@@ -135,6 +135,7 @@ def test_a_browser_draws_every_picture_without_a_network(page: Path) -> None:
     assert len(re.findall(r'<path class="point"', drawn)) >= 8  # checkpoints, in two pictures
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [420, 1280])
 def test_nothing_on_the_page_is_wider_than_the_window(page: Path, width: int) -> None:
     """A window of a browser without a screen has 500 pixels at least; a frame may have less."""

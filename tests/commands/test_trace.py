@@ -81,12 +81,14 @@ def test_output_of_the_script_goes_to_a_log(trace, tmp_path):
     assert (tmp_path / "R" / "trace-1.log").read_text() == "mode train\n"
 
 
+@pytest.mark.full
 def test_second_round_with_the_same_data_says_that_nothing_changed(trace):
     said = trace("--vary", "--n 64", "train.py", "--n", "64")
     assert said.status == 1
     assert "nothing that is reachable from the loops has changed its size" in said.err
 
 
+@pytest.mark.full
 def test_difference_that_matches_nothing_lists_what_did_change(trace):
     said = trace("--vary", "--n 96", "--diff-size", "5", "train.py", "--n", "64")
     assert said.status == 1
@@ -157,6 +159,7 @@ def test_inst_info_written_by_hand_is_honoured(tmp_path):
     assert names == ["checkpoint_0_1.h5", "checkpoint_0_2.h5", "checkpoint_0_3.h5"]
 
 
+@pytest.mark.full
 def test_inst_info_is_made_anew_when_the_script_has_changed(trace, tmp_path):
     assert trace("train.py").status == 0
     (tmp_path / "train.py").write_text("# one more line\n" + SCRIPT)
@@ -285,6 +288,7 @@ def test_second_round_of_a_changed_script_is_refused(trace, tmp_path):
     assert "the source has changed between round one and round two" in said.err
 
 
+@pytest.mark.full
 def test_module_is_traced_and_then_run_from_what_was_found(tmp_path):
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").write_text("")
@@ -298,6 +302,7 @@ def test_module_is_traced_and_then_run_from_what_was_found(tmp_path):
     assert "training loop found" not in ran.err
 
 
+@pytest.mark.full
 def test_what_was_traced_is_known_to_every_run_of_the_script_and_traced_again_to_those_that_come_to_know(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     assert call("trace", "train.py", folder=tmp_path).status == 0

@@ -151,6 +151,7 @@ def test_deadlines_of_the_standard_library_and_of_locks_hold_where_a_run_is_done
     assert json.loads(one.command("verify", "run", "--json"))["same"]
 
 
+@pytest.mark.full
 @pytest.mark.whole  # a module that was loaded before the fork keeps the clocks that it took then
 def test_the_clocks_look_as_under_python(script) -> None:
     facts = """

@@ -71,6 +71,7 @@ def test_an_exact_resume_passes_and_the_ledger_tells_of_all_batches(script) -> N
     assert {path for path, _ in b.lists[max(b.lists)]} >= {"script.model['0'].weight", "script.model['2'].bias"}
 
 
+@pytest.mark.full
 def test_a_resumed_attempt_goes_on_recording_between_checkpoints(script) -> None:
     """The time that a resume takes is not the ledger's: it would wait a hundred times as long for its next record."""
     one = script(TRAINING.replace("0.01", "0.03"))
@@ -165,6 +166,7 @@ def test_a_damaged_ledger_is_said_and_the_training_goes_on(script) -> None:
     assert "the ledger cannot be read: ledger is damaged at byte 0" in one.said
 
 
+@pytest.mark.full
 def test_the_last_batch_of_a_loop_counts_once_though_two_headers_lie_behind_it(script) -> None:
     """With no time for records but the one at the loop's end, which a killed attempt has left without a checkpoint."""
     one = script(
@@ -188,6 +190,7 @@ def test_the_run_directory_is_detrains_own_however_it_is_written(script) -> None
         assert "a generator of random numbers differs" in one.said
 
 
+@pytest.mark.full
 def test_any_number_of_gradients_in_a_batch_is_no_more_than_a_long_batch(script) -> None:
     one = script("""
 import torch

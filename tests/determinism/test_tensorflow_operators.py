@@ -131,6 +131,7 @@ except tf.errors.OutOfRangeError:
 """
 
 
+@pytest.mark.full
 def test_a_log_changes_nothing_of_what_runs(script) -> None:
     one = script(LOGGED)
     plain = one.plainly(LOG="0").splitlines()

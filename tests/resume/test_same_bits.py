@@ -29,15 +29,13 @@ def _differs(reference, life):
     return differences(reference, life) or life.attempts[0].stdout != reference.attempts[0].stdout
 
 
-@pytest.mark.parametrize("every", full_but(["1batches", "auto"], ["epoch", "1batches", "7batches", "0.02s", "auto"]))
+@pytest.mark.parametrize("every", full_but(["auto"], ["epoch", "1batches", "7batches", "0.02s", "auto"]))
 def test_bits_are_the_same_for_any_rhythm_of_checkpoints(every, reference):
     program = PROGRAMS["early_stopping_best_state"]
     assert not _differs(reference(program), reference(program, every))
 
 
-@pytest.mark.parametrize(
-    "name", full_but(["rnn_carried_state"], ["two_loops_per_epoch", "deque_of_losses", "rnn_carried_state"])
-)
+@pytest.mark.parametrize("name", full_but([], ["two_loops_per_epoch", "deque_of_losses", "rnn_carried_state"]))
 def test_a_checkpoint_at_every_batch_changes_no_bit(name, reference):
     assert not _differs(reference(PROGRAMS[name]), reference(PROGRAMS[name], "1batches"))
 
@@ -125,7 +123,7 @@ def test_another_seed_gives_other_bits_where_the_script_seeds_nothing(tmp_path, 
     assert other.batches != reference(program).attempts[0].batches
 
 
-@pytest.mark.parametrize("workers", full_but([2], [0, 2]))
+@pytest.mark.parametrize("workers", full_but([], [0, 2]))
 @pytest.mark.parametrize(
     "moments",
     [

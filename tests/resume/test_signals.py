@@ -84,7 +84,9 @@ def test_sigterm_takes_a_checkpoint_and_is_then_delivered(tmp_path: Path, before
     assert [int(word) for word in first.split()[1:3]] > [int(word) for word in last.split()[1:3]]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGUSR2, 0)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, -signal.SIGTERM), pytest.param(signal.SIGUSR2, 0, marks=pytest.mark.full)]
+)
 def test_loader_workers_outlast_a_signal_to_the_whole_group(tmp_path: Path, number: int, status: int) -> None:
     running = Running(tmp_path, program="loader_workers_2")
     running.wait_for_batches(20)

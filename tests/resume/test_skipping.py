@@ -62,7 +62,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("shape", full_but(["enumerate", "persistent workers"], SHAPES))
+@pytest.mark.parametrize("shape", full_but(["persistent workers"], SHAPES))
 def test_data_of_skipped_batches_is_not_loaded_again(shape, workers, killed):
     setup, loop = SHAPES[shape]
     script = SCRIPT.replace("SETUP", setup).replace("LOOP", loop)

@@ -104,6 +104,7 @@ def test_by_the_clock_none_is_due_while_one_is_written(tmp_path):
     assert max(one["stall_s"] for one in found[:-1]) < 0.9
 
 
+@pytest.mark.full
 def test_thread_that_writes_is_none_of_the_scripts(tmp_path):
     seen = (
         "print(threading.enumerate(), threading.active_count(), threading.Thread(target=print).name, file=sys.stderr)"
@@ -121,6 +122,7 @@ def test_thread_that_writes_is_none_of_the_scripts(tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.full
 def test_what_auto_chose_is_on_record(tmp_path):
     run(tmp_path, TRAINING.replace("PATCH", "").replace("range(40)", "range(400)"), "auto")
     found = ledger_of(tmp_path).saved
@@ -128,6 +130,7 @@ def test_what_auto_chose_is_on_record(tmp_path):
     assert all(one["interval_s"] >= 2.0 for one in found)
 
 
+@pytest.mark.full
 def test_training_waits_for_the_disk_if_it_is_told_to(tmp_path):
     run(tmp_path, TRAINING.replace("PATCH", "os.fsync = slow"), "epoch", DETRAIN_WAIT_FOR_DISK="1")
     assert all(one["stall_s"] > 0.5 for one in ledger_of(tmp_path).saved)

@@ -111,9 +111,7 @@ QUICK = [
 ]
 #: Those of them that `make test` runs.
 NEWCOMERS = [
-    "state_of_classes", "kept_by_address", "hooks_and_queues_made_in_the_loop", "generators_that_share_and_spawn", "scripted_model",
-    "data_in_hdf5_and_gzip", "loader_workers_2", "state_kept_by_workers", "loader_workers_2_persistent", "loader_enumerate_tqdm",
-    "iterable_dataset", "generator_loader", "endless_next", "while_true", "early_stopping_best_state", "two_loops_per_epoch", "folds",
-    "csv_held_open", "resumes_by_itself", "nothing_seeded", "iterators_held_by_generators", "training_in_a_generator_counted",
-    "second_stage_made_in_the_loop", "queues_and_loggers", "losses_summed_with_their_graphs", "storages_that_change_their_size",
+    "hooks_and_queues_made_in_the_loop", "generators_that_share_and_spawn", "scripted_model", "state_kept_by_workers",
+    "loader_workers_2_persistent", "loader_enumerate_tqdm", "iterable_dataset", "endless_next", "two_loops_per_epoch", "folds",
+    "resumes_by_itself", "iterators_held_by_generators", "second_stage_made_in_the_loop", "queues_and_loggers",
 ]  # fmt: skip

@@ -51,4 +51,4 @@ QUICK = [
     "folds",
 ]
 #: Those of them that `make test` traces.
-NEWCOMERS = ["for_in_for", "call_in_a_helper", "generator_function", "trainer_in_a_library", "validation_before_and_after"]
+NEWCOMERS = ["call_in_a_helper", "generator_function", "trainer_in_a_library"]
