@@ -395,6 +395,7 @@ print(repr(loss.item()))
 """
 
 
+@pytest.mark.full
 def test_a_script_is_told_nothing(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-W", "error", "-m", "detrain", "run", "--ckpt-dir", str(tmp_path / "run"), "train.py"]

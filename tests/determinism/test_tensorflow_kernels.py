@@ -168,6 +168,7 @@ print("ran", float(weight))
 """
 
 
+@pytest.mark.full
 def test_they_compute_what_the_kernels_compute() -> None:
     done = subprocess.run([sys.executable, "-c", COMPARED], capture_output=True, text=True)
     assert not done.returncode, done.stderr[-4000:]

@@ -505,6 +505,7 @@ def test_ctrl_c_ends_a_sweep_without_a_word(folder):
     process = subprocess.Popen(
         [sys.executable, "-m", "detrain", "pipeline", "sweep", "tiny.txt", *words, "-o", "out", "--processes", "2"], cwd=folder,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell lets what it starts in the background ignore Ctrl-C
     )  # fmt: skip
     assert process.stderr.readline().split()[:2] == ["2x4", "batch"]
     os.killpg(process.pid, signal.SIGINT)

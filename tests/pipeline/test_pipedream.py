@@ -15,6 +15,7 @@ from detrain.pipeline import graphtext
 from detrain.pipeline.planners.pipedream import Options, plan
 from detrain.pipeline.states import published
 from detrain.plans.errors import NoPlanError
+from tests.tiers import full_but
 
 from .exhaustive import Level, PipeDream, everything, ideals
 from .graphs import chain, diamond, layer, profile, random_profile
@@ -93,7 +94,7 @@ def slowest_s(cost, stages):
     return slowest
 
 
-@pytest.mark.parametrize("seed", range(240))
+@pytest.mark.parametrize("seed", full_but(range(60), range(240)))
 def test_no_split_of_all_states_is_better(seed):
     asked = random_profile(seed)
     states = ideals(asked)
@@ -101,7 +102,7 @@ def test_no_split_of_all_states_is_better(seed):
         check(asked, states, drawn(seed, (machines,), asked))
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", full_but(range(60), range(200)))
 def test_no_split_of_the_published_states_is_better_as_published(seed):
     asked = random_profile(seed, is_from_one=seed % 16 < 8)
     try:

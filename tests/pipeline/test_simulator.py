@@ -9,6 +9,8 @@ from itertools import pairwise, product
 
 import pytest
 
+from tests.tiers import full_but
+
 pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.errors import GraphError
@@ -189,7 +191,7 @@ def test_asynchronous_all_reduces_over_one_uplink_never_overlap(name, seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", full_but(range(20), range(60)))
 def test_the_same_comes_of_events(name, seed):
     schedule, loads = any_case(name, seed, num_fabrics=0 if name in ("1f1b-async", "2bw") else 2)
     timeline = simulate(schedule, loads)
@@ -205,7 +207,7 @@ def test_the_same_comes_of_events(name, seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", full_but(range(20), range(60)))
 def test_nothing_does_two_things_at_once_or_begins_before_it_can(name, seed):
     schedule, loads = any_case(name, seed)
     timeline, last = simulate(schedule, loads), len(loads) - 1
@@ -237,7 +239,7 @@ def test_nothing_does_two_things_at_once_or_begins_before_it_can(name, seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", full_but(range(10), range(30)))
 def test_the_short_cuts_say_what_the_timeline_says(name, seed):
     schedule, loads = any_case(name, seed)
     timeline, structure = simulate(schedule, loads), structure_of(schedule, loads)
@@ -247,7 +249,7 @@ def test_the_short_cuts_say_what_the_timeline_says(name, seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", full_but(range(10), range(30)))
 def test_busy_time_and_bubble_add_up(name, seed):
     schedule, loads = any_case(name, seed)
     timeline = simulate(schedule, loads)
@@ -311,7 +313,7 @@ def kept_at(found, releasing, stage, batches, time_s):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", full_but(range(10), range(30)))
 def test_memory_is_what_the_events_say(name, seed):
     schedule, loads = any_case(name, seed)
     timeline = simulate(schedule, loads)

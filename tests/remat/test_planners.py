@@ -53,6 +53,7 @@ def test_an_optimum_says_so():
     assert plan.outcome.num_again > 0
 
 
+@pytest.mark.full
 def test_what_the_policies_find_is_where_the_optimum_begins():
     graph = builders.transformer(2)
     budget_bytes = int(peak_bytes(graph) * 0.8)

@@ -160,7 +160,7 @@ def trace(place: Place) -> str:
 @pytest.mark.parametrize(
     ("loader", "is_persistent"),
     [
-        pytest.param(PLAIN, True, id="plain"),
+        pytest.param(PLAIN, True, id="plain", marks=pytest.mark.full),
         pytest.param(DATABASE, False, id="database", marks=pytest.mark.full),
         pytest.param(THREAD, False, id="thread", marks=pytest.mark.full),
     ],

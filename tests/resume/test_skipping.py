@@ -78,6 +78,7 @@ def test_data_of_skipped_batches_is_not_loaded_again(shape, workers, killed):
     assert 4 * len(again.batches) <= len(loaded) <= 4 * len(again.batches) + ahead
 
 
+@pytest.mark.full
 def test_bodies_of_skipped_batches_and_epochs_do_not_run_again(killed):
     script = SCRIPT.replace("SETUP", "loader = DataLoader(data, 4, shuffle=True)").replace("LOOP", "enumerate(loader)")
     script = script.replace("        log(", '        os.write(2, f"body {epoch} {batch}\\n".encode())\n        log(')

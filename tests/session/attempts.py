@@ -179,6 +179,7 @@ class Run:
             session.stop()
             directory.unlock()
             gc.collect()  # or what this attempt has left is finalised in the middle of the next
+            gc.freeze()
 
     def _run(self, script: Path, session: Session, framework: Framework) -> Ended:
         info = session.context.info

@@ -76,6 +76,7 @@ def saved(folder: Path) -> dict[tuple[int, int], float]:
     return found
 
 
+@pytest.mark.full
 def test_checkpoint_holds_what_was_there_when_the_training_went_on(tmp_path):
     out, err = run(
         tmp_path, TRAINING.replace("PATCH", "os.fsync = slow").replace("sleep(0.5)", "sleep(0.25)"), "10batches"

@@ -126,6 +126,7 @@ def life(program: Program) -> Iterator[Life]:
             user_code.user_modules.discard(NAME)
         _forget_classes()
         gc.collect()
+        gc.freeze()  # what is left are libraries that were loaded meanwhile: no garbage of the next life's
 
 
 def _forget_classes() -> None:
