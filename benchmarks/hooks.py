@@ -35,6 +35,7 @@ def only_info(source: Path, target: Path) -> Path:
     """A run directory of a run that has not begun but knows its loops and has its code in the cache."""
     target.mkdir(parents=True, exist_ok=True)
     shutil.copy(source / "inst.info", target)
+    shutil.copy(source / "lock", target)  # by which detrain knows a directory of its own
     if (source / "cache").is_dir():
         shutil.copytree(source / "cache", target / "cache", dirs_exist_ok=True)
     return target

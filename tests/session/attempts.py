@@ -20,7 +20,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 from detrain import hooks
@@ -56,6 +56,10 @@ class Killed(BaseException):
 
 class Left(BaseException):
     """The session has ended the process, with this status."""
+
+
+class Again(BaseException):
+    """Stands for the start of the script anew, in the same process."""
 
 
 class Framework(Adapter, types.ModuleType):
@@ -149,8 +153,12 @@ class Run:
         start: str | None = None,
         is_trusting: bool = False,
         framework: Framework | None = None,
+        starts_again: bool = False,
     ) -> Ended:
-        """Run the script, up to a number of weight updates if one is given, from the latest checkpoint or the one named `start`."""
+        """Run the script, up to a number of weight updates if one is given, from the latest checkpoint or the one named `start`.
+
+        `starts_again`: an attempt that cannot restore a checkpoint ends with `Again`, instead of with an error.
+        """
         self.attempts += 1
         framework = framework or Framework(kill_at)
         framework.kill_at = kill_at
@@ -167,7 +175,7 @@ class Run:
         context = Context(
             Settings(script, "train", 100, invocation, self.attempts), directory, Policy(parse(self.every), time.monotonic()), info,
             frameworks, OutputFiles(directory.path), Replay(info.extra, lambda: digest_of(frameworks.generators())), Position(),
-            stack.is_user_file,
+            stack.is_user_file, _begin_anew if starts_again else None,
         )  # fmt: skip
         rerun = Rerun(context, self.goal) if self.goal is not None else None
         trusting = Trusting(invocation, self.changes, self.olds)
@@ -193,9 +201,9 @@ class Run:
             try:
                 exec(code, vars(module))
                 session.end()
-            except (Killed, Left, Exception) as error:  # noqa: BLE001 - the script's own, of which a test asks
+            except (Killed, Left, Again, Exception) as error:  # noqa: BLE001 - the script's own, of which a test asks
                 by = error
-                if not isinstance(error, Left):
+                if not isinstance(error, (Left, Again)):
                     session.finish_write()
         hidden = (*user_code.PYTHONS_OWN, "framework")
         variables = {name: value for name, value in vars(module).items() if name not in hidden and not callable(value)}
@@ -253,6 +261,10 @@ def _set(namespace: Any, name: str, value: Any) -> Iterator[None]:
 
 def _leave(status: int) -> None:
     raise Left(status)
+
+
+def _begin_anew() -> NoReturn:
+    raise Again
 
 
 def outcome(ended: Ended) -> Any:

@@ -1,5 +1,8 @@
 """Broken off after any weight update and run again, a training ends as one that was left alone: in one process, a few milliseconds each."""
 
+import copyreg
+import decimal
+
 import pytest
 
 from detrain import hooks
@@ -8,7 +11,7 @@ from detrain.session import saving
 from detrain.session.goal import Goal
 from detrain.store import checkpoint
 from detrain.store.record import Change, Invocation
-from tests.session.attempts import Framework, Killed, Left, Run, differences, outcome
+from tests.session.attempts import Again, Framework, Killed, Left, Run, differences, outcome
 from tests.state.roundtrip import as_a_new_process
 
 SCRIPTS = {
@@ -176,6 +179,40 @@ def test_damaged_checkpoint_is_passed_over(new_run):
     content[5000] ^= 1
     last.write_bytes(content)
     assert outcome(run.attempt()) == expected
+
+
+BAD_LUCK = """
+import copyreg, decimal, framework
+def rebuild(): raise RuntimeError("out of luck")
+copyreg.pickle(decimal.Context, lambda one: (rebuild, ()))
+held, weights, history = [], [0.0, 1.0], []
+for epoch in range(3):
+    for batch in range(4):
+        framework.backward(weights[0])
+        framework.step(weights, batch)
+        history.append(weights[0])
+        if len(history) == 6: held.append(decimal.Context())
+        if len(history) == 12: del held[:]
+"""
+
+
+def test_checkpoint_that_cannot_be_restored_goes_aside_with_those_that_build_on_it(new_run, capfd, monkeypatch):
+    monkeypatch.setitem(copyreg.dispatch_table, decimal.Context, None)  # as it is before, afterwards
+    run = new_run(BAD_LUCK, "1batch")
+    expected = outcome(new_run(BAD_LUCK, name="whole").attempt())
+    assert isinstance(run.attempt(kill_at=10).by, Killed)
+    there = {path.name for path in run.checkpoints()}
+    ended = run.attempt(starts_again=True)
+    while isinstance(ended.by, Again):  # the script begins anew, with the checkpoint before
+        ended = run.attempt(starts_again=True)
+    assert outcome(ended) == expected
+    assert ended.steps > 12 - 6
+    aside = {path.name for path in (run.directory.path / "aside").iterdir()}
+    assert {"checkpoint_2_0.h5", "checkpoint_2_1.h5"} <= aside <= there
+    assert "checkpoint_1_0.h5" not in aside
+    said = capfd.readouterr().err
+    assert "cannot be restored: RuntimeError: out of luck. " in said
+    assert "went to the folder aside/; the run goes on from an earlier checkpoint [checkpoint-set-aside]" in said
 
 
 def test_another_environment_is_refused(new_run, capfd):
