@@ -50,7 +50,7 @@ class Beneath:
             self._say(path, f"the script starts a Python program beneath it, {path}")
 
     def _forks(self, process: object) -> None:
-        """A process of `multiprocessing` that is about to start anew, with a function of the user's."""
+        """A process that `multiprocessing` is about to spawn with a function of the user's."""
         name = user_function_of(process)
         if name is not None:
             self._say(name, f"the script starts {name} in a process of its own")

@@ -57,7 +57,7 @@ class Begun:
         self._ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
 
     def put_back(self, defaults: Sequence[str]) -> None:
-        """What `exec` hands on, and the script may have changed, before the process begins anew; less the `defaults` that we have set."""
+        """Undo the script's changes before this process restarts by `exec`; variables of `defaults`, which detrain has set, are removed."""
         os.environ.clear()
         os.environ.update({name: value for name, value in self._variables.items() if name not in defaults})
         os.chdir(self._folder)

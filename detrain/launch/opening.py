@@ -130,7 +130,7 @@ class OpenRun:
             instfile.hand_on(traced, own)
 
     def _end_at_once(self, folder: Path) -> NoReturn:
-        """The run has come to its end. Raises `AlreadyFinished`, or `ResumeRefused` where the script is another by now."""
+        """The run is finished. Raises `AlreadyFinished`, or `ResumeRefused` if the script has changed since."""
         path = self.directory.path / "inst.info"
         info = instfile.read(path, folder) if path.exists() else instfile.InstInfo()
         changed = instfile.changed_sources(info.sources)

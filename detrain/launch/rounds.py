@@ -1,4 +1,4 @@
-"""The two rounds of the tracer: each a process of its own; what both have seen becomes the run directory's inst.info."""
+"""The two rounds of the tracer, each in its own process; their results become the run directory's inst.info."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class InstInfo:
 
     nests: list[list[NestLoop]] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
-    #: True once a run of the script has come to its end: then no further nest is to be expected.
+    #: True once a run of the script has finished: then no further nest is to be expected.
     is_complete: bool = False
     #: What the prototype's format says beyond the loops; kept as it was read.
     extra: dict[str, Any] = field(default_factory=dict)

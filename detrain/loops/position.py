@@ -40,7 +40,7 @@ class Position:
         self.epochs += 1
 
     def leave_epoch(self) -> None:
-        """The header of an epoch loop, or of one around it, is come to: the batches of the epoch before are over."""
+        """The header of an epoch loop, or of a loop around it, is reached: the batches of the epoch before are over."""
         self.batch_in_epoch = 0
 
     def take_back(self, part: str) -> None:

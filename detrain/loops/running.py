@@ -21,7 +21,7 @@ from detrain.state import frames as state_frames
 
 
 class Listener(Protocol):
-    """Who is told what the training's loops do: the session of the attempt."""
+    """Gets the events of the training's loops: the session of the attempt."""
 
     def at_header(self, loop: Loop) -> None:
         """An iteration of one of the training's loops is about to begin."""
@@ -78,7 +78,7 @@ class Loop:
         self.iteration = -1
         self.gradient_at = -1  # the last iteration in which gradients were computed
         self.is_exhausted = False
-        #: The loop that was on top when this one, beside it, went on: it may be running still.
+        #: The loop that was on top when this one, its sibling, continued: it may still be running.
         self.interrupted: Loop | None = None
         #: Entries of loops within, at any depth, in the present iteration, by site.
         self.children: dict[Site, int] = {}
@@ -154,11 +154,11 @@ class Loop:
 
     @property
     def is_marked(self) -> bool:
-        """True if the present iteration can be come to without running one before it."""
+        """True if the present iteration can be reached without running an earlier one."""
         return self.start_iteration == self.iteration
 
     def find_frame(self) -> types.FrameType:
-        """The frame of the loop, which has called whoever asks."""
+        """The frame of the loop, which is below the caller on the stack."""
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and address(frame) != self.frame_address:
             frame = frame.f_back
@@ -242,7 +242,7 @@ class _Ticker:
 
 
 class Feed:
-    """Gives the chain the user's iterable, then tells the loop that it is exhausted."""
+    """Gives the chain the user's iterable, then reports that the loop is exhausted."""
 
     __slots__ = ("_loop", "iterable", "replacement")
 

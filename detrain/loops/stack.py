@@ -1,4 +1,4 @@
-"""The loops of the script that run, as far as the hooks have told."""
+"""The running loops of the script, as reported by the hooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LoopStack:
 
     def __init__(self, parts: Mapping[str, Mapping[int, str]]) -> None:
         """`parts`: by file and header line, the parts in the training that are known from inst.info."""
-        #: Who is told what the training's loops do; set before the first loop is entered.
+        #: Gets the events of the training's loops; set before the first loop is entered.
         self.listener: Listener | None = None
         #: The loop that was entered, or has begun an iteration, last; it may have ended.
         self.top: Loop | None = None
@@ -78,7 +78,7 @@ class LoopStack:
         return self.top if earlier is None else earlier.parent
 
     def _finish_sibling(self, parent: Loop | None) -> None:
-        """A loop beside an earlier one is entered: what led to the end of the earlier one is needed to get here again."""
+        """A loop behind an earlier sibling is entered: getting here again needs what led to the end of that one."""
         ended, before = None, self.top
         while before is not None and before is not parent:
             ended, before = (before if before.site.part else ended), before.parent

@@ -50,7 +50,7 @@ class OutputFiles:
         self._has_said_copied = False
         #: Set when the training loop begins.
         self.is_in_loop = False
-        #: Length of the journal when this attempt began, until it has come to where it goes on from.
+        #: Length of the journal when this attempt began; until the attempt has resumed.
         self._began: int | None = None
         #: What this attempt's set-up code has found as the first one's did.
         self._outputs: set[str] = set()
@@ -76,7 +76,7 @@ class OutputFiles:
         if self._is_stopped or self._blind_thread == threading.get_ident():
             return
         if event == "open" and len(args) > 2 and isinstance(args[2], int) and not args[2] & _WRITING:
-            return  # soon told, of the many files that are read
+            return  # quick, for the many files that are only read
         with handlers_deferred():  # else what they raise would be taken for a disk's or an argument's error
             self._follow(event, args)
 
@@ -102,7 +102,7 @@ class OutputFiles:
         if name.startswith(_NOT_FILES) or kind_and_stat(place)[0] == FOLDER:
             return  # a standard stream by its name; a file without a name
         if flags & os.O_EXCL and flags & os.O_CREAT:
-            # `os.open`, which tells no mode, may mean another folder, which it does not tell either.
+            # `os.open` reports no mode, and not which folder a relative path is in.
             if mode is not None or os.path.isabs(name):
                 self._make_room(place)
             if kind_and_stat(place)[0] == ABSENT:
@@ -150,7 +150,7 @@ class OutputFiles:
             self._before(place)
 
     def _make_room(self, path: str) -> None:
-        """What the script makes anew, and an earlier attempt's set-up code has made, is not in its way."""
+        """Remove what set-up code of an earlier attempt created, before the script creates it again."""
         if path in self._made_before and kind_and_stat(path)[0] in (FILE, LINK):
             self._made_before.discard(path)
             self._changed.pop(path, None)
@@ -226,7 +226,7 @@ class OutputFiles:
             return offset
 
     def _mark(self) -> None:
-        """What changes from now on is recorded anew, and of what is open for writing, how long it is."""
+        """Begin a new record of changes; of files that are open for writing it holds the length."""
         self._changed = {}
         for path in _open_files(for_writing=True):
             if self.journal.state(path, 0) is not None:
@@ -290,7 +290,7 @@ class OutputFiles:
         self._bring(self._outputs | self.journal.touched, offset, if_lost=tell)
 
     def end_rewind(self) -> None:
-        """The attempt has come to where it goes on from."""
+        """The attempt has resumed."""
         with self._lock:
             self._end_rewinding()
             self._made_before = set()

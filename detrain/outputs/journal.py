@@ -48,7 +48,7 @@ class Record:
     changed_ns: int = -1  # since 1970
 
 
-#: In the place of a record before which whoever was about to change something was interrupted.
+#: In place of a record that was interrupted before it was written.
 _INTERRUPTED = Record("", ABSENT)
 
 
@@ -104,7 +104,7 @@ class Journal:
     def append(self, record: Record) -> None:
         """Record what a path was; before it is changed. Raises `OSError`, and has then recorded nothing."""
         number = len(self.records)
-        self._add(record)  # first: whoever interrupts us leaves a number without a line, and no line without a number
+        self._add(record)  # first: an interruption leaves a number without a line, and no line without a number
         line = json.dumps([number, *astuple(record)]).encode() + b"\n"
         try:
             log = open(self._log, "ab", buffering=0)  # noqa: SIM115 - in the `with` below

@@ -1,4 +1,4 @@
-"""Work beside the training, on a thread that the script does not see."""
+"""Work in a background thread that the script does not see."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Background:
         return self._done.locked()
 
     def begin(self, work: Callable[[], object]) -> None:
-        """Do this beside what follows. `wait` must have been called for what was begun before."""
+        """Start `work` in the background. Call `wait` for earlier work first."""
         self._done.acquire()
         self._result = self._error = None
         _thread.start_new_thread(self._run, (work, self._done))

@@ -19,7 +19,7 @@ from detrain.store.record import Invocation
 
 @dataclass(frozen=True)
 class Settings:
-    """What an attempt is told by its command line."""
+    """What the command line of an attempt says."""
 
     script: Path
     script_name: str
@@ -46,5 +46,5 @@ class Context:
     position: Position
     #: True for the script's file and the user's modules.
     is_user_file: Callable[[str], bool]
-    #: Begins the attempt anew, in this very process; None where that is not wanted.
+    #: Restarts the attempt in this process; None where that is not wanted.
     start_again: Callable[[], NoReturn] | None = None

@@ -1,4 +1,4 @@
-"""How an attempt ends: whether the run has come to its end with it, and the one line that is said then."""
+"""How an attempt ends: whether the run is finished, and the last line that is printed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from detrain.messages import say
 if TYPE_CHECKING:
     from detrain.session.session import Session
 
-#: Signals by which somebody ends a training early, also where the script hears them and then ends with 0.
+#: Signals that end a training early, even if the script handles them and exits with status 0.
 _ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGXCPU})
 
 
 class Arrivals:
-    """Signals that have come since the training began, told by the number that the interpreter's own handler writes for each."""
+    """Signals that have arrived since the training began, read from the interpreter's wake-up descriptor (`signal.set_wakeup_fd`)."""
 
     def __init__(self) -> None:
         self._reader = self._writer = -1
 
     def begin(self) -> None:
-        """Listen, unless the script has the interpreter tell itself (asyncio does so while it runs)."""
+        """Listen, unless the script uses the wake-up descriptor itself (asyncio does so while it runs)."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -51,7 +51,7 @@ class Arrivals:
 
 
 def is_finished(session: Session, status: object, signal_name: str) -> bool:
-    """True if the run is over: the training was come to, and was not broken off by a signal that the script took for its end."""
+    """True if the run is finished: it has trained, and no signal has ended its loops early."""
     if status != 0 or not session.has_trained:
         return False
     return not signal_name or session.is_nest_exhausted

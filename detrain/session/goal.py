@@ -18,7 +18,7 @@ class Goal:
     With neither `position` nor `operators` the attempt goes as far as the ledger, or with `is_whole` to the script's end.
     """
 
-    #: Of the checkpoint that is to be taken again, and whether its loop had come to its end there; None: none is.
+    #: Position of the checkpoint that is to be taken again, and whether its loop was exhausted there; None: none is.
     position: list[LoopPosition] | None = None
     is_exhausted: bool = False
     #: Keys in the ledger of the headers between which every operator is recorded, or None; the first may be None, for the first header.

@@ -1,4 +1,4 @@
-"""What a loader's threads may change at any moment beside the loop, so that no two looks at it need to agree.
+"""Attributes that a loader's threads may change at any time; they are excluded from comparison.
 
 A loader whose calls are replayed is compared with what it was. One that reads ahead in a thread has a queue that is full one moment
 and not the next: that is no difference of the training. Told apart are its attributes: what its threads are told about, assign or

@@ -57,7 +57,7 @@ class NestSearch:
         return is_found
 
     def on_update_in_child(self) -> None:
-        """Weights were updated in a process that the script has forked, which nobody follows."""
+        """Weights were updated in a process that the script has forked, which detrain does not follow."""
         self._unsaved.in_child()
 
     def on_update_in_thread(self) -> None:

@@ -107,7 +107,10 @@ class Recorder:
             self._losses.add(readings)
 
     def on_saved(self, file: Path, batches: int, stall_s: float, interval_s: float) -> None:
-        """A checkpoint is on the disk, for which the training waited; 0 for an interval that nobody chose. Called beside the training."""
+        """A checkpoint is on the disk. Called in the background thread.
+
+        `stall_s`: how long the training waited for it; `interval_s`: what `auto` had chosen, or 0.
+        """
         if self.is_off or self._file is None:
             return
         seconds = round(time.monotonic() - self._began_s, 6)
@@ -148,7 +151,7 @@ class Recorder:
         if is_picking:
             self._pick_changing(batches)
         if batches > self._expected_until:
-            self._expected = {}  # what has not come by now will not come: the attempt was told to trust changes
+            self._expected = {}  # what has not come by now will not come: the attempt trusts changes
         allowance_s = (now_s - self._began_s) * BUDGET - self._spent_s
         is_due = bool(self._expected) or must or allowance_s > 0 or self._losses.num_batches >= MOST_LOSSES
         if is_due:

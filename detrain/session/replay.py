@@ -38,10 +38,10 @@ class _Log:
     is_left: bool = False  # captures leave it alone: it cannot be written down
     obstacle: str = ""  # why its calls cannot be replayed
     answers: str = ""  # digest of all that its calls have returned
-    beside: set[str] = field(default_factory=set)  # attributes that threads of its own were found to change
+    beside: set[str] = field(default_factory=set)  # attributes that its threads have been seen to change
 
     def record_thread_changes(self, owner: object) -> None:
-        """Note what threads change. One that has ended tells nothing any more, but may have been at work at an earlier look."""
+        """Add the attributes that threads change now; a thread that has ended by the next call is remembered."""
         from detrain.session.loader_threads import changed_beside
 
         self.beside |= changed_beside(owner)
@@ -269,7 +269,7 @@ def digest_of(value: object) -> str:
 
 
 def digest_without(owner: object, beside: set[str]) -> str:
-    """Digest of a loader without the attributes that threads of its own may change at any moment."""
+    """Digest of a loader without the attributes `beside`, which its threads may change at any time."""
     from detrain.session.loader_threads import attributes_of
 
     if not beside:
@@ -301,10 +301,10 @@ def _digest(tree: Tree) -> str:
 
 
 def is_capturable(value: object) -> bool:
-    """True if a checkpoint can hold all that is reachable from an object, and no thread works on it beside the loop."""
+    """True if a checkpoint can hold all that is reachable from an object, and no thread changes it during the loop."""
     from detrain.session.loader_threads import is_threaded
 
     captured = _captured(value)
     if is_threaded(captured):
-        return False  # nobody knows how far it has read
+        return False  # how far it has read is unknown
     return not any(node.get("loud") for node in captured.tree.nodes)

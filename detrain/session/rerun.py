@@ -33,7 +33,7 @@ class Rerun:
 
     @property
     def reports_arrivals(self) -> bool:
-        """Whether it is to be told what set-up code has made."""
+        """True if `arrived` is to be called with the state that set-up code has created."""
         return self._goal.reports_arrivals
 
     def begin(self, recorder: Recorder) -> None:
@@ -56,7 +56,7 @@ class Rerun:
             self._stop()
 
     def arrived(self, name: str, side: dict[str, object], *, is_last: bool) -> None:
-        """The header of the checkpoint `name` is come to, of which nothing is restored yet; `side` is what set-up code has made of it."""
+        """The position of the checkpoint `name` is reached, nothing is restored yet; `side`: the state that set-up code has created."""
         self._arrivals[name] = side
         if is_last:
             self._stop(arrivals=self._arrivals)

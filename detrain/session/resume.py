@@ -1,9 +1,9 @@
-"""The way from a fresh process to a checkpoint's position.
+"""Takes a new process to the position of a checkpoint.
 
-A checkpoint inside an epoch needs the one at the epoch's beginning: the code before the batch loop is run again and must see the
-state that it saw then. Likewise for every loop that ended before. So a resume passes through a *chain* of checkpoints; at each
-it jumps to the position, restores, and lets the script run on. Where a link of the chain is missing, the script simply runs, which
-is exact too.
+A checkpoint inside an epoch needs the one at the beginning of the epoch: the code before the batch loop runs again and must see the
+state that it saw then. The same holds for every loop that ended before. So a resume passes through a *chain* of checkpoints: at each it
+jumps to the position, restores, and lets the script continue. Where a checkpoint of the chain is missing, the batches run again, which
+is exact as well.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Resume:
         rerun: Rerun | None = None,
         on_resumed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`trusting` merges the checkpoints that were made with other arguments; `rerun` is told what is found at each of them.
+        """`trusting` merges the checkpoints that were made with other arguments; `rerun` gets the state that is found at each of them.
 
         `on_resumed` is called when the last has been restored.
         """
@@ -124,7 +124,7 @@ class Resume:
         """
         context = self._context
         if context.start_again is None or self.is_trusting:
-            # Who has changed the script, and trusts that, is told what does not fit rather than losing each checkpoint in turn.
+            # With --trust-changes the user learns what does not fit, rather than losing one checkpoint after the other.
             fail(context.files, error)
         context.files.give_up()
         warn("checkpoint-set-aside", f"{target.name} cannot be restored: {error}. {self._set_chain_aside()}")
@@ -249,7 +249,7 @@ class Resume:
             loop.feed.replacement = iter(loop.feed.iterable)
 
     def _goes_further(self, loop: Loop, target: Checkpoint) -> bool:
-        """True if the outermost loop had come to its end at the checkpoint and has another end now; its iterator is taken to its place."""
+        """True if the outermost loop was exhausted at the checkpoint and is longer now; its iterator is then moved to the position."""
         position = target.meta.position
         if len(position) > 1 or loop.feed is None:
             return False

@@ -121,7 +121,7 @@ def _is_pythons(name: str) -> bool:
 
 
 def capture(around: Surroundings, context: Context, census: Census | None) -> Captured:
-    """Walk from the roots, once devices have done what they were told to; arrays in the result are views of live memory.
+    """Walk from the roots, after synchronising devices; arrays in the result are views of live memory.
 
     `census` is the first capture's, by which this one tells which object went where; None for the first.
     """
@@ -201,7 +201,7 @@ def _line_of(iterator: object) -> int | None:
 
 
 def _is_named_elsewhere(tree: Tree, number: int, inside: set[int]) -> bool:
-    """True if something beside the loop holds its iterator, and may have taken from it."""
+    """True if something else than the loop holds its iterator, and may have taken elements from it."""
     roots = [name for name, ref in tree.roots.items() if ref == ["@", number]]
     if len(roots) > 1:
         return True

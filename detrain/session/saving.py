@@ -1,4 +1,4 @@
-"""Taking a checkpoint: capture and copy the state around a header, write it beside the training, keep what is needed, say what is missing.
+"""Takes a checkpoint: captures and copies the state at a header, writes it in the background, deletes old ones, warns of what is missing.
 
 The training waits while the state is looked at and copied. One checkpoint is written at a time: the next that is due waits for it, so
 that which checkpoints there are, and what is in them, does not hang on how fast the disk was.
@@ -93,7 +93,7 @@ class Saver:
         around = roots.find_surroundings(frame, loop, context)
         captured = roots.capture(around, context, self.census)
         if self.census is None:
-            # The first look at this run's objects; later captures tell by it which object went where.
+            # The first capture of this attempt; by it later ones see which object has moved where.
             self.census = Census(captured)
         self._say_what_is_missing(roots.leaves_with_warnings(captured.tree))
         try:
@@ -128,7 +128,7 @@ class Saver:
 
     @property
     def is_writing(self) -> bool:
-        """True while a checkpoint is being written beside the training."""
+        """True while a checkpoint is being written in the background."""
         return self._background.is_busy
 
     def finish_write(self) -> None:
@@ -168,7 +168,7 @@ class Saver:
         return True
 
     def end(self) -> None:
-        """The script has come to its end."""
+        """The script has ended."""
         self.finish_write()
         self._trouble.end()
         self._kept.end()

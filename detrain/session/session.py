@@ -33,7 +33,7 @@ class Session:
     """One attempt: hears of loops and updates, and decides at each header whether to restore, to record and to save."""
 
     def __init__(self, context: Context, stack: LoopStack, resume: Resume, rerun: Rerun | None = None) -> None:
-        """`stack` tells its loops' headers and ends to this session. `rerun`: only a part of a run is done again."""
+        """`stack` reports headers and ends of loops to this session. `rerun`: only a part of a run is repeated."""
         self.context, self.stack, self.resume, self.rerun = context, stack, resume, rerun
         stack.listener = self
         #: Made when the training begins.
@@ -56,7 +56,7 @@ class Session:
         self._nothing_due_until_batch, self._nothing_due_until_s = 0.0, 0.0
         self._saver: Saver | None = None  # made when first needed
 
-    # --- what the launcher tells -------------------------------------------------------------------------------------------
+    # --- called by the launcher -------------------------------------------------------------------------------------------
 
     def watch(self, adapter: Adapter) -> None:
         """A framework has been loaded: see its weight updates."""
@@ -75,7 +75,7 @@ class Session:
         self._policy.is_requested = True
         self._nothing_due_in = None
 
-    # --- what hooks tell ---------------------------------------------------------------------------------------------------
+    # --- called by hooks ---------------------------------------------------------------------------------------------------
 
     def enter_for(self, frame: types.FrameType, line: int, iterable: Iterable[object]) -> Iterable[object]:
         """A `for` loop's header has been evaluated; returns what to iterate over."""
@@ -167,7 +167,7 @@ class Session:
         self._find_what_is_due_next(loop, is_near=is_near)
 
     def _find_what_is_due_next(self, loop: Loop, *, is_near: bool) -> None:
-        """How long nothing can be due in this loop, unless somebody asks or another loop is entered."""
+        """Compute until when nothing can be due in this loop, unless a checkpoint is requested or another loop is entered."""
         if (
             self.is_off
             or self.nests.is_open
@@ -328,7 +328,7 @@ class Session:
             self._position.epochs, self._position.batches, now_s, now_s - started_s, is_outer=is_outer
         )
 
-    # --- what frameworks tell ----------------------------------------------------------------------------------------------
+    # --- called by adapters ----------------------------------------------------------------------------------------------
 
     def _on_gradient(self, adapter: Adapter, outputs: object) -> None:
         if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:

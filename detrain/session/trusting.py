@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # they load numpy
 
 #: Leaves that a message names.
 _MOST_CONFLICTS, _MOST_FOLLOWED = 10, 5
-#: Begin the names of what a checkpoint holds beside its tree, among the roots.
+#: Prefixes of names under which `Beside` stands among the roots.
 _FLAG, _FOLDER = "flags.", "process.folder"
 
 
@@ -94,7 +94,7 @@ OTHER_WAYS = (
 
 
 class Beside:
-    """What a checkpoint holds beside its tree and set-up code may make of arguments: switches of frameworks, and the working folder."""
+    """State outside the tree that may depend on arguments: switches of frameworks, and the working folder."""
 
     def __init__(self, meta: Meta, frameworks: Frameworks) -> None:
         """At a header, before anything is restored."""
@@ -120,7 +120,7 @@ def _as_roots(flags: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def side_of(tree: Tree, here: dict[str, Any]) -> dict[str, Any]:
-    """What an attempt with the old arguments found when it came to a checkpoint, as JSON."""
+    """The state that an attempt with the old arguments had when it reached a checkpoint, as JSON."""
     from detrain.store.sides import Side
 
     side = Side.of(tree)

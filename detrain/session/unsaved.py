@@ -1,4 +1,4 @@
-"""Training that nobody checkpoints is said while it goes on, not when it is over and lost."""
+"""Warns of training that is not checkpointed while it runs, not when it is over and lost."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The clocks that the script reads: what they show is noted, and told again where the same is done again.
+"""The clocks that the script reads. Records every clock reading and replays it when the same batches run again.
 
-While the script sets itself up `answers.py` is asked; what the training loop reads is noted in a log under its batch. The work is
-the preload's (`syscalls/clock.c`); `detrain.world.loop_clock_log` keeps the log. A resumed attempt reads the same times as the killed one
-until it has come as far; then the time of day is the real one again, and the clocks that only run forward go on from where they stood.
-Where a part of a run is done again to prove it, no clock ever jumps to the present.
+Readings of set-up code are answered by `detrain.world.setup_clock`; those of the training loop are recorded under their batch. The preload
+library does it (`syscalls/clock.c`), `detrain.world.loop_clock_log` reads the log. A resumed attempt reads the same times as the killed one
+until it has trained as far; then the time of day is the real one again, and monotonic clocks continue from where they stood. Where a part
+of a run is repeated to prove it, no clock ever jumps to the present.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Clocks:
         return position
 
     def seek(self, position: list[int], *, is_last: bool) -> None:
-        """The run has been taken to the checkpoint that `tell` was asked for; `is_last`: it goes on from here."""
+        """The run is at the checkpoint for which `tell` returned `position`; `is_last`: it continues from here."""
         if not self._is_there or not position:
             return
         _call("detrain_clock_seek", _State(*position, 0))
@@ -200,7 +200,7 @@ def _replace(name: str) -> None:
     plain = getattr(time, name)
     address = ctypes.cast(getattr(ctypes.CDLL(None), f"detrain_{name}"), ctypes.c_void_p)
     definition = _MethodDef(name.encode(), address, _METH_NOARGS, (plain.__doc__ or "").encode())
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))  # whoever holds the function may outlive all modules
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))  # the function may outlive all modules
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes, make.restype = [ctypes.POINTER(_MethodDef), ctypes.py_object, ctypes.py_object], ctypes.py_object
     setattr(time, name, make(definition, time, "time"))

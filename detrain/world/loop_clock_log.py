@@ -1,10 +1,9 @@
-"""What the training loop has read from the clocks: `clock.log`, appended to by the preload (`syscalls/clock.c`) at each reading.
+"""Clock readings of the training loop: `clock.log`, to which the preload (`syscalls/clock.c`) appends each reading.
 
-A sequence of records: the batch that was running (uint32, counted from the run's beginning), the place that asked (uint32, a hash of file
-and line, its two lowest bits the number of the clock), the answer (int64, ns). Later attempts append what they read beyond what is known of
-a batch. Small numbers of a place are marks: 1 takes back what was noted from the answer-th reading of its batch on, and of all later
-batches; 2 says that what the attempt has noted from its batch on, it has noted under numbers that an attempt which knows its loops does
-not give.
+A sequence of records: the batch that was running (uint32, counted from the beginning of the run), the place that read (uint32, a hash of
+file and line, its two lowest bits the number of the clock), the reading (int64, ns). Later attempts append their readings beyond the known
+ones of a batch. Small numbers of a place are marks: 1 takes back the readings of its batch from the given number on, and those of all
+later batches; 2 says that from its batch on, later attempts number batches differently.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 #: In the run directory.
 NAME = "clock.log"
-#: More than this is not noted.
+#: More than this is not recorded.
 MOST_BYTES = 64 << 20
 RECORD = np.dtype([("batch", "<u4"), ("place", "<u4"), ("ns", "<i8")])
 _TAKEN_BACK, _RECOUNTED = 1, 2

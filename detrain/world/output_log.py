@@ -24,7 +24,7 @@ from typing import Any
 
 #: In the run directory.
 NAME = "printed.log"
-#: More than this is not noted.
+#: More than this is not recorded.
 MOST_BYTES = 64 << 20
 #: What Python collects at least before it hands it on by itself. Bytes.
 _COLLECTED_BYTES = 8192

@@ -105,7 +105,7 @@ def key_entropy(first: int, second: int) -> None:
 
 
 def keep_seed() -> None:
-    """Let the program that this process becomes by `exec` draw from the seed in its environment, where a child gets one of its own."""
+    """Let the program that this process becomes by `exec` use the seed in its environment, not a child's."""
     keep = function("detrain_keep_seed")
     if keep is not None:
         keep.argtypes, keep.restype = [], None

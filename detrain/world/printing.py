@@ -1,6 +1,7 @@
-"""What the script prints: noted as it goes by, with marks where checkpoints stand, and handed on before each of them.
+"""Records what the script prints, with marks at checkpoints, and flushes its streams before each of them.
 
-The noting is the preload's (`syscalls/output_log.c`); `detrain.world.output_log` reads it, and tells by the marks what was printed again.
+The preload library writes the record (`syscalls/output_log.c`); `detrain.world.output_log` reads it, and finds by the marks what was printed
+again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Printing:
         """Before a checkpoint: what was printed so far will not be printed again, and would be lost with the process."""
         self._mark({"flushing": True})
         for stream in (sys.__stdout__, sys.__stderr__):
-            # A stream that is closed, or that nobody reads any more, tells the script itself when it prints.
+            # A stream that is closed or broken: the script gets that error itself when it prints.
             with contextlib.suppress(OSError, ValueError):
                 if stream is not None:
                     stream.flush()
@@ -44,7 +45,7 @@ class Printing:
         self._mark({"checkpoint": sequence})
 
     def mark_resumed(self, sequence: int) -> None:
-        """The attempt has come to the checkpoint of this number, and goes on from there."""
+        """The attempt has resumed from the checkpoint with this sequence number."""
         self._mark({"resumed": sequence})
 
     def _mark(self, document: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ class Answers:
             try:
                 place, ordinal, answer = json.loads(line)
             except ValueError:
-                continue  # the torn last line of an attempt that was killed: nobody has seen the answer
+                continue  # the torn last line of an attempt that was killed: the script never got this reading
             self._known[place, ordinal] = answer
 
     def _clock(self, clock: int, real_ns: int) -> int:
