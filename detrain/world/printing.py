@@ -1,7 +1,7 @@
 """Records what the script prints, with marks at checkpoints, and flushes its streams before each of them.
 
-The preload library writes the record (`syscalls/output_log.c`); `detrain.world.output_log` reads it, and finds by the marks what was printed
-again.
+The preload library writes the record (`syscalls/output_log.c`); `detrain.world.output_log` reads it, and finds by the marks what was
+printed again.
 """
 
 from __future__ import annotations
