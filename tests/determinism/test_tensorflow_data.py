@@ -306,3 +306,44 @@ def test_where_no_element_is_held_back_it_does_not_matter_what_earlier_ones_were
     rest = one.attempt("run", "--every", "1batches")
     assert rest.startswith("11 ")
     assert whole.endswith(rest)
+
+
+STRUCTURES = """
+import collections
+import keras
+import numpy as np
+import tensorflow as tf
+Pair = collections.namedtuple("Pair", "a b")
+def elements(n):
+    ragged = tf.RaggedTensor.from_row_lengths(tf.range(3), [1, 2])
+    sparse = tf.sparse.from_dense([[0, n]])
+    return [
+        n, (n,), ((n, n),), (n, (n, n)), [n, n], {"a": n}, ({"a": n},), Pair(n, n), (Pair(n, (n,)),), (n, None), ({"x": (n, None)},),
+        ragged, (ragged, sparse),
+    ]
+def form(value):
+    if isinstance(value, dict):
+        return {name: form(one) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return type(value).__name__, [form(one) for one in value]
+    return "none" if value is None or type(value).__name__ == "NoneTensorSpec" else "tensor"
+for number in range(len(elements(tf.constant(1, tf.int64)))):
+    def one(n):  # Python in the data set: its elements are counted
+        with tf.control_dependencies([tf.numpy_function(lambda n: n, [n], tf.int64)]):
+            return elements(n)[number]
+    data = tf.data.Dataset.range(3).map(one)
+    assert [form(element) for element in data] == [form(data.element_spec)] * 3, number
+a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
+model = keras.Model([a, b], [keras.layers.Dense(1)(keras.layers.Concatenate()([a, b])), keras.layers.Dense(2)(a)])
+model.compile("sgd", ["mse", "mse"])
+x, y, t, u = (np.ones((4, size), "float32") for size in (3, 2, 1, 2))
+print([part.shape for part in model.predict([x, y], verbose=0)], [part.shape for part in model.predict({"a": x, "b": y}, verbose=0)])
+print(len(model.evaluate([x, y], [t, u], verbose=0)), len(model.train_on_batch([x, y], [t, u])))
+print(model.fit([x, y], [t, u], epochs=2, verbose=0).history.keys() == model.fit([x, y], [t, u], verbose=0).history.keys())
+"""
+
+
+@pytest.mark.full
+def test_elements_of_a_data_set_whose_elements_are_counted_keep_their_structure(script) -> None:
+    lines = script(STRUCTURES).anew().splitlines()
+    assert lines == ["[(4, 1), (4, 2)] [(4, 1), (4, 2)]", "3 3", "True"]

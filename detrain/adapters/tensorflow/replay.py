@@ -60,23 +60,29 @@ class Counted:
 
     def counting(self) -> Any:
         """The data set with counting in it."""
+        is_unpacked = type(self.dataset.element_spec) is tuple  # then `map` gives its parts as arguments
 
         def count(*element: Any) -> Any:
             digest = self._digest * _FACTOR + _digest_of(element)
             with tf.control_dependencies([self._taken.assign_add(1), self._digest.assign(digest)]):
-                same = tf.nest.map_structure(tf.identity, element, expand_composites=True)
-            return same if len(same) > 1 else same[0]
+                same = tf.nest.map_structure(_identity, element, expand_composites=True)
+            return same if is_unpacked else same[0]
 
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False  # it would count elements before they are asked for
         return self.dataset.map(count).with_options(options)
 
 
+def _identity(component: Any) -> Any:
+    """A component as an operation of its own; None, which a data set may hold too, as itself."""
+    return None if component is None else tf.identity(component)
+
+
 def _digest_of(element: Any) -> Any:
     """() int64."""
     digest = tf.constant(0, tf.int64)
     for one in tf.nest.flatten(element, expand_composites=True):
-        if one.dtype not in (tf.variant, tf.resource):
+        if one is not None and one.dtype not in (tf.variant, tf.resource):
             digest = digest * _FACTOR + _digest_of_tensor(one)
     return digest
 
