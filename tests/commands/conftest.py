@@ -33,7 +33,7 @@ for epoch in range(4):
 print("sum", sum(losses))
 """
 PASSED_ON = {"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR"}
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 @dataclass
@@ -45,15 +45,19 @@ class Said:
     err: str
 
 
-def call(*words: object, folder: Path, **env: str) -> Said:
-    """`python -m detrain WORDS…` in `folder`."""
+def call(*words: object, folder: Path, is_whole: bool = False, **env: str) -> Said:
+    """`python -m detrain WORDS…` in `folder`.
+
+    `is_whole`: started as a user starts it, never forked. Libraries draw entropy while they are loaded, which a forked attempt has
+    behind it.
+    """
     texts = ["-m", "detrain", *map(str, words)]
     own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     own["PYTHONPATH"] = str(Path(__file__).parents[2])
     own["DETRAIN_WAIT_FOR_DISK"] = "1"  # scripts that kill themselves in a batch are to find the checkpoint before it
     own.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
     scripts = [folder / word for word in texts if word.endswith(".py") and (folder / word).is_file()]
-    is_forked = words[0] == "run" and len(scripts) == 1
+    is_forked = words[0] == "run" and len(scripts) == 1 and not is_whole
     server = server_for(scripts[0].read_text(encoding="utf-8"), {**own, **env}, own) if is_forked else None
     if server is not None:
         done = run(server, texts, folder, {**own, **env}, TIMEOUT_S)

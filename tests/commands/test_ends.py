@@ -194,12 +194,14 @@ drawn = os.urandom(4).hex()  # nobody has seeded that: each process that begins 
 )
 def test_checkpoint_that_cannot_be_restored_is_set_aside_and_the_one_before_it_taken(tmp_path, bad_at, kept, then):
     written(tmp_path, RESTORED_BADLY)
-    whole = call("run", "--ckpt-dir", "whole", "--every", "never", "train.py", folder=tmp_path, BAD_AT="99")
+    whole = call(
+        "run", "--ckpt-dir", "whole", "--every", "never", "train.py", folder=tmp_path, is_whole=True, BAD_AT="99"
+    )
     arguments = ("run", "--keep", "9", "--every", "1batches", "train.py")
-    assert call(*arguments, folder=tmp_path, BAD_AT=bad_at, DIE_AT="11").status == -9
+    assert call(*arguments, folder=tmp_path, is_whole=True, BAD_AT=bad_at, DIE_AT="11").status == -9
     directory = tmp_path / ".detrain" / "train"
     there = {path.name: path.stat().st_mtime_ns for path in directory.glob("*.h5")}
-    said = call(*arguments, folder=tmp_path, BAD_AT="99")
+    said = call(*arguments, folder=tmp_path, is_whole=True, BAD_AT="99")
     assert (said.status, said.out) == (0, whole.out)
     assert then in said.err
     assert "RuntimeError: out of luck" in said.err

@@ -79,8 +79,9 @@ def test_a_killed_run_goes_on_to_the_new_end_at_the_new_rate(run, detrain, tmp_p
 
 @pytest.mark.full
 def test_what_follows_the_new_arguments_is_said_and_verify_does_not_prove_the_rest(run, detrain):
-    assert run("A", *OLD, every="epoch", DIE_AT="17").status == -9
-    said = run("A", *NEW, every="epoch", options=["--trust-changes", "--keep", "20"])
+    # Whole, as `verify` starts it.
+    assert run("A", *OLD, every="epoch", is_whole=True, DIE_AT="17").status == -9
+    said = run("A", *NEW, every="epoch", is_whole=True, options=["--trust-changes", "--keep", "20"])
     assert said.status == 0, said.err
     assert re.search(
         r"detrain: new arguments: 5 values follow them \(train.args.epochs 12 -> 14, train.args.lr 0.01 -> 0.1, "

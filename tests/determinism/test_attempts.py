@@ -215,14 +215,17 @@ def test_programs_draw_other_ids_and_one_program_the_same_in_any_folder(script, 
 
 @pytest.mark.full
 @pytest.mark.whole  # `verify` starts a process, in which loading a library draws from the stream
-def test_a_run_draws_its_own_ids_also_where_changes_are_trusted_and_is_proved(script, sandbox) -> None:
+@pytest.mark.parametrize("change", ["source", "arguments"])
+def test_a_run_draws_its_own_ids_also_where_changes_are_trusted_and_is_proved(script, sandbox, change: str) -> None:
     loop = TRAINING.replace("loss.backward()", "loss.backward(); drawn = uuid.uuid4().hex; print(drawn, flush=True)")
     text = f"import os, uuid\nimport torch\ntorch.manual_seed(0)\nname = uuid.uuid4().hex; print(name)\n{loop}"
     one = script(text)
     before = one.attempt("run", "--every", "epoch", status=-9, DIE="1").splitlines()
     assert "proved" in one.command("verify", "run")
-    one.path.write_text(f"{text}# changed\n")
-    one.arguments = ["changed"]
+    if change == "source":
+        one.path.write_text(f"{text}# changed\n")
+    else:
+        one.arguments = ["changed"]
     after = one.attempt("run", "--every", "epoch", "--trust-changes").splitlines()
     assert "resumed at epoch 1" in one.said
     assert after[:4] == [before[0], *before[5:8]]  # the set-up's, and those of the second epoch

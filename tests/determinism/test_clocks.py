@@ -67,7 +67,7 @@ def test_a_run_of_times_that_was_killed_reads_them_again_and_is_proved(script) -
         lines.append(log.read_text(encoding="utf-8").splitlines())
     end = one.attempt("run", "--every", "40batches")
     assert re.search(r"the end \d+ True True", end)
-    assert "resumed at epoch 1, batch 10" in one.said
+    assert "resumed at epoch 2, batch 0" in one.said
     last = log.read_text(encoding="utf-8").splitlines()
     for before in lines:
         assert last[: len(before)] == before  # the batches that were done again wrote the very lines
