@@ -325,11 +325,10 @@ def _is_row(live: Any) -> bool:
 
 
 register(ArrayHandler(), np.ndarray)
-# Each kind of scalar is a class written in C, and the registry asks for such by themselves.
-register(ScalarHandler(), *_SCALARS)
 register(RowHandler(), np.void)
 register(GeneratorHandler(), np.random.Generator, np.random.RandomState)
 # Of these, each kind is a class of its own, written in C; the registry asks for such by themselves.
+register(ScalarHandler(), *_SCALARS)
 register(BitGeneratorHandler(), *derived_from(np.random.BitGenerator))
 for _cls in derived_from(np.dtype):
     register_value(_cls, lambda v: (dtype_text(v),), text_dtype)

@@ -27,6 +27,8 @@ class NestSearch:
         self._has_known_loops = bool(context.info.parts())
         #: The nest may still turn out to be another.
         self.is_open = True
+        #: A training loop has been found in this attempt.
+        self.has_found = False
 
     @property
     def has_nest(self) -> bool:
@@ -41,20 +43,23 @@ class NestSearch:
         """The batch loop `loop` is at its header; closes the search once that loop is settled."""
         self.is_open = self.is_open and not is_settled(loop, loop.parent)
 
-    def is_settled(self, loop: Loop) -> bool:
+    def is_final(self, loop: Loop) -> bool:
         """True if `loop` will not turn out to be something else than a batch loop, so that a checkpoint may be taken in it."""
         return loop.site.part != "batch" or self._has_known_loops or is_settled(loop, loop.parent)
 
-    def on_gradient(self, frame: types.FrameType) -> bool:
-        """Gradients were computed in a call from `frame`; returns True if that has shown a nest."""
-        return self._found(self._finder.on_gradient(self._stack.running(frame)))
+    def on_gradient(self, frame: types.FrameType) -> None:
+        """Gradients were computed in a call from `frame`."""
+        nest = self._finder.on_gradient(self._stack.running(frame))
+        if nest is not None:
+            self._take(nest)
 
-    def on_update(self, frame: types.FrameType) -> bool:
-        """Weights were updated in a call from `frame`; returns True if that has shown a nest."""
-        is_found = self._found(self._finder.on_update(self._stack.running(frame)))
-        if not is_found and not self._info.nests:
+    def on_update(self, frame: types.FrameType) -> None:
+        """Weights were updated in a call from `frame`."""
+        nest = self._finder.on_update(self._stack.running(frame))
+        if nest is not None:
+            self._take(nest)
+        elif not self._info.nests:
             self._unsaved.outside_loops()
-        return is_found
 
     def on_update_in_child(self) -> None:
         """Weights were updated in a process that the script has forked, which detrain does not follow."""
@@ -83,15 +88,13 @@ class NestSearch:
         except OSError as error:
             warn("inst-info", f"inst.info cannot be written: {error}")
 
-    def _found(self, loops: Sequence[Loop] | None) -> bool:
-        if loops is None:
-            return False
-        with handlers_deferred():
-            self._take(loops)
-        return True
-
     def _take(self, loops: Sequence[Loop]) -> None:
+        with handlers_deferred():
+            self._take_undisturbed(loops)
+
+    def _take_undisturbed(self, loops: Sequence[Loop]) -> None:
         """Count the iterations that these loops have begun already, and replace nests that they contradict."""
+        self.has_found = True
         nest = [instfile.NestLoop(loop.site.filename, loop.site.line, loop.site.part) for loop in loops]
         counted = {(known.file_name, known.line_no, known.part) for old in self._info.nests for known in old}
         batches_before = self._position.batches

@@ -41,8 +41,6 @@ class Session:
         self.is_off = False
         self.on_saved: Callable[[], None] = lambda: None
         self.on_training: Callable[[], None] = lambda: None  # the training loop has been found or reached
-        #: The training loop has been found or reached, in this attempt.
-        self.has_trained = False
         #: The training's loops have used up what they iterate over; nothing has broken them off.
         self.is_nest_exhausted = False
         self.nests = NestSearch(context, stack)
@@ -130,7 +128,7 @@ class Session:
     def _at_header(self, loop: Loop) -> None:
         self.is_nest_exhausted = False
         if not self._is_training:
-            self._is_training = self.has_trained = True
+            self._is_training = True
             self._policy.begin(monotonic())
             self._replay.begin()
             self.on_training()
@@ -281,7 +279,7 @@ class Session:
         """False while fast-forwarding, and while the nest may still turn out to be another."""
         if self.is_off or self.resume.is_pending:
             return False
-        return self.nests.is_settled(loop)
+        return self.nests.is_final(loop)
 
     def _is_put_off(self) -> bool:
         """By the clock, none is due while another is being written; by counting, the next waits for it."""
@@ -333,13 +331,12 @@ class Session:
     def _on_gradient(self, adapter: Adapter, outputs: object) -> None:
         if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
             self.recorder.add_losses(adapter.losses(outputs))
-        if self._is_searching() and self.nests.on_gradient(sys._getframe(1)):
-            self.has_trained = True
+        if self._is_searching():
+            self.nests.on_gradient(sys._getframe(1))
 
     def _on_update(self) -> None:
         if self._is_searching():
-            if self.nests.on_update(sys._getframe(1)):
-                self.has_trained = True
+            self.nests.on_update(sys._getframe(1))
         elif self.is_off:
             self.nests.on_update_in_child()
         elif threading.get_ident() != self._thread:
@@ -348,6 +345,11 @@ class Session:
     def _is_searching(self) -> bool:
         """False once the nest is settled, until a loop of unknown part is entered outside the batch loop."""
         return self.nests.is_open and not self.is_off and threading.get_ident() == self._thread
+
+    @property
+    def has_trained(self) -> bool:
+        """True if the training loop has been found or reached, in this attempt."""
+        return self._is_training or self.nests.has_found
 
     @property
     def last_checkpoint(self) -> Checkpoint | None:

@@ -29,7 +29,7 @@ def test_program_killed_twice_gives_the_same_bits(program, killed, reference):
     assert len(life.resumes) == 2
 
 
-#: What is killed without a fork server: each attempt starts an interpreter and imports torch. With the examples, the only such programs.
+#: What is killed as a user starts it, without a fork server: each attempt starts an interpreter and imports torch.
 WHOLE = [
     "loader_workers_2", "nothing_seeded", "kept_by_address", "owners_of_threads", "csv_held_open", "hook_handle_kept_over_epochs",
     "state_of_classes", "early_stopping_best_state", "generator_loader", "while_true", "folds",
