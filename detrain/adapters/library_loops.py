@@ -1,8 +1,11 @@
-"""Training loops that stand in files of libraries, and are known before a run has shown them."""
+"""Training loops that stand in files of libraries: which of these files are instrumented before a run has shown its loops."""
 
 from __future__ import annotations
 
 import os
+import re
+
+from detrain.adapters.imports import ADAPTERS
 
 #: The end of a file's path, to the function that holds the training loops; these files are instrumented as the script's are.
 _LOOPS = {
@@ -11,7 +14,27 @@ _LOOPS = {
     "keras/src/backend/torch/trainer.py": "fit",
 }
 
+#: What is called, or named, where weights are trained. A library's file without any of these words holds no training loop, nor the loop
+#: around one; with one of them it may, and the run shows which of its loops do.
+_TRAINING = re.compile(
+    rb"\b(?:backward|apply_gradients|optimizer_step|train_batch|train_on_batch|train_step|training_step)\b"
+    rb"|\boptim\w*\.step\s*\(|\bself\.train\s*\("
+)
+_LOOP = re.compile(rb"^\s*(?:for|while)\b", re.MULTILINE)
+#: Frameworks train in what calls them, not in themselves.
+_FRAMEWORKS = frozenset(ADAPTERS)
+
 
 def function_in(filename: str) -> str | None:
     """The function of a library's file in which its training loops stand; None if that is not known."""
     return next((name for end, name in _LOOPS.items() if filename.endswith(f"{os.sep}{end}")), None)
+
+
+def is_frameworks(filename: str) -> bool:
+    """True for a file of one of the frameworks that have an adapter, wherever it is installed."""
+    return not _FRAMEWORKS.isdisjoint(filename.split(os.sep))
+
+
+def may_train(content: bytes) -> bool:
+    """True if a library's file with this content may hold a training loop: it has loops, and names what is called to train."""
+    return _TRAINING.search(content) is not None and _LOOP.search(content) is not None

@@ -129,7 +129,7 @@ class Attempt:
             self._on_code,
             only_known=self._only_known(info),
             load_of=info.load_of,
-            function_in=library_loops.function_in,
+            libraries=library_loops,
             aside=self.frameworks.hidden_from_script,
         )
 

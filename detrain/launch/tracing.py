@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
@@ -69,6 +70,10 @@ class Tracing:
 
     def is_named(self, filename: str) -> bool:  # noqa: ARG002 - the import hook's question
         """False: libraries get no probes."""
+        return False
+
+    def may_train(self, filename: str, read: Callable[[], bytes]) -> bool:  # noqa: ARG002 - the import hook's question
+        """False: a loop of a library is found by its running frame."""
         return False
 
     def compile(self, content: bytes, filename: str) -> types.CodeType:

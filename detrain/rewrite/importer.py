@@ -31,6 +31,19 @@ from detrain.loops import instfile
 Parts = Mapping[str, Mapping[int, str]]
 
 
+class Libraries(Protocol):
+    """What is known of the files of libraries before a run has shown its loops (`detrain.adapters.library_loops`)."""
+
+    def function_in(self, filename: str) -> str | None:
+        """The function of a file whose loops carry hooks like the user's; None if that is not known."""
+
+    def is_frameworks(self, filename: str) -> bool:
+        """True for a file of a framework, whose loops are no training."""
+
+    def may_train(self, content: bytes) -> bool:
+        """True if a file with this content may hold a training loop."""
+
+
 class _OwnImport(threading.local):
     """While this thread imports what detrain itself needs: that may lie anywhere on sys.path, and is nobody's training script."""
 
@@ -56,11 +69,11 @@ class Instrumenter:
         on_code: Callable[[str, types.CodeType], None],
         *,
         only_known: bool = False,
-        function_in: Callable[[str], str | None] = lambda _: None,
+        libraries: Libraries | None = None,
         load_of: Callable[[str], tuple[int, int, str] | None] = lambda _: None,
         aside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        """`function_in`: of a library's file, the function whose loops carry hooks like the user's, if there is one.
+        """`libraries`: which files of libraries carry hooks though inst.info names no loop in them; None: none do.
 
         `aside` is held while a file is compiled: what that draws must not be missing where the cache has the code.
         """
@@ -68,7 +81,7 @@ class Instrumenter:
         self._cache = cache
         self._on_code = on_code
         self._only_known = only_known
-        self._function_in = function_in
+        self._libraries = libraries
         self._load_of = load_of
         self._aside = aside
         self.loops: dict[str, dict[int, int]] = {}
@@ -77,6 +90,19 @@ class Instrumenter:
     def is_named(self, filename: str) -> bool:
         """True if inst.info names a loop of a library's file, or if it is known to hold some."""
         return os.path.normpath(filename) in self._parts or self._function_in(filename) is not None
+
+    def may_train(self, filename: str, read: Callable[[], bytes]) -> bool:
+        """True if a library's file may hold the training loop that is still to be found; `read` gives its content."""
+        return (
+            self._libraries is not None
+            and not self._only_known
+            and not filename.startswith(package.FOLDER + os.sep)
+            and not self._libraries.is_frameworks(filename)
+            and self._libraries.may_train(read())
+        )
+
+    def _function_in(self, filename: str) -> str | None:
+        return self._libraries.function_in(filename) if self._libraries is not None else None
 
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Code of a source file. A file that Python itself cannot compile raises what Python raises."""
@@ -87,11 +113,12 @@ class Instrumenter:
         known = self._parts.get(os.path.normpath(filename), {})
         # A class body looks its names up in whatever its metaclass gives; no training loop stands in one.
         eligible = [site for site in sites if not site.is_in_class]
-        # Of a library's file only the loops that are in the nest carry hooks.
+        # Of a library's file only the loops that are in the nest carry hooks, or all while they may turn out to be.
         function = self._function_in(filename)
         if function is not None:
             eligible = [site for site in eligible if site.scope == function]
-        only_known = self._only_known or (function is None and not is_user_file(filename))
+        is_open = function is not None or is_user_file(filename) or self.may_train(filename, lambda: content)
+        only_known = self._only_known or not is_open
         parts = {site.line: known.get(site.line, "") for site in eligible if site.line in known or not only_known}
         self.loops[filename] = {site.line: site.end_line for site in sites if site.line in parts}
         self.digests[filename] = instfile.digest(content)
@@ -159,6 +186,9 @@ class Compiler(Protocol):
     def is_named(self, filename: str) -> bool:
         """True for a library's file that is to be compiled like the user's: its loops are in the nest."""
 
+    def may_train(self, filename: str, read: Callable[[], bytes]) -> bool:
+        """True for a library's file that is to be compiled like the user's, as one of its loops may turn out to be in the nest."""
+
     def compile(self, content: bytes, filename: str) -> types.CodeType:
         """Raises what Python raises for a file that it cannot compile."""
 
@@ -178,20 +208,22 @@ class UserFinder:
         if fullname.partition(".")[0] in sys.stdlib_module_names or _own_import.is_on:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
-        if (
-            spec is None
-            or type(spec.loader) is not SourceFileLoader
-            or spec.origin is None
-            or not (is_user_file(spec.origin) or self._instrumenter.is_named(spec.origin))
-        ):
+        if spec is None or type(spec.loader) is not SourceFileLoader or spec.origin is None:
             return None
         loader = UserLoader(fullname, spec.origin)
+        is_users = is_user_file(spec.origin)
         try:
-            loader.code = self._instrumenter.compile(loader.get_data(spec.origin), spec.origin)
+            read = functools.partial(loader.get_data, spec.origin)
+            if not (
+                is_users or self._instrumenter.is_named(spec.origin) or self._instrumenter.may_train(spec.origin, read)
+            ):
+                return None
+            loader.code = self._instrumenter.compile(read(), spec.origin)
         except (SyntaxError, ValueError, OSError):
             return spec  # Python says best what is wrong with a file
         spec.loader = loader
-        self._on_module(fullname)
+        if is_users:
+            self._on_module(fullname)
         return spec
 
 
