@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import collections
 import functools
+import sys
+import types
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,10 +15,11 @@ from detrain.errors import CaptureError, RestoreError
 from detrain.state.addresses import is_address
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import MISSING, Capturing, Handler, Restoring
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring
 from detrain.state.handlers import hashtables
 from detrain.state.registry import register
 from detrain.state.tree import ATOMS, Node, decode_value, is_node, is_same_value, is_value
+from detrain.state.user_code import is_user_module
 
 #: Lists of this many whole numbers or floats are stored as one array.
 _BULK = 1024
@@ -80,17 +83,37 @@ def _same_value(new: Any, old: Any) -> bool:
 
 
 class DictHandler(Handler):
-    """Dicts in their order; keys may be objects."""
+    """Dicts in their order; keys may be objects.
+
+    The names of a library's module (`globals()` there, or what `__builtins__` stands for) are not walked, as the module itself is not.
+    """
 
     kind = "dict"
-    fields: ClassVar = {"items": Holds.ITEMS, "factory": Holds.ONE}
+    fields: ClassVar = {"items": Holds.ITEMS, "factory": Holds.ONE, **plain_fields("names_of")}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
+        library = _library_with(obj)
+        if library is not None:
+            node["names_of"] = library
+            return
         node["items"] = walk.items(_Items(obj))
         if isinstance(obj, collections.defaultdict):
             node["factory"] = walk.child(obj.default_factory, ".default_factory")
 
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        return super().matches(live, node, restore) and _library_with(live) == node.get("names_of")
+
+    def build(self, node: Node, restore: Restoring) -> Any:
+        if "names_of" not in node:
+            return super().build(node, restore)
+        module = sys.modules.get(node["names_of"])
+        if module is None:
+            raise CannotBuild(f"module {node['names_of']} is not loaded")
+        return vars(module)
+
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
+        if "names_of" in node:
+            return
         live = dict(dict.items(obj))
         if "factory" in node:
             obj.default_factory = restore.value(node["factory"], obj.default_factory)
@@ -114,6 +137,15 @@ class DictHandler(Handler):
             _refill(obj, pairs)
         else:  # a key's `__hash__` may read attributes that are restored later
             restore.afterwards(lambda: _refill(obj, pairs))
+
+
+def _library_with(obj: dict[Any, Any]) -> str | None:
+    """The library's module whose names a dict holds; None if it is an ordinary dict, or has the names of a module of the user's."""
+    name = dict.get(obj, "__name__")
+    if type(name) is not str or is_user_module(name):
+        return None
+    module = sys.modules.get(name)
+    return name if isinstance(module, types.ModuleType) and vars(module) is obj else None
 
 
 def _refill(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
