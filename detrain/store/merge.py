@@ -256,7 +256,7 @@ class _Merge:
         """Items whose keys are objects; keys that no other place leads to are paired in their order."""
         numbers = self._partners[number][0], number, self._partners[number][1]
         sides = [
-            (side, side.nodes[one]["items"])
+            (side, side.nodes[one].get("items", []))
             for side, one in zip((self._old, self._saved, self._new), numbers, strict=True)
         ]
         free = [
