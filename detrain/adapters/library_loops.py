@@ -21,6 +21,8 @@ _TRAINING = re.compile(
     rb"|\boptim\w*\.step\s*\(|\bself\.train\s*\("
 )
 _LOOP = re.compile(rb"^\s*(?:for|while)\b", re.MULTILINE)
+#: Folders of installed packages.
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
 #: Frameworks train in what calls them, not in themselves.
 _FRAMEWORKS = frozenset(ADAPTERS)
 
@@ -32,7 +34,11 @@ def function_in(filename: str) -> str | None:
 
 def is_frameworks(filename: str) -> bool:
     """True for a file of one of the frameworks that have an adapter, wherever it is installed."""
-    return not _FRAMEWORKS.isdisjoint(filename.split(os.sep))
+    parts = filename.split(os.sep)
+    places = [number for number, part in enumerate(parts) if part in _PACKAGES]
+    # An environment may be called `torch`; only without such a folder every part of the path counts.
+    inside = parts[places[-1] + 1 :][:1] if places else parts
+    return not _FRAMEWORKS.isdisjoint(inside)
 
 
 def may_train(content: bytes) -> bool:

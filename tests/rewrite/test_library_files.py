@@ -46,6 +46,9 @@ def test_a_file_with_loops_that_names_what_trains_may_hold_the_training(content,
         ("/env/lib/python3.11/site-packages/torch/optim/swa_utils.py", True),
         ("/env/lib/python3.11/site-packages/keras/src/trainers/trainer.py", True),
         ("/env/lib/python3.11/site-packages/torchtune/training/loop.py", False),
+        ("/envs/torch/lib/python3.11/site-packages/lightning/pytorch/loops/fit_loop.py", False),
+        ("/env/lib/python3.11/site-packages/library/torch/trainer.py", False),
+        ("/opt/libraries/torch/optim/optimizer.py", True),
     ],
 )
 def test_frameworks_are_told_from_libraries(filename, is_one):
