@@ -55,7 +55,7 @@ class Signals:
             session.request_checkpoint()
             if number == signal.SIGTERM:
                 self._pending, self._asked_s = number, monotonic()
-                say("SIGTERM: writing a checkpoint at the next batch")
+                say("SIGTERM: writing a checkpoint")
             elif callable(self._theirs[number]):
                 self._deliver(number, frame)
         elif number == signal.SIGTERM or callable(self._theirs[number]):

@@ -46,6 +46,7 @@ class Site:
     part: str = ""
     is_demoted: bool = False
     is_fixed: bool = False  # the part is inst.info's
+    is_followed: bool = False  # another of the training's loops may come in the same iteration of the loop around it
 
     @property
     def key(self) -> tuple[str, int]:
@@ -61,8 +62,8 @@ class Loop:
     """
 
     __slots__ = (
-        "__weakref__", "children", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted", "iteration", "listener",
-        "ordinals", "parent", "site", "stack", "start_iteration", "start_point", "ticker",
+        "__weakref__", "children", "ended", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted", "is_led_past",
+        "iteration", "listener", "ordinals", "parent", "site", "stack", "start_iteration", "start_point", "ticker",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,10 @@ class Loop:
         self.start_point = ""
         self.start_iteration = 0
         self.finished: list[str] = []
+        #: The last of the training's loops that has ended in the present iteration, and whether `finished` leads past all of them
+        #: without running a batch again.
+        self.ended: Site | None = None
+        self.is_led_past = True
         self.ticker: weakref.ref[_Ticker] | None = None
 
     def tick(self) -> None:
@@ -95,6 +100,7 @@ class Loop:
         if self.children:
             self.children = {}
             self.finished = []
+            self.ended, self.is_led_past = None, True
         stack = self.stack
         if stack.top is not self:
             self._come_to_top(stack)
@@ -135,6 +141,14 @@ class Loop:
     def mark(self, name: str) -> None:
         """A checkpoint of this name stands at the loop's header."""
         self.start_point, self.start_iteration, self.finished = name, self.iteration, []
+        self.is_led_past = True
+
+    def unmark(self, name: str, before: tuple[str, int]) -> bool:
+        """There will be no checkpoint of this name: the one `before` leads here, at that iteration. False if the mark is another by now."""
+        if self.start_point != name:
+            return False
+        self.start_point, self.start_iteration = before
+        return True
 
     @property
     def nest_parent(self) -> Loop | None:
@@ -156,6 +170,20 @@ class Loop:
     def is_marked(self) -> bool:
         """True if the present iteration can be reached without running an earlier one."""
         return self.start_iteration == self.iteration
+
+    def follow_sibling(self) -> None:
+        """The loop is one of the training's: remember which ended before it, as next time its end needs a checkpoint."""
+        outer = self.nest_parent
+        if outer is not None and outer.ended is not None:
+            outer.ended.is_followed = True
+
+    @property
+    def is_near(self) -> bool:
+        """True if a resume comes to this loop's header, or its end, without running a batch again."""
+        loop = self.nest_parent
+        while loop is not None and loop.is_marked and loop.is_led_past:
+            loop = loop.nest_parent
+        return loop is None
 
     def find_frame(self) -> types.FrameType:
         """The frame of the loop, which is below the caller on the stack."""

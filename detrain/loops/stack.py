@@ -46,6 +46,8 @@ class LoopStack:
             children[site] = ordinals[-1] + 1
         assert self.listener is not None
         self.top = Loop(self, self.listener, site, parent, ordinals, address(frame))
+        if site.part:
+            self.top.follow_sibling()
         return self.top
 
     def find(self, frame: types.FrameType, line: int) -> Loop | None:
@@ -85,13 +87,19 @@ class LoopStack:
         if ended is not None and before is parent:
             outer = ended.nest_parent
             (self._root_finished if outer is None else outer.finished).extend(ended.checkpoints_here())
+            if outer is not None:
+                outer.ended = ended.site
+                outer.is_led_past = outer.is_led_past and ended.is_marked and ended.is_led_past
 
     def _site(self, filename: str, line: int) -> Site:
         site = self.sites.get((filename, line))
         if site is None:
             end_line = self._loops_of.get(filename, {}).get(line, line)
-            part = self._parts.get(os.path.normpath(filename), {}).get(line, "")
-            site = self.sites[filename, line] = Site(filename, line, end_line, part, is_fixed=bool(part))
+            parts = self._parts.get(os.path.normpath(filename), {})
+            part = parts.get(line, "")
+            is_followed = part == "batch" and list(parts.values()).count("batch") > 1
+            site = Site(filename, line, end_line, part, is_fixed=bool(part), is_followed=is_followed)
+            self.sites[filename, line] = site
         return site
 
 

@@ -101,6 +101,7 @@ class NestSearch:
         for loop, found in zip(loops, nest, strict=True):
             if (found.file_name, found.line_no, found.part) not in counted:
                 self._position.count(loop.site.part, loop.iteration + 1)
+            loop.follow_sibling()
         demoted = self._stack.demoted()
         lines = {(found.file_name, found.line_no) for found in nest}
         kept = [

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from dataclasses import dataclass
 
 from detrain.errors import UsageError
+from detrain.session.pace import Pace
 
 #: `auto` keeps the time that the training waits for checkpoints below this share of the run; `2%` names another.
 BUDGET = 0.01
 #: `auto` does not checkpoint more often than this. Seconds.
 SHORTEST_S = 2.0
+#: A checkpoint that a signal asks for waits at most so long for a header to which a resume comes without running batches again. Seconds.
+LONGEST_WAIT_S = 2.0
 
 _WHEN = re.compile(r"(?P<count>\d+(?:\.\d+)?)?(?P<unit>epochs?|batch(?:es)?|s|%)$")
 
@@ -39,19 +43,24 @@ def parse(text: str) -> Every:
 
 
 class Policy:
-    """Decides at each header. `now_s` is a monotonic clock's reading."""
+    """Decides at each header. `now_s` is a monotonic clock's reading.
+
+    `is_near`, in all methods: a resume comes to this header without running a batch again, because the present iteration of each loop
+    around it has a checkpoint at its beginning, on disk or held in memory.
+    """
 
     def __init__(self, every: Every, now_s: float) -> None:
         self.every = every
-        self.is_requested = False  # a signal asked for a checkpoint at the next batch
-        self._last_s = now_s
+        self._requested_s: float | None = None  # when a signal asked for a checkpoint
+        self._began_s = self._last_s = now_s
         self._last_epoch = 0
         self._last_outer_s, self._last_outer_epoch = now_s, 0
         self._last_batch = 0
-        self.cost_s = 0.0
+        self._costs_s: list[float] = []  # of the last few
+        self._has_saved = False
+        self._spent_s = 0.0  # on what `holds_beginning` may use of the training's time
         #: Seconds between checkpoints for `auto` and `30s`.
         self.interval_s = every.count if every.kind == "seconds" else SHORTEST_S
-        self._longest_epoch_s = 0.0
 
     @property
     def goes_by_clock(self) -> bool:
@@ -63,19 +72,59 @@ class Policy:
         """Seconds between checkpoints as `auto` has chosen them; 0 if the user has said when."""
         return self.interval_s if self.every.kind == "auto" else 0.0
 
+    @property
+    def cost_s(self) -> float:
+        """What a checkpoint costs: the median of the last three, of which none was the first of an attempt; 0 if there was no other."""
+        return statistics.median(self._costs_s) if self._costs_s else 0.0
+
     def begin(self, now_s: float) -> None:
         """The training begins; what the set-up took does not count."""
-        self._last_s = now_s
+        self._began_s = self._last_s = now_s
+
+    def request(self, now_s: float) -> None:
+        """A checkpoint is wanted as soon as possible; called by a signal's handler."""
+        self._requested_s = now_s
+
+    @property
+    def is_requested(self) -> bool:
+        """True from `request` to the next checkpoint."""
+        return self._requested_s is not None
+
+    def on_resumed(self, epoch: int, batch: int, now_s: float, cost_s: float) -> None:
+        """The run is at a checkpoint with these totals of epochs and batches begun; `cost_s` as it stands in there, 0 if not known."""
+        self._set_last(epoch, batch, now_s)
+        if cost_s:
+            self._costs_s = [cost_s]
+            self._choose_interval()
 
     def on_saved(self, epoch: int, batch: int, now_s: float, cost_s: float, *, is_outer: bool = False) -> None:
-        """A checkpoint was taken at these totals of epochs and batches begun."""
+        """A checkpoint was taken at these totals of epochs and batches begun; the training has waited `cost_s` for it."""
         if is_outer:
             self._last_outer_s, self._last_outer_epoch = now_s, epoch
+        self._set_last(epoch, batch, now_s)
+        self._count(cost_s, is_spent=self.every.kind == "auto")
+        self._requested_s = None
+
+    def on_held(self, cost_s: float) -> None:
+        """The beginning of an iteration has been copied into memory; the training has waited `cost_s` for it."""
+        self._count(cost_s, is_spent=True)
+
+    def _set_last(self, epoch: int, batch: int, now_s: float) -> None:
         self._last_epoch, self._last_batch, self._last_s = epoch, batch, now_s
-        self.cost_s = cost_s
+
+    def _count(self, cost_s: float, *, is_spent: bool) -> None:
+        """The first of an attempt loads modules and allocates memory, so it says nothing about the next."""
+        if self._has_saved:
+            self._costs_s = [*self._costs_s[-2:], cost_s]
+            self._spent_s += cost_s if is_spent else 0.0
+        first_s = 0.0 if self._has_saved else cost_s
+        self._has_saved = True
+        self._choose_interval(first_s)
+
+    def _choose_interval(self, first_s: float = 0.0) -> None:
         if self.every.kind == "auto":
-            self.interval_s = max(SHORTEST_S, cost_s / self.every.count)
-        self.is_requested = False
+            known_s = self.cost_s / self.every.count if self._costs_s else first_s + SHORTEST_S
+            self.interval_s = max(SHORTEST_S, known_s)
 
     def use_auto_if_no_epochs(self) -> bool:
         """The training has one loop only; True if that makes `epoch` mean nothing, so that it is `auto` from now on."""
@@ -84,50 +133,64 @@ class Policy:
         self.every = Every("auto", BUDGET)
         return True
 
-    def epoch_took(self, seconds: float) -> None:
-        """An epoch has ended."""
-        self._longest_epoch_s = max(self._longest_epoch_s, seconds)
-
-    def is_due_at_epoch(self, epoch: int, now_s: float) -> bool:
-        """At the header of an epoch (or outer) loop.
+    def is_due_at_epoch(self, epoch: int, batch: int, now_s: float, pace: Pace, *, is_near: bool = True) -> bool:
+        """At the header of an epoch loop whose iterations so far were of this `pace`.
 
         Also when a checkpoint will fall due within the epoch that begins: one inside an epoch needs one at its beginning, from which
         what stands before the batch loop is run again.
         """
-        if self.is_requested:
+        if self._is_request_due(now_s, is_near=is_near):
             return True
-        kind = self.every.kind
-        if kind == "epoch":
+        if self.every.kind == "epoch":
             return epoch - self._last_epoch >= self.every.count
-        if kind == "batch":
-            return True
-        if kind == "never":
-            return False
-        elapsed_s = now_s - self._last_s
-        is_long = self._longest_epoch_s > self.interval_s / 2
-        return elapsed_s >= self.interval_s or (is_long and elapsed_s + self._longest_epoch_s >= self.interval_s)
+        return self._is_due_around_batches(batch, now_s, pace, is_near=is_near)
 
-    def is_due_at_outer(self, epoch: int, now_s: float) -> bool:
+    def is_due_at_outer(self, epoch: int, batch: int, now_s: float, pace: Pace, *, is_near: bool = True) -> bool:
         """At the header of a loop around the epoch loop: counted by itself.
 
         A checkpoint inside needs one here, or a resume would run everything since the last one at this header again.
         """
-        if self.is_requested:
+        if self._is_request_due(now_s, is_near=is_near):
             return True
-        kind = self.every.kind
-        if kind == "epoch":
+        if self.every.kind == "epoch":
             return epoch - self._last_outer_epoch >= self.every.count
-        if kind in ("batch", "never"):
-            return kind == "batch"
-        return now_s - self._last_outer_s >= self.interval_s
+        return (self.goes_by_clock and now_s - self._last_outer_s >= self.interval_s) or self._is_due_around_batches(
+            batch, now_s, pace, is_near=is_near
+        )
+
+    def _is_due_around_batches(self, batch: int, now_s: float, pace: Pace, *, is_near: bool) -> bool:
+        if self.every.kind == "batch":
+            return batch - self._last_batch >= self.every.count
+        if not self.goes_by_clock:
+            return False
+        interval_s = self.interval_s * (1 if is_near else 2)
+        elapsed_s = now_s - self._last_s
+        is_long = is_near and pace.seconds > interval_s / 2
+        return elapsed_s >= interval_s or (is_long and elapsed_s + pace.seconds >= interval_s)
+
+    def holds_beginning(self, batch: int, now_s: float, pace: Pace, *, is_outer: bool = False) -> bool:
+        """At the header of a loop around the batch loop where no checkpoint is due: True if one is to be kept in memory.
+
+        It is written with the first that falls due inside, if one does: who counts can tell. Whenever a signal may ask for one, the time
+        that the training waits for it must be within the budget.
+        """
+        kind = self.every.kind
+        if kind == "never":
+            return False
+        if kind == "batch" and batch - self._last_batch + 2 * (pace.batches or math.inf) >= self.every.count:
+            return True
+        if kind == "epoch" and is_outer:
+            return True
+        budget = self.every.count if kind == "auto" else BUDGET
+        return not self._has_saved or self._spent_s + self.cost_s <= budget * (now_s - self._began_s)
 
     def is_due_at_batch(self, batch: int, now_s: float, *, is_near: bool = True) -> bool:
-        """At the header of the batch loop. `is_near`: the epoch's beginning has been checkpointed, or is the first.
+        """At the header of the batch loop.
 
-        By time, a checkpoint within an epoch whose beginning has none is put off for at most one more interval: such epochs are
-        short, and resuming would run the epoch before again.
+        By time, a checkpoint to which a resume would have to run batches again is put off for at most one more interval: such epochs
+        are short, and the next header of the epoch loop is a better place.
         """
-        if self.is_requested:
+        if self._is_request_due(now_s, is_near=is_near):
             return True
         next_batch, next_s = self.next_at_batch(is_near=is_near)
         return batch >= next_batch or now_s >= next_s
@@ -136,12 +199,18 @@ class Policy:
         """The number of batches, and the moment, before which `is_due_at_batch` says no unless a checkpoint is asked for."""
         if self.every.kind == "batch":
             return self._last_batch + self.every.count, math.inf
-        if self.every.kind not in ("auto", "seconds"):
+        if not self.goes_by_clock:
             return math.inf, math.inf
         return math.inf, self._last_s + self.interval_s * (1 if is_near else 2)
 
-    def is_due_at_end(self, is_outermost: bool, now_s: float) -> bool:
-        """When a loop has ended: always behind the whole training, else if it took as long as the interval."""
-        if self.every.kind == "never":
-            return self.is_requested
-        return is_outermost or now_s - self._last_s >= self.interval_s
+    def is_due_at_end(self, now_s: float, *, is_outermost: bool, is_near: bool = True) -> bool:
+        """When a loop has ended: always behind the whole training, else if a resume gets there and it took as long as the interval."""
+        if is_outermost:
+            return self.every.kind != "never" or self.is_requested
+        if self._is_request_due(now_s, is_near=is_near):
+            return True
+        return self.goes_by_clock and is_near and now_s - self._last_s >= self.interval_s
+
+    def _is_request_due(self, now_s: float, *, is_near: bool) -> bool:
+        """A header from which a resume goes on may come soon; who asks will not wait for long."""
+        return self._requested_s is not None and (is_near or now_s - self._requested_s >= LONGEST_WAIT_S)

@@ -62,7 +62,8 @@ class Resume:
         self._on_resumed = on_resumed
         self._began_s = time.monotonic()
         self._origins: Any = None
-        self._batches_run = 0  # on the way, where no checkpoint leads past them
+        #: On the way, where no checkpoint leads past them.
+        self.num_batches_again = 0
         #: The checkpoint that the attempt resumed from, once it has.
         self.checkpoint: Checkpoint | None = None
         self.census: Census | None = None
@@ -93,7 +94,7 @@ class Resume:
         if self._origins is None and loop.iteration == 0:
             with self._context.frameworks.hidden_from_script():
                 self._take_census(loop, frame)
-        self._batches_run += loop.site.part == "batch"
+        self.num_batches_again += loop.site.part == "batch"
         target = self._targets[0]
         if loop.iteration != 0 or not is_at(loop, target.meta.position):
             return False
@@ -201,10 +202,10 @@ class Resume:
             frameworks.entropy.set_entropy_of_threads((first, second))
         loop.mark(target.name)
         context.position.move_to(meta.epochs, meta.batches, meta.batch_in_epoch)
-        context.policy.on_saved(meta.epochs, meta.batches, time.monotonic(), meta.cost_s)
+        context.policy.on_resumed(meta.epochs, meta.batches, time.monotonic(), meta.cost_s)
         if frameworks.clocks is not None:
             frameworks.clocks.seek(meta.clocks, is_last=len(self._targets) == 1)
-        self._batches_run -= loop.site.part == "batch"
+        self.num_batches_again -= loop.site.part == "batch"
         self._targets.pop(0)
         if not self._targets:
             self._finish(checkpoint)
@@ -298,7 +299,7 @@ class Resume:
         if context.frameworks.printing is not None:
             context.frameworks.printing.mark_resumed(checkpoint.sequence)
         seconds = time.monotonic() - self._began_s
-        again = f", having run {self._batches_run} batches again" if self._batches_run else ""
+        again = f", having run {self.num_batches_again} batches again" if self.num_batches_again else ""
         say(
             f"resumed at epoch {checkpoint.meta.epoch}, batch {checkpoint.meta.batch} from {checkpoint.name}, "
             f"{seconds:.1f} s after the start{again}"

@@ -39,19 +39,32 @@ _MOST_WARNINGS = 10
 
 @dataclass(frozen=True)
 class _Taken:
-    """A checkpoint that is to be written."""
+    """A checkpoint that is to be written, or held in memory until one that needs it is."""
 
     path: Path
     tree: Tree
     meta: Meta
     #: Names of the files that must stay.
     needed: set[str]
+    #: What leads to the header if this one cannot be written.
+    instead: list[str]
     batches: int
     #: The interval that `auto` had chosen when it was due; 0 if the user counts.
     interval_s: float
     #: When the training stopped for it and went on; 0 if that is when it is written.
     began_s: float
     went_on_s: float
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The beginning of an iteration of a loop around the batch loop, in memory."""
+
+    taken: _Taken
+    loop: Loop
+    #: The loop's mark before: the checkpoint's name, and the iteration that began there.
+    before: tuple[str, int]
+    staging: Staging
 
 
 class Saver:
@@ -67,7 +80,10 @@ class Saver:
         self._checkpoints = self._set_future_aside()
         self._said: set[str] = set()
         self._staging, self._background = Staging(), Background()
-        #: What leads to a loop's header instead of a checkpoint that could not be written, by its name.
+        #: In the order in which a resume passes through them.
+        self._held: list[_Held] = []
+        self._free: list[Staging] = []
+        #: What leads to a loop's header instead of a checkpoint that has not been written, by its name.
         self._instead: dict[str, list[str]] = {}
         self.census = census
         self._trouble = Trouble(
@@ -88,8 +104,59 @@ class Saver:
 
         A failure to write is said; the training goes on and tries again when next due.
         """
-        context, began_s = self._context, time.monotonic()
         self.finish_write()
+        self._drop_held(loop)
+        taken = self._take(loop, frame, entropy, None if WAITS_FOR_DISK else self._staging)
+        pending = [*(held.taken for held in self._held), *([] if taken is None else [taken])]
+        if not pending:
+            return
+        self._free += [held.staging for held in self._held]
+        self._held = []
+        self._instead.update({one.path.name: one.instead for one in pending})
+        self._background.begin(lambda: self._write_all(pending))
+        if taken is not None and not taken.went_on_s:
+            self.finish_write()
+
+    def hold(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
+        """Keep the present state in memory; it is written with the first checkpoint to which a resume comes through it.
+
+        Nothing is kept if there is not the memory.
+        """
+        if self._drop_held(loop) and not self.is_writing:
+            self._retain_files()
+        if self._free and self.is_writing:
+            self.finish_write()  # from what is to be copied to
+        staging = self._free.pop() if self._free else Staging()
+        before = loop.start_point, loop.start_iteration
+        taken = self._take(loop, frame, entropy, staging)
+        if taken is None or not taken.went_on_s:
+            self._free.append(staging)
+            if taken is not None:
+                self._instead[taken.path.name] = taken.instead
+                self._forget(taken, loop, before)
+        else:
+            self._held.append(_Held(taken, loop, before, staging))
+
+    def _drop_held(self, loop: Loop) -> bool:
+        """Of what is held, keep only that through which a resume comes to the header of `loop`; True if something was dropped."""
+        names = self._stack.checkpoints_before(loop)
+        dropped = [held for held in self._held if held.taken.path.name not in names]
+        self._held = [held for held in self._held if held.taken.path.name in names]
+        for held in dropped:
+            self._free.append(held.staging)
+            self._instead[held.taken.path.name] = self.chain_without_failed(held.taken.instead)
+            self._forget(held.taken, held.loop, held.before)
+        return bool(dropped)
+
+    def _forget(self, taken: _Taken, loop: Loop, before: tuple[str, int]) -> None:
+        if loop.unmark(taken.path.name, before):
+            del self._instead[taken.path.name]  # it led nowhere else
+
+    def _take(
+        self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None, staging: Staging | None
+    ) -> _Taken | None:
+        """Look at the present state and copy it to `staging`, if there is one with the memory for it; None if there is no checkpoint."""
+        context, began_s = self._context, time.monotonic()
         around = roots.find_surroundings(frame, loop, context)
         captured = roots.capture(around, context, self.census)
         if self.census is None:
@@ -100,26 +167,24 @@ class Saver:
             meta = self._meta(loop, around, entropy)
         except OSError as error:
             self._say_failed(error)
-            return
+            return None
         path = context.directory.checkpoint_path(meta.epoch, meta.batch)
         if path.name in meta.chain or any(path.name in found.needs for found in self._checkpoints):
-            return  # a loop outside has been checkpointed at this very place, and others build on it
+            return None  # a loop outside has been checkpointed at this very place, and others build on it
         with collector_paused():
-            copies = None if WAITS_FOR_DISK else self._staging.copy(captured.tree.arrays)
+            copies = None if staging is None else staging.copy(captured.tree.arrays)
         self._sequence += 1
         if context.frameworks.printing is not None:
             context.frameworks.printing.mark_checkpoint(self._sequence)
-        self._instead[path.name] = loop.checkpoints_here()
+        instead = loop.checkpoints_here()
         loop.mark(path.name)
         taken = _Taken(
             path, captured.tree if copies is None else replace(captured.tree, arrays=copies), meta,
-            {*meta.chain, path.name}, context.position.batches, context.policy.chosen_s, began_s,
+            {*meta.chain, path.name}, instead, context.position.batches, context.policy.chosen_s, began_s,
             0.0 if copies is None else time.monotonic(),
         )  # fmt: skip
-        self._background.begin(lambda: self._write(taken))
-        if copies is None:
-            self.finish_write()
         self._recorder.scan(captured, context.position.batches, loop)
+        return taken
 
     @property
     def last(self) -> Checkpoint | None:
@@ -134,7 +199,11 @@ class Saver:
     def finish_write(self) -> None:
         """Wait until the checkpoint that is being written is on the disk, or has failed."""
         if self._background.wait():
-            self._context.files.retain([found.meta.files for found in self._checkpoints])
+            self._retain_files()
+
+    def _retain_files(self) -> None:
+        held = [held.taken.meta.files for held in self._held]
+        self._context.files.retain([*(found.meta.files for found in self._checkpoints), *held])
 
     def chain_without_failed(self, names: Iterable[str]) -> list[str]:
         """Checkpoints to pass through, with what leads on instead of those that could not be written."""
@@ -146,11 +215,17 @@ class Saver:
             )
         )
 
+    def _write_all(self, pending: list[_Taken]) -> bool:
+        """Beside the training, in order. True if one is on the disk."""
+        written = [self._write(taken) for taken in pending]
+        return any(written)
+
     def _write(self, taken: _Taken) -> bool:
-        """Beside the training. False if that failed, which is said at once."""
+        """False if that failed, which is said at once."""
         context = self._context
+        chain = self.chain_without_failed(taken.meta.chain)  # one that was held may have failed meanwhile
         try:
-            saved = commit(taken.path, taken.tree, taken.meta, self._last)
+            saved = commit(taken.path, taken.tree, replace(taken.meta, chain=chain), self._last)
         except (OSError, MemoryError) as error:
             self._say_failed(error)
             return False

@@ -18,6 +18,7 @@ from detrain.messages import warn
 from detrain.session.context import Context
 from detrain.session.leaving import fail
 from detrain.session.nests import NestSearch
+from detrain.session.pace import Pace, Paces
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume
 from detrain.world.signal_deferral import handlers_deferred
@@ -47,7 +48,7 @@ class Session:
         self._position, self._policy = context.position, context.policy
         self._frameworks, self._replay = context.frameworks, context.replay
         self._thread = threading.get_ident()
-        self._epoch_began_s: float | None = None  # not before a header has been seen: set-up code is no epoch
+        self._paces = Paces()
         self._is_training = False
         #: The batch loop at whose headers nothing falls due before so many batches have begun, or before this moment.
         self._nothing_due_in: Loop | None = None
@@ -70,7 +71,7 @@ class Session:
 
     def request_checkpoint(self) -> None:
         """A checkpoint is wanted at the next header; may be called by a signal's handler."""
-        self._policy.is_requested = True
+        self._policy.request(monotonic())
         self._nothing_due_in = None
 
     # --- called by hooks ---------------------------------------------------------------------------------------------------
@@ -134,8 +135,7 @@ class Session:
             self.on_training()
         if self.resume.is_pending:
             with self._frameworks.clocks_hidden():
-                if self.resume.at_header(loop, loop.find_frame()):
-                    self._epoch_began_s = monotonic()
+                self.resume.at_header(loop, loop.find_frame())
         if self.recorder is None and not self.resume.is_pending:
             self._begin_recording(loop)
         now_s = monotonic()  # what a resume has taken is no time of the policy's nor of the ledger's
@@ -145,13 +145,12 @@ class Session:
             self._at_epoch(loop, now_s)
 
     def _at_batch(self, loop: Loop, now_s: float) -> None:
-        outer = loop.nest_parent
-        if outer is None and self._policy.use_auto_if_no_epochs():
+        if loop.nest_parent is None and self._policy.use_auto_if_no_epochs():
             warn(
                 "every-epoch",
                 "the training has no loop around its batch loop, so `auto` is used instead of --every epoch",
             )
-        is_near = outer is None or outer.is_marked
+        is_near = loop.is_near
         is_due = self._policy.is_due_at_batch(self._position.batches, now_s, is_near=is_near) and not self._is_put_off()
         must = (is_due or self._is_goal(loop)) and self._may_save(loop)
         if self.recorder is not None:
@@ -186,19 +185,17 @@ class Session:
 
     def _at_epoch(self, loop: Loop, now_s: float) -> None:
         """Or at the header of a loop around epochs."""
-        part = loop.site.part
-        self._position.leave_epoch()
-        is_due_at = self._policy.is_due_at_outer if part == "outer" else self._policy.is_due_at_epoch
-        is_due = is_due_at(self._position.epochs, now_s) and not self._is_put_off()
-        if loop.iteration > 0 and self._may_save(loop) and (is_due or self._is_goal(loop)):
-            self._save(loop)
-        else:
+        policy, position, is_outer = self._policy, self._position, loop.site.part == "outer"
+        position.leave_epoch()
+        pace = self._paces.at_header(loop, now_s, position.batches)
+        is_due_at = policy.is_due_at_outer if is_outer else policy.is_due_at_epoch
+        is_due = is_due_at(position.epochs, position.batches, now_s, pace, is_near=loop.is_near)
+        if loop.iteration == 0 or not self._may_save(loop):
             self._scan_again(loop)
-        if part == "epoch":
-            if loop.iteration > 0 and self._epoch_began_s is not None:
-                self._policy.epoch_took(now_s - self._epoch_began_s)
-            self._epoch_began_s = now_s
-            self._position.begin_epoch()
+        else:
+            self._save_or_hold(loop, pace, now_s, is_due=is_due and not self._is_put_off())
+        if not is_outer:
+            position.begin_epoch()
 
     def at_end(self, loop: Loop) -> None:
         """A loop in the nest has used up its iterable."""
@@ -214,9 +211,25 @@ class Session:
         is_outermost = loop.nest_parent is None
         if is_outermost and self.recorder is not None:
             self._record(self.recorder, loop, now_s, must=True)
-        is_due = self._policy.is_due_at_end(is_outermost, now_s) and (is_outermost or not self._is_put_off())
+        is_due = self._policy.is_due_at_end(now_s, is_outermost=is_outermost, is_near=loop.is_near)
+        self._save_or_hold(
+            loop,
+            Pace() if loop.site.is_followed else None,
+            now_s,
+            is_due=is_due and (is_outermost or not self._is_put_off()),
+        )
+
+    def _save_or_hold(self, loop: Loop, pace: Pace | None, now_s: float, *, is_due: bool) -> None:
+        """At a header, or the end of a loop. `pace`: of what comes next; None if no checkpoint inside that would need one here."""
         if is_due or self._is_goal(loop):
             self._save(loop)
+        elif (
+            pace is not None
+            and self.rerun is None
+            and not self._is_put_off()
+            and self._policy.holds_beginning(self._position.batches, now_s, pace, is_outer=loop.site.part == "outer")
+        ):
+            self._save(loop, is_held=True)
         else:
             self._scan_again(loop)
 
@@ -289,12 +302,15 @@ class Session:
     def _is_goal(self, loop: Loop) -> bool:
         return self.rerun is not None and self.rerun.is_goal(loop)
 
-    def _save(self, loop: Loop) -> None:
+    def _save(self, loop: Loop, *, is_held: bool = False) -> None:
+        """Take a checkpoint; one that `is_held` is written with the first that needs it."""
         frame = loop.find_frame()
         if self._frameworks.printing is not None:
             self._frameworks.printing.flush()
         with self._frameworks.hidden_from_script() as entropy:
-            self._save_now(loop, frame, entropy)
+            self._save_now(loop, frame, entropy, is_held=is_held)
+        if is_held:
+            return
         if self.rerun is not None:
             self.finish_write()
             self.rerun.on_saved()
@@ -312,13 +328,17 @@ class Session:
             with self._frameworks.hidden_from_script():
                 self._saver.end()
 
-    def _save_now(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
+    def _save_now(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None, *, is_held: bool) -> None:
         if self._saver is None:
             from detrain.session.saving import Saver
 
             assert self.recorder is not None, "nothing is saved before the ledger is open"
             self._saver = Saver(self.context, self.stack, self.recorder, self.resume.checkpoint, self.resume.census)
         started_s = monotonic()
+        if is_held:
+            self._saver.hold(loop, frame, entropy)
+            self._policy.on_held(monotonic() - started_s)
+            return
         self._saver.save(loop, frame, entropy)
         now_s = monotonic()
         is_outer = loop.site.part == "outer"

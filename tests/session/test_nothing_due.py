@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.session.policy import Policy, parse
+from detrain.session.policy import LONGEST_WAIT_S, Policy, parse
 from detrain.store import checkpoint
 from tests.tiers import full_but
 
@@ -24,7 +24,7 @@ for epoch in range(2):
         optimizer.zero_grad()
         (weight * weight).sum().backward()
         optimizer.step()
-        if (epoch, batch) == (1, 150):
+        if (epoch, batch) == (0, 150):
             os.kill(os.getpid(), signal.SIGUSR2)
 """
 
@@ -33,7 +33,7 @@ for epoch in range(2):
 @pytest.mark.parametrize("is_near", [True, False])
 def test_nothing_is_due_before_the_batch_and_the_moment_that_the_policy_names(every, is_near):
     policy = Policy(parse(every), 100.0)
-    policy.on_saved(2, 50, 110.0, 0.1)
+    policy.on_resumed(2, 50, 110.0, 0.1)
     next_batch, next_s = policy.next_at_batch(is_near=is_near)
     moments = [(batch, 110.0 + eighths / 8) for batch in range(50, 70) for eighths in range(600)]
     is_before = [batch < next_batch and now_s < next_s for batch, now_s in moments]
@@ -42,8 +42,9 @@ def test_nothing_is_due_before_the_batch_and_the_moment_that_the_policy_names(ev
     assert not any(policy.is_due_at_batch(*moment, is_near=is_near) for moment in before)
     assert all(policy.is_due_at_batch(*moment, is_near=is_near) for moment in behind)
     assert bool(behind) == (every in ("auto", "30s", "7batches"))
-    policy.is_requested = True
-    assert policy.is_due_at_batch(*before[0], is_near=is_near)
+    policy.request(before[0][1])
+    assert policy.is_due_at_batch(*before[0], is_near=is_near) == is_near
+    assert policy.is_due_at_batch(before[0][0], before[0][1] + LONGEST_WAIT_S, is_near=is_near)
 
 
 @pytest.mark.parametrize("budget", full_but(["0.008"], ["0", "0.008", "1"]))
@@ -52,5 +53,5 @@ def test_a_request_while_nothing_is_due_is_met_at_the_next_batch(tmp_path, budge
     words = ["-m", "detrain", "run", "--ckpt-dir", "run", "--every", "never", "script.py"]
     variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "DETRAIN_LEDGER_BUDGET": budget}
     subprocess.run([sys.executable, *words], cwd=tmp_path, env=variables, check=True, capture_output=True)
-    (saved,) = (tmp_path / "run").glob("checkpoint_*.h5")
-    assert checkpoint.read_header(saved).meta.batches == 451
+    (saved,) = (tmp_path / "run").glob("checkpoint_0_*.h5")
+    assert checkpoint.read_header(saved).meta.batches == 151
