@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR2: a checkpoint at the next batch, then what the script would have got.
+"""SIGTERM and SIGUSR2: a checkpoint at the next batch to which a resume comes, then what the script would have got.
 
 The script sees its own dispositions: what it sets with `signal.signal` is remembered and called, `signal.getsignal` returns it.
 """
