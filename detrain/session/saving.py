@@ -124,8 +124,10 @@ class Saver:
         """
         if self._drop_held(loop) and not self.is_writing:
             self._retain_files()
-        if self._free and self.is_writing:
-            self.finish_write()  # from what is to be copied to
+        if self.is_writing and (
+            self._free or not self._instead.keys().isdisjoint(self._stack.checkpoints_before(loop))
+        ):
+            self.finish_write()  # it is written from what is to be copied to, or a resume comes here through it
         staging = self._free.pop() if self._free else Staging()
         before = loop.start_point, loop.start_iteration
         taken = self._take(loop, frame, entropy, staging)
