@@ -172,7 +172,7 @@ class Policy:
         """At the header of a loop around the batch loop where no checkpoint is due: True if one is to be kept in memory.
 
         It is written with the first that falls due inside, if one does: who counts can tell. Whenever a signal may ask for one, the time
-        that the training waits for it must be within the budget.
+        that the training waits for it must be within the budget, unless it is not known yet how long an iteration takes.
         """
         kind = self.every.kind
         if kind == "never":
@@ -181,8 +181,10 @@ class Policy:
             return True
         if kind == "epoch" and is_outer:
             return True
+        if not self._has_saved or not pace.seconds:
+            return True
         budget = self.every.count if kind == "auto" else BUDGET
-        return not self._has_saved or self._spent_s + self.cost_s <= budget * (now_s - self._began_s)
+        return self._spent_s + self.cost_s <= budget * (now_s - self._began_s)
 
     def is_due_at_batch(self, batch: int, now_s: float, *, is_near: bool = True) -> bool:
         """At the header of the batch loop.

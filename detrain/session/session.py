@@ -187,7 +187,7 @@ class Session:
         """Or at the header of a loop around epochs."""
         policy, position, is_outer = self._policy, self._position, loop.site.part == "outer"
         position.leave_epoch()
-        pace = self._paces.at_header(loop, now_s, position.batches)
+        pace = self._paces.at_header(loop, now_s, position.batches, is_whole=not self.resume.is_pending)
         is_due_at = policy.is_due_at_outer if is_outer else policy.is_due_at_epoch
         is_due = is_due_at(position.epochs, position.batches, now_s, pace, is_near=loop.is_near)
         if loop.iteration == 0 or not self._may_save(loop):
@@ -212,12 +212,9 @@ class Session:
         if is_outermost and self.recorder is not None:
             self._record(self.recorder, loop, now_s, must=True)
         is_due = self._policy.is_due_at_end(now_s, is_outermost=is_outermost, is_near=loop.is_near)
-        self._save_or_hold(
-            loop,
-            Pace() if loop.site.is_followed else None,
-            now_s,
-            is_due=is_due and (is_outermost or not self._is_put_off()),
-        )
+        is_due = is_due and (is_outermost or not self._is_put_off())
+        outer = loop.nest_parent if loop.site.is_followed else None
+        self._save_or_hold(loop, self._paces.of(outer) if outer is not None else None, now_s, is_due=is_due)
 
     def _save_or_hold(self, loop: Loop, pace: Pace | None, now_s: float, *, is_due: bool) -> None:
         """At a header, or the end of a loop. `pace`: of what comes next; None if no checkpoint inside that would need one here."""

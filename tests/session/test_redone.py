@@ -1,7 +1,11 @@
 """No batch is done twice without need: killed anywhere, a run does again what came after its last checkpoint, and nothing before it."""
 
+import itertools
+import types
+
 import pytest
 
+from detrain.session import resume, saving, session
 from tests.session.attempts import Killed, Run, outcome
 from tests.session.test_attempts import SCRIPTS
 from tests.state.roundtrip import as_a_new_process
@@ -51,17 +55,24 @@ def _as_a_new_process():
         yield
 
 
-@pytest.mark.parametrize("every", ["1batch", "3batches", "7batches", "epoch", "2epochs", "0.001s", "0.02s", "auto"])
+@pytest.mark.parametrize(
+    "every", ["1batch", "3batches", "7batches", "epoch", "2epochs", "0.05s", "0.1s", "0.3s", "auto"]
+)
 @pytest.mark.parametrize("name", NESTS)
 def test_a_resume_runs_no_batch_before_its_checkpoint_again(name, every, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # A clock that goes on by 10 ms at each look, and a disk that is waited for: the same checkpoints each time.
+    ticks = itertools.count()
+    monkeypatch.setattr(session, "monotonic", lambda: next(ticks) / 100)
+    monkeypatch.setattr(resume, "time", types.SimpleNamespace(monotonic=lambda: next(ticks) / 100))
+    monkeypatch.setattr(saving, "WAITS_FOR_DISK", True)
     source, longest = NESTS[name]
     whole = Run(source, tmp_path / "whole", every)
     whole.folder.mkdir()
     left_alone = whole.attempt()
     expected, num_steps = outcome(left_alone), left_alone.steps
     # The loops are not known before the second epoch of a first attempt.
-    for kill_at in range(num_steps // 3, num_steps + 1, 3):
+    for kill_at in range(num_steps // 3, num_steps + 1, 4):
         run = Run(source, tmp_path / f"killed {kill_at}", every)
         run.folder.mkdir()
         assert isinstance(run.attempt(kill_at).by, Killed)
