@@ -160,7 +160,8 @@ class Policy:
 
     def _is_due_around_batches(self, batch: int, now_s: float, pace: Pace, *, is_near: bool) -> bool:
         if self.every.kind == "batch":
-            return batch - self._last_batch >= self.every.count
+            is_long = pace.batches == 0 or pace.batches >= self.every.count
+            return is_long or batch - self._last_batch >= self.every.count
         if not self.goes_by_clock:
             return False
         interval_s = self.interval_s * (1 if is_near else 2)

@@ -76,7 +76,7 @@ def test_ctrl_c_ends_with_where_it_was_and_what_comes_next(tmp_path):
     assert said.status == -2
     assert said.err.count("Traceback") == 1
     assert last_line(said) == (
-        "detrain: interrupted at epoch 2, batch 1; the same command resumes from checkpoint_2_1.h5 (epoch 2, batch 1)"
+        "detrain: interrupted at epoch 2, batch 1; the same command resumes from checkpoint_2_0.h5 (epoch 2, batch 0)"
     )
 
 
