@@ -17,8 +17,9 @@ _LOOPS = {
 #: What is called, or named, where weights are trained. A library's file without any of these words holds no training loop, nor the loop
 #: around one; with one of them it may, and the run shows which of its loops do.
 _TRAINING = re.compile(
-    rb"\b(?:backward|apply_gradients|optimizer_step|train_batch|train_on_batch|train_step|training_step)\b"
-    rb"|\boptim\w*\.step\s*\(|\bself\.train\s*\("
+    rb"\b(?:apply_gradients|optimizer_step|train_batch|train_on_batch|train_step|training_step)\b"
+    # As calls only: many a comment speaks of backward compatibility.
+    rb"|\.backward\s*\(|\boptim\w*\.step\s*\(|\bself\.train\s*\("
 )
 _LOOP = re.compile(rb"^\s*(?:for|while)\b", re.MULTILINE)
 #: Folders of installed packages.

@@ -34,6 +34,8 @@ class Trainer:
         ("for x in xs:\n    step(x)\n", False),
         ("for x in xs:\n    total += model.evaluate(x)\n", False),
         ("for one in backwards(xs):\n    print(one)\n", False),
+        ("for x in xs:  # `backward` compatible, so never backward(x)\n    print(x)\n", False),
+        ("for batch in loader:\n    self.accelerator.backward(loss)\n", True),
     ],
 )
 def test_a_file_with_loops_that_names_what_trains_may_hold_the_training(content, is_wanted):
