@@ -301,23 +301,17 @@ def test_by_the_clock_or_never_the_bits_are_the_same(every, new_run):
 
 
 @pytest.mark.parametrize(
-    ("every", "asked_at", "names"),
+    ("every", "names"),
     [
-        (
-            "never",
-            7,
-            ["checkpoint_2_0.h5"],
-        ),  # nothing leads to the middle of the second but the batches before: wait for its end
-        (
-            "2epochs",
-            7,
-            ["checkpoint_1_0.h5", "checkpoint_1_3.h5", "checkpoint_3_0.h5"],
-        ),  # its beginning is held in memory
+        # Nothing leads to the middle of the second epoch but the batches before it: wait for its end.
+        ("never", ["checkpoint_2_0.h5"]),
+        # Its beginning is held in memory.
+        ("2epochs", ["checkpoint_1_0.h5", "checkpoint_1_3.h5", "checkpoint_3_0.h5"]),
     ],
 )
-def test_checkpoint_that_is_asked_for_is_taken_where_a_resume_gets_to(every, asked_at, names, new_run):
+def test_checkpoint_that_is_asked_for_is_taken_where_a_resume_gets_to(every, names, new_run):
     script = SCRIPTS["two loops"].replace(
-        "    history.append", f"    if len(history) == {asked_at}: framework.ask()\n        history.append"
+        "    history.append", "    if len(history) == 7: framework.ask()\n        history.append"
     )
     run = new_run(script, every)
     framework = Framework()
