@@ -269,6 +269,12 @@ class Recorder:
 
     # --- the file ------------------------------------------------------------------------------------------------------------
 
+    def close(self) -> None:
+        """Record nothing more."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
     def _write(self, kind: bytes, document: Batch | bytes | dict[str, Any]) -> None:
         assert self._file is not None
         try:

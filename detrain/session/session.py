@@ -68,6 +68,8 @@ class Session:
         self.is_off = True
         self._nothing_due_in = None
         self.context.files.stop()
+        if self.recorder is not None:
+            self.recorder.close()
 
     def request_checkpoint(self) -> None:
         """A checkpoint is wanted at the next header; may be called by a signal's handler."""

@@ -131,8 +131,11 @@ class Forked:
 
     def poll(self) -> int | None:
         """How it ended, None while it lives; minus the number of the signal that has killed it."""
-        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
-            self.wait()
+        if self.returncode is None:
+            ready = select.poll()  # `select.select` knows no descriptor above 1023
+            ready.register(self._connection, select.POLLIN)
+            if ready.poll(0):
+                self.wait()
         return self.returncode
 
     def wait(self) -> int:
