@@ -69,6 +69,7 @@ class ModelHandler(_DerivingHandler):
     """
 
     kind = "keras.Model"
+    is_dropped_silently = True
     fields: ClassVar = {"attrs": Holds.NAMED, "made": Holds.NAMED}
     made_again = ("train_function", "test_function", "predict_function")
     derived = ("_nodes", "_eval_epoch_iterator", *made_again)

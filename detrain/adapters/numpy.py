@@ -27,6 +27,7 @@ class ArrayHandler(Handler):
     """An array: dtype, shape, strides and bytes. A view names the array that it looks into, so that both keep sharing memory."""
 
     kind = "numpy.ndarray"
+    is_dropped_silently = True
     fields: ClassVar = {
         **plain_fields("shape", "strides", "dtype", "writeable", "file", "offset", "order"),
         "base": Holds.ONE,
@@ -171,6 +172,7 @@ class GeneratorHandler(Handler):
     """`numpy.random.Generator` and `RandomState`: the state of their bit generator."""
 
     kind = "numpy.random"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("state"), "bits": Holds.ONE}
     is_last = True
 
@@ -204,6 +206,7 @@ class BitGeneratorHandler(Handler):
     """PCG64, MT19937, Philox, SFC64: their `state` dict, and the sequence of seeds that `spawn` goes on in."""
 
     kind = "numpy.random.BitGenerator"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("state"), "seeds": Holds.ONE}
     is_last = True
 
@@ -251,6 +254,7 @@ class ScalarHandler(Handler):
     """A numpy scalar: dtype and bytes; attributes too, if its class is derived from numpy's."""
 
     kind = "numpy.generic"
+    is_dropped_silently = True
     fields: ClassVar = plain_fields("dtype", "bytes")
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -279,6 +283,7 @@ class RowHandler(Handler):
     """A row of a structured array: it writes into the array that it was taken from, or into bytes of its own."""
 
     kind = "numpy.void"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("dtype", "bytes", "offset"), "base": Holds.ONE}
     has_attributes = False
 

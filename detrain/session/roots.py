@@ -21,7 +21,7 @@ from detrain.messages import warn
 from detrain.session import progress
 from detrain.session.context import Context
 from detrain.session.replay import Replay, check
-from detrain.state import frames, registry
+from detrain.state import frames, liveness, registry
 from detrain.state.captured import Captured
 from detrain.state.census import Census
 from detrain.state.handler import MISSING
@@ -29,7 +29,7 @@ from detrain.state.handlers import csvfiles
 from detrain.state.handlers.objects import OWNS_THREAD
 from detrain.state.restore import Origins, Restore
 from detrain.state.tree import Ref, Tree, is_node, nodes_below
-from detrain.state.user_code import PYTHONS_OWN, user_modules
+from detrain.state.user_code import PYTHONS_OWN, user_code, user_modules
 from detrain.state.walk import Walk
 
 
@@ -40,6 +40,8 @@ class Surroundings:
     frames: list[tuple[str, types.FrameType]]
     modules: list[tuple[str, types.ModuleType]]
     loops: list[Loop]
+    #: By the name of its globals in `modules`: the frame of a module whose code runs.
+    running: dict[str, types.FrameType]
 
     def call_path(self) -> list[list[object]]:
         """Function and file of each frame; a checkpoint can be restored only into the same ones."""
@@ -50,10 +52,14 @@ def find_surroundings(frame: types.FrameType, loop: Loop, context: Context) -> S
     """The surroundings of a header; `frame` is the loop's."""
     is_user_file, script_name = context.is_user_file, context.settings.script_name
     found: list[types.FrameType] = []
+    running: dict[str, types.FrameType] = {}
     current: types.FrameType | None = frame
     while current is not None:
-        if is_user_file(current.f_code.co_filename) and not frames.is_module_level(current):
-            found.append(current)
+        if is_user_file(current.f_code.co_filename):
+            if frames.is_module_level(current):
+                running[_module_name(current.f_globals.get("__name__", "?"), script_name)] = current
+            else:
+                found.append(current)
         current = current.f_back
     names: dict[str, int] = {}
     named = []
@@ -66,7 +72,7 @@ def find_surroundings(frame: types.FrameType, loop: Loop, context: Context) -> S
         for name in ["__main__", *sorted(user_modules - {"__main__"})]
         if name in sys.modules
     ]
-    return Surroundings(named, modules, loop.nest)
+    return Surroundings(named, modules, loop.nest, running)
 
 
 def _module_name(name: str, script_name: str) -> str:
@@ -132,9 +138,11 @@ def capture(around: Surroundings, context: Context, census: Census | None) -> Ca
 
 def _capture(around: Surroundings, generators: dict[str, object], census: Census | None, replay: Replay) -> Captured:
     walk = Walk(census, replay.left)
-    for name, value in live_roots(around, generators).items():
-        walk.root(name, value)
-    walk.run()
+    roots, dead = live_roots(around, generators), _dead_roots(around)
+    for name, value in roots.items():
+        if name not in dead:
+            walk.root(name, value)
+    walk.run({name: value for name, value in roots.items() if name in dead})
     for thread in _threads_of_the_script():
         if replay.owns(thread):
             continue
@@ -285,6 +293,19 @@ def restore(
             f"{remark}; if the script iterates over it, this resume is not exact: iterate over a list or a dict",
         )
     return restoring.doubtful
+
+
+def _dead_roots(around: Surroundings) -> set[str]:
+    """Names of roots that the script will not read again before it writes them."""
+    found: set[str] = set()
+    for prefix, frame in around.frames:
+        found.update(f"{prefix}.{name}" for name in liveness.dead_variables(frame))
+    for prefix, frame in around.running.items():
+        dead = liveness.dead_variables(frame)
+        read = liveness.read_elsewhere(frame.f_code, user_code.values()) if dead else None
+        if read is not None:
+            found.update(f"{prefix}.{name}" for name in dead - read)
+    return found
 
 
 def _captured(live: dict[str, object], replay: Replay) -> Captured:

@@ -72,6 +72,12 @@ class Capturing(Protocol):
     def attributes(self, names_values: Iterable[tuple[str, Any]], field_name: str = "attrs") -> list[list[Ref]]:
         """[name, ref] for each pair; `field_name` is the field of the node that they are stored in."""
 
+    def dead_attributes(self, node: Node, names_values: Iterable[tuple[str, Any]], field_name: str) -> None:
+        """Add [name, ref] to a field of the node for variables that are dead, once everything that is not has been captured.
+
+        Of one that a resume could not bring back, and that nobody else has, the ref says only that it was there.
+        """
+
     def array(
         self, node: Node, data: np.ndarray[Any, Any], label: str = "", *, is_copy: bool = False, owner: Any = None
     ) -> None:
@@ -84,8 +90,11 @@ class Capturing(Protocol):
     def node(self, number: int) -> Node:
         """A node that has been captured, or is being captured; `node["p"]` is the number of the one above."""
 
-    def at_end(self, action: Callable[[], None]) -> None:
-        """Go on with this object, in `action`, when everything that is reached without it has been captured."""
+    def at_end(self, action: Callable[[], None], target: Any = None) -> None:
+        """Go on with this object, in `action`, when everything that is reached without it has been captured.
+
+        `target`: what the object refers to weakly.
+        """
 
     def has_reached(self, obj: Any) -> bool:
         """True if the walk has reached `obj` so far."""
@@ -184,6 +193,8 @@ class Handler:
     #: True: prepared and filled after everything else. For generators of random numbers, from which restoring other objects may draw, and
     #: for iterators that may have been moved to their position already because another object was run.
     is_last: ClassVar[bool] = False
+    #: True if nobody notices that an object is dropped: it holds no file, no process, no code that is still to run.
+    is_dropped_silently: ClassVar[bool] = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         """Store the state of `obj` in `node`. Draws no random number and changes nothing that the script can see.

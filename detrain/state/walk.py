@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from detrain.state import registry
 from detrain.state.attributes import instance_dict, own_dict, slot_values
 from detrain.state.captured import Captured
 from detrain.state.census import Census
-from detrain.state.classes import is_local, type_name
+from detrain.state.classes import is_local, resolve_type, type_name
 from detrain.state.collector import collector_paused
 from detrain.state.handler import KEY, MemoryRange, mark_not_saved
 from detrain.state.tree import ATOMS, Array, Node, Ref, Tree, encode_atom, encode_value, is_value, key_segment
@@ -41,6 +41,29 @@ _PLAIN_ELEMENTS = frozenset({type(None), bool, str})
 after_walk: list[Callable[[Walk], None]] = []
 
 
+#: Methods of types written in C whose instances may end something when they are dropped: a file, a connection, a device.
+_ENDING = ("__exit__", "close", "commit", "disconnect", "quit", "release", "shutdown", "stop", "terminate")
+
+
+def is_dropped_silently(obj: Any) -> bool:
+    """True if nobody notices that an object is dropped: no `__del__`, nothing of the system's, no code that is still to run."""
+    cls = type(obj)
+    handler = registry.handler_for(cls)
+    if not handler.is_dropped_silently or hasattr(cls, "__del__"):
+        return False
+    return handler.kind != "opaque" or not any(hasattr(cls, name) for name in _ENDING)
+
+
+class _Dead(NamedTuple):
+    """A variable that the program writes before it reads it again: a root, or a field of a node."""
+
+    parent: int | None
+    name: str
+    segment: str
+    obj: Any
+    field: str = ""
+
+
 class Walk:
     """One capture: give it the roots, then `run` it.
 
@@ -59,7 +82,9 @@ class Walk:
         self.paths: list[str] = []
         self._pending: deque[int] = deque()
         self._later: deque[int] = deque()  # keys, and objects that are captured last
-        self._at_end: deque[tuple[int, Callable[[], None]]] = deque()  # by node: what depends on all that is met
+        #: By node: what depends on all that is met, and what it refers to weakly.
+        self._at_end: deque[tuple[int, Callable[[], None], Any]] = deque()
+        self._dead: deque[_Dead] = deque()
         self._keys: set[int] = set()  # numbers of those that are named as keys so far
         self._census = census
         self._pickled: list[tuple[Node, list[Any]]] = []  # what is inside pickles, of which the tree knows nothing
@@ -72,9 +97,14 @@ class Walk:
         """Add a root; `name` begins the paths of everything under it."""
         self.tree.roots[name] = self.ref(obj, None, name)
 
-    def run(self) -> Captured:
-        """Walk until nothing new is found."""
+    def run(self, dead: Mapping[str, Any] = MappingProxyType({})) -> Captured:
+        """Walk until nothing new is found. `dead`: further roots, which nobody will read again (`detrain.state.liveness`).
+
+        Of those, one that a resume could not bring back is left out.
+        """
         with collector_paused():
+            self._capture_pending()
+            self._dead.extend(_Dead(None, name, name, obj) for name, obj in dead.items())
             self._capture_all()
             self._drop_moved()
             self._name_shared_pickles()
@@ -86,15 +116,67 @@ class Walk:
         """What has been found so far."""
         return Captured(self.tree, self.objects, self.paths, self.numbers)
 
+    def _capture_pending(self) -> None:
+        while self._pending or self._later:
+            number = (self._pending or self._later).popleft()
+            self._keys.discard(number)
+            self._capture(number)
+
     def _capture_all(self) -> None:
-        while self._pending or self._later or self._at_end:
-            if self._pending or self._later:
-                number = (self._pending or self._later).popleft()
-                self._keys.discard(number)
-                self._capture(number)
+        self._capture_pending()
+        while self._dead or self._at_end:
+            if self._dead:
+                self._capture_dead(self._dead.popleft())
             else:
-                self._current, action = self._at_end.popleft()
+                self._current, action, _ = self._at_end.popleft()
                 action()
+            self._capture_pending()
+
+    def _capture_dead(self, dead: _Dead) -> None:
+        """Everything that is reached without it has been captured: what comes now belongs to it alone."""
+        start, num_arrays = len(self.tree.nodes), len(self.tree.arrays)
+        ref = self.ref(dead.obj, dead.parent, dead.segment)
+        if dead.parent is None:
+            self.tree.roots[dead.name] = ref
+        else:
+            self.tree.nodes[dead.parent][dead.field].append([dead.name, ref])
+        self._capture_pending()
+        nodes, own = self.tree.nodes[start:], self.objects[start:]
+        if not any(self._may_be_refused(node) for node in nodes):
+            return
+        watched = {id(target) for number, _, target in self._at_end if number < start}
+        if not all(is_dropped_silently(one) and id(one) not in watched for one in own):
+            return  # what the program does by overwriting it is part of the run
+        path = self.paths[start]
+        self._forget_from(start, num_arrays)
+        self.numbers[id(dead.obj)] = start
+        self.objects.append(dead.obj)
+        self.paths.append(path)
+        node: Node = {"k": "kept", "t": type_name(type(dead.obj)), "p": dead.parent, "s": dead.segment}
+        mark_not_saved(node, "the script writes this variable before it reads it again", warns=False)
+        self.tree.nodes.append(node)
+
+    @staticmethod
+    def _may_be_refused(node: Node) -> bool:
+        if node.get("loud"):
+            return True
+        try:
+            return "class" not in node and not isinstance(resolve_type(node["t"]), type)
+        except LookupError:
+            return True
+
+    def _forget_from(self, start: int, num_arrays: int) -> None:
+        for obj in self.objects[start:]:
+            del self.numbers[id(obj)]
+        forgotten = {id(node) for node in self.tree.nodes[start:]}
+        self._dead = deque(dead for dead in self._dead if dead.parent is None or dead.parent < start)
+        self._at_end = deque(entry for entry in self._at_end if entry[0] < start)
+        self._views = [view for view in self._views if id(view[0]) not in forgotten]
+        self._pickled = [pickled for pickled in self._pickled if id(pickled[0]) not in forgotten]
+        for grown, length in (
+            (self.tree.nodes, start), (self.objects, start), (self.paths, start), (self.tree.arrays, num_arrays),
+        ):  # fmt: skip
+            del grown[length:]
 
     def _drop_moved(self) -> None:
         """Drop views of memory that its owner has moved: code of the script may have run (`__getstate__`, `__reduce__`), and did that."""
@@ -213,6 +295,11 @@ class Walk:
         """Refs of named values."""
         return [[name, self.child(value, key_segment(name, field_name))] for name, value in names_values]
 
+    def dead_attributes(self, node: Node, names_values: Iterable[tuple[str, Any]], field_name: str) -> None:
+        """Further refs for a field of the node that is being captured."""
+        for name, value in names_values:
+            self._dead.append(_Dead(self._current, name, key_segment(name, field_name), value, field_name))
+
     def array(
         self, node: Node, data: np.ndarray[Any, Any], label: str = "", *, is_copy: bool = False, owner: Any = None
     ) -> None:
@@ -226,9 +313,9 @@ class Walk:
         """A node by its number."""
         return self.tree.nodes[number]
 
-    def at_end(self, action: Callable[[], None]) -> None:
+    def at_end(self, action: Callable[[], None], target: Any = None) -> None:
         """Go on with the node that is being captured once everything has been met that is reached without it."""
-        self._at_end.append((self._current, action))
+        self._at_end.append((self._current, action, target))
 
     def has_reached(self, obj: Any) -> bool:
         """True if an object has been reached so far."""

@@ -60,6 +60,7 @@ class DatasetHandler(Handler):
     """A data set: made by the set-up code, and never changed but for the generator of its passes' seeds."""
 
     kind = "tensorflow.Dataset"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("passes"), "parts": Holds.LIST}
     has_attributes = False
 

@@ -224,6 +224,7 @@ class FunctionHandler(Handler):
     """
 
     kind = "tensorflow.Function"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("name", "graphs"), "bound": Holds.LISTS}
     has_attributes = False
 

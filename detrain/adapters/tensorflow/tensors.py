@@ -59,6 +59,7 @@ class TensorHandler(Handler):
     """An eager tensor: a value that never changes."""
 
     kind = "tensorflow.Tensor"
+    is_dropped_silently = True
     fields: ClassVar = plain_fields("dtype", "shape", "text")
     has_attributes = False
 
@@ -89,6 +90,7 @@ class VariableHandler(Handler):
     """A `tf.Variable`: its value. The object behind it, to which graphs hold on, stays."""
 
     kind = "tensorflow.Variable"
+    is_dropped_silently = True
     fields: ClassVar = plain_fields("dtype", "shape", "text", "name", "trainable", "unique")
     has_attributes = False
 

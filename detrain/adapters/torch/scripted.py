@@ -24,6 +24,7 @@ class ScriptModuleHandler(Handler):
     """
 
     kind = "torch.ScriptModule"
+    is_dropped_silently = True
     fields: ClassVar = {"attrs": Holds.NAMED}
     has_attributes = False
 

@@ -55,6 +55,7 @@ class TensorHandler(Handler):
     """
 
     kind = "torch.Tensor"
+    is_dropped_silently = True
     fields: ClassVar = {
         **plain_fields("dtype", "device", "shape", "requires_grad", "is_inference", "strides", "offset", "graph"),
         "coo": Holds.LIST,
@@ -259,6 +260,7 @@ class StorageHandler(Handler):
     """The memory behind tensors: its bytes. One storage behind several tensors is written once."""
 
     kind = "torch.UntypedStorage"
+    is_dropped_silently = True
     fields: ClassVar = plain_fields("nbytes", "device", "as")
     has_attributes = False
 
@@ -313,6 +315,7 @@ class GeneratorHandler(Handler):
     """`torch.Generator`: the bytes of its state; on CPU they hold the second normal of a pair as well."""
 
     kind = "torch.Generator"
+    is_dropped_silently = True
     fields: ClassVar = plain_fields("device")
     has_attributes = False
     is_last = True

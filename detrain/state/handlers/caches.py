@@ -24,6 +24,7 @@ class CacheHandler(Handler):
     """Arguments and results, the least recently used first. The counts of hits and misses begin anew."""
 
     kind = "cache"
+    is_dropped_silently = True
     fields: ClassVar = {"function": Holds.ONE, "seq": Holds.LIST}
     has_attributes = False
 

@@ -29,6 +29,7 @@ class ListHandler(Handler):
     """Lists; long ones of numbers as one array."""
 
     kind = "list"
+    is_dropped_silently = True
     fields: ClassVar = {"seq": Holds.LIST}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -61,6 +62,7 @@ class TupleHandler(Handler):
     """Tuples cannot be changed in place: an equal one is kept, any other is built from its restored elements."""
 
     kind = "tuple"
+    is_dropped_silently = True
     fields: ClassVar = {"seq": Holds.LIST}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -89,6 +91,7 @@ class DictHandler(Handler):
     """
 
     kind = "dict"
+    is_dropped_silently = True
     fields: ClassVar = {"items": Holds.ITEMS, "factory": Holds.ONE, **plain_fields("names_of")}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -171,6 +174,7 @@ class SetHandler(Handler):
     """Sets, with the hash table that they had; where that cannot be written, filled in their order, and it is checked that they keep it."""
 
     kind = "set"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("table"), "seq": Holds.LIST}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -228,6 +232,7 @@ class FrozenSetHandler(Handler):
     """Frozen sets are built anew unless an equal one stands there."""
 
     kind = "frozenset"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("table"), "seq": Holds.LIST}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -269,6 +274,7 @@ class DequeHandler(Handler):
     """`collections.deque` with its bound."""
 
     kind = "deque"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("maxlen"), "seq": Holds.LIST}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -297,6 +303,7 @@ class BufferHandler(Handler):
     """`bytearray` and `array.array`: bytes that are changed in place."""
 
     kind = "buffer"
+    is_dropped_silently = True
     fields: ClassVar = plain_fields("typecode")
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -326,6 +333,7 @@ class SubclassedAtomHandler(Handler):
     """Numbers and strings of a derived class, `class Step(int)`: content and attributes."""
 
     kind = "atom"
+    is_dropped_silently = True
     fields: ClassVar = {"v": Holds.ONE}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:

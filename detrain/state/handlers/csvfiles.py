@@ -33,6 +33,7 @@ class CsvReaderHandler(Handler):
     """A reader between two rows holds nothing but its source, its dialect and its number of lines."""
 
     kind = "csv reader"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("line"), "data": Holds.NAMED, "parts": Holds.LIST}
     has_attributes = False
 

@@ -28,6 +28,7 @@ class FunctionHandler(Handler):
     """
 
     kind = "function"
+    is_dropped_silently = True
     fields: ClassVar = {
         **plain_fields("name", "code", "module"),
         "cells": Holds.NAMED,
@@ -163,6 +164,7 @@ class CellHandler(Handler):
     """A variable that closures share."""
 
     kind = "cell"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("empty"), "v": Holds.ONE}
     has_attributes = False
 
@@ -196,6 +198,7 @@ class MethodHandler(Handler):
     """A bound method: object and function. `optimizer.step`, `losses.append` held under another name."""
 
     kind = "method"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("name", "module"), "function": Holds.ONE, "self": Holds.ONE}
     has_attributes = False
 
@@ -234,6 +237,7 @@ class PartialHandler(Handler):
     """`functools.partial`."""
 
     kind = "partial"
+    is_dropped_silently = True
     fields: ClassVar = {"function": Holds.ONE, "args": Holds.ONE, "keywords": Holds.ONE}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 
 from detrain.errors import RestoreError
-from detrain.state import frames
+from detrain.state import frames, liveness
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, mark_not_saved
@@ -85,6 +85,7 @@ class SequenceIteratorHandler(Handler):
     """An iterator over a list, a tuple or a string: the sequence and an index."""
 
     kind = "sequence iterator"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("index"), "over": Holds.ONE}
     has_attributes = False
 
@@ -127,6 +128,7 @@ class RangeIteratorHandler(Handler):
     """An iterator over a range: what is left of it."""
 
     kind = "range iterator"
+    is_dropped_silently = True
     fields: ClassVar = plain_fields("range")
     has_attributes = False
 
@@ -198,6 +200,7 @@ class ComposedIteratorHandler(Handler):
     """
 
     kind = "composed iterator"
+    is_dropped_silently = True
     fields: ClassVar = {"parts": Holds.LIST, "state": Holds.ONE}
     has_attributes = False
 
@@ -307,7 +310,11 @@ class GeneratorHandler(Handler):
         ):
             node["function"] = walk.child(function, ".<function>")
             node["num_args"] = code.co_argcount
-        node["locals"] = walk.attributes(frames.read_locals(obj.gi_frame).items())
+        variables = frames.read_locals(obj.gi_frame)
+        # Of its arguments one like it may have to be made again.
+        dead = liveness.dead_variables(obj.gi_frame) - {*code.co_varnames[: code.co_argcount]}
+        node["locals"] = walk.attributes(((k, v) for k, v in variables.items() if k not in dead), "locals")
+        walk.dead_attributes(node, ((k, v) for k, v in variables.items() if k in dead), "locals")
         stack = frames.stack_values(obj)
         node["stack"] = [walk.child(value, f".<stack {i}>") for i, value in enumerate(stack)]
 

@@ -23,6 +23,7 @@ class LogThreadHandler(KeptHandler):
     """
 
     kind = "log thread"
+    is_dropped_silently = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not obj._closed:
@@ -34,6 +35,7 @@ class LogQueueHandler(LogThreadHandler):
     """The same behind a `multiprocessing.Queue`, which cannot be waited for until its items have been processed."""
 
     kind = "log queue"
+    is_dropped_silently = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not obj._closed:

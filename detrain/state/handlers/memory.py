@@ -76,6 +76,7 @@ class ViewHandler(Handler):
     """A memoryview: the object that it is a view of, format, shape and strides."""
 
     kind = "memoryview"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("look"), "of": Holds.ONE}
     has_attributes = False
 

@@ -43,6 +43,7 @@ class ObjectHandler(Handler):
     """An instance of a class written in Python: its `__dict__` and `__slots__` are all of it."""
 
     kind = "object"
+    is_dropped_silently = True
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         attrs = instance_dict(obj)
@@ -98,6 +99,7 @@ class NamespaceHandler(Handler):
     """Types written in C whose state is their `__dict__`."""
 
     kind = "namespace"
+    is_dropped_silently = True
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         """Nothing beyond the attributes."""
@@ -127,6 +129,7 @@ class ClassHandler(Handler):
     """
 
     kind = "class"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("name"), "data": Holds.NAMED, "parts": Holds.LIST}
     has_attributes = False
 
@@ -201,6 +204,7 @@ class ModuleHandler(Handler):
     """A module is named, not walked; the globals of the user's modules are roots of their own."""
 
     kind = "module"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("name"), "attrs": Holds.NAMED}
     has_attributes = False
 
@@ -237,6 +241,7 @@ class EnumHandler(Handler):
     """Members of an enumeration exist once; by name, flags by value."""
 
     kind = "enum"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("name"), "v": Holds.ONE, "attrs": Holds.NAMED}
     has_attributes = False
 
@@ -273,6 +278,7 @@ class ValueHandler(Handler):
     """Immutable values of a known type: `encode` gives arguments, `decode` makes an equal value of them."""
 
     kind = "value"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("codec"), "args": Holds.ONE}
     has_attributes = False
     codecs: ClassVar[dict[type, tuple[Callable[[Any], Any], Callable[..., Any]]]] = {}
@@ -311,6 +317,7 @@ class KeptHandler(Handler):
     """Objects that hold no state of the training: compiled code, descriptors, connections. The set-up code makes them again."""
 
     kind = "kept"
+    is_dropped_silently = True
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -321,6 +328,7 @@ class DescriptorHandler(Handler):
     """A property, class method or static method: the functions in it, which may hold state. User classes derived from it may hold more."""
 
     kind = "descriptor"
+    is_dropped_silently = True
     fields: ClassVar = {"fget": Holds.ONE, "fset": Holds.ONE, "fdel": Holds.ONE, "__func__": Holds.ONE}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -346,6 +354,7 @@ class LockHandler(KeptHandler):
     """A lock; one that the loop has made is made anew, and is free."""
 
     kind = "lock"
+    is_dropped_silently = True
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         """Nothing: who holds it is a matter of the threads."""
@@ -412,6 +421,7 @@ class OpaqueHandler(Handler):
     """
 
     kind = "opaque"
+    is_dropped_silently = True
     fields: ClassVar = plain_fields("pickle", "shares")
     has_attributes = False
 
@@ -446,6 +456,7 @@ class FutureHandler(OpaqueHandler):
     """A future or a task of asyncio. Where its loop is run by another thread, so is what becomes of it."""
 
     kind = "asyncio future"
+    is_dropped_silently = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if is_bound_elsewhere(obj):

@@ -17,6 +17,7 @@ class RandomHandler(Handler):
     """`random.Random`: Mersenne Twister words, position, and the second normal that `gauss` holds back."""
 
     kind = "random.Random"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("version"), "gauss": Holds.ONE}
     is_last = True
 

@@ -31,6 +31,7 @@ class WeakReferenceHandler(Handler):
     """A weak reference or a proxy: its callback, and what it refers to if that is reachable otherwise."""
 
     kind = "weakref"
+    is_dropped_silently = True
     fields: ClassVar = {"callback": Holds.ONE, "to": Holds.ONE}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -38,7 +39,8 @@ class WeakReferenceHandler(Handler):
         if callback is not None:
             node["callback"] = walk.child(callback, ".<callback>")
         # The walk goes breadth first: what lies deep has not been met yet.
-        walk.at_end(functools.partial(self._name_target, referent(obj), node, walk))
+        target = referent(obj)
+        walk.at_end(functools.partial(self._name_target, target, node, walk), target)
 
     def _name_target(self, target: Any, node: Node, walk: Capturing) -> None:
         if target is None or walk.has_reached(target):
@@ -75,6 +77,7 @@ class WeakMethodHandler(Handler):
     """A `weakref.WeakMethod`: the object, the name of its method, and the callback."""
 
     kind = "weak method"
+    is_dropped_silently = True
     fields: ClassVar = {**plain_fields("method"), "callback": Holds.ONE, "to": Holds.ONE}
     has_attributes = False
 
@@ -83,7 +86,7 @@ class WeakMethodHandler(Handler):
         if callback is not None:
             node["callback"] = walk.child(callback, ".<callback>")
         target, function = self._parts(obj)
-        walk.at_end(functools.partial(self._name_target, target, function, node, walk))
+        walk.at_end(functools.partial(self._name_target, target, function, node, walk), target)
 
     def _name_target(self, target: Any, function: Any, node: Node, walk: Capturing) -> None:
         if target is None:
@@ -196,6 +199,7 @@ class ProxyHandler(Handler):
     """A read-only view of a mapping; what it shows may change."""
 
     kind = "mapping proxy"
+    is_dropped_silently = True
     fields: ClassVar = {"of": Holds.ONE}
     has_attributes = False
 
@@ -216,6 +220,7 @@ class ViewHandler(Handler):
     """`keys()`, `values()` or `items()` of a dict."""
 
     kind = "dict view"
+    is_dropped_silently = True
     fields: ClassVar = {"of": Holds.ONE}
     has_attributes = False
 
