@@ -11,25 +11,34 @@ from detrain.session.session import Session
 session: Session = None  # type: ignore[assignment]
 
 
-def record_loop(line: int, *iterable: Iterable[object]) -> object:
-    """At a loop whose part in the training is not known: its iterable, or for a `while` True before every test."""
+def record_loop(line: int, *iterable: Iterable[object], ended: bool = False) -> object:
+    """At a loop whose part in the training is not known: its iterable, or for a `while` True before every test.
+
+    `ended`: the test of a `while` has failed.
+    """
     frame = sys._getframe(1)
-    return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
+    if iterable:
+        return session.enter_for(frame, line, iterable[0])
+    return session.end_while(frame, line) if ended else session.tick_while(frame, line)
 
 
-def record_epoch(line: int, *iterable: Iterable[object]) -> object:
+def record_epoch(line: int, *iterable: Iterable[object], ended: bool = False) -> object:
     """At the header of the epoch loop."""
     frame = sys._getframe(1)
-    return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
+    if iterable:
+        return session.enter_for(frame, line, iterable[0])
+    return session.end_while(frame, line) if ended else session.tick_while(frame, line)
 
 
-def record_batch(line: int, *iterable: Iterable[object], loaded: bool = False) -> object:
+def record_batch(line: int, *iterable: Iterable[object], loaded: bool = False, ended: bool = False) -> object:
     """At the header of the batch loop; `loaded`: behind what a batch loop has loaded by itself."""
     frame = sys._getframe(1)
+    if iterable:
+        return session.enter_for(frame, line, iterable[0])
     if loaded:
         session.batch_loaded(frame, line)
         return None
-    return session.enter_for(frame, line, iterable[0]) if iterable else session.tick_while(frame, line)
+    return session.end_while(frame, line) if ended else session.tick_while(frame, line)
 
 
 def enter_loop(line: int) -> None:

@@ -27,7 +27,7 @@ class Listener(Protocol):
         """An iteration of one of the training's loops is about to begin."""
 
     def at_end(self, loop: Loop) -> None:
-        """One of the training's `for` loops has used up its iterable."""
+        """One of the training's loops has used up its iterable, or the condition of a `while` has been false."""
 
 
 class Stack(Protocol):
@@ -94,8 +94,8 @@ class Loop:
         self.is_led_past = True
         self.ticker: weakref.ref[_Ticker] | None = None
 
-    def tick(self) -> None:
-        """An iteration is about to begin; called, at some depth, from the loop's frame."""
+    def tick(self) -> bool:
+        """An iteration is about to begin; called, at some depth, from the loop's frame. False if a resume has come to the loop's end."""
         self.iteration += 1
         if self.children:
             self.children = {}
@@ -106,6 +106,13 @@ class Loop:
             self._come_to_top(stack)
         if self.site.part:
             self.listener.at_header(self)
+        return not self.is_exhausted
+
+    def exhaust(self) -> None:
+        """There is no further iteration; called, at some depth, from the loop's frame."""
+        self.is_exhausted = True
+        if self.site.part:
+            self.listener.at_end(self)
 
     def _come_to_top(self, stack: Stack) -> None:
         """Inner loops have ended; or this loop runs in a generator (a sampler's, say) that feeds the one on top, or is fed by it."""
@@ -294,9 +301,7 @@ class Feed:
             return iterable
         self._loop = None
         self.iterable = _TAKEN
-        loop.is_exhausted = True
-        if loop.site.part:
-            loop.listener.at_end(loop)
+        loop.exhaust()
         raise StopIteration
 
 

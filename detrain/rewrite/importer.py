@@ -31,6 +31,10 @@ from detrain.loops import instfile
 Parts = Mapping[str, Mapping[int, str]]
 
 
+#: Counts the forms that instrumented code has had; code of another one is not taken from a cache.
+_FORM = 2
+
+
 class Libraries(Protocol):
     """What is known of the files of libraries before a run has shown its loops (`detrain.adapters.library_loops`)."""
 
@@ -132,7 +136,7 @@ class Instrumenter:
 
     def _cached(self, content: bytes, filename: str, parts: dict[int, str]) -> types.CodeType:
         load = self._load_of(filename)
-        facts = (package.__version__, sys.version, sys.flags.optimize, filename, sorted(parts.items()), load)
+        facts = (package.__version__, _FORM, sys.version, sys.flags.optimize, filename, sorted(parts.items()), load)
         key = repr(facts).encode()
         path = self._cache / f"{xxhash.xxh3_128_hexdigest(key + content)}.code" if self._cache else None
         if path is not None and path.exists():

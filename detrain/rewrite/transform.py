@@ -7,11 +7,14 @@ A `for` loop's iterable and a `while` loop's condition go through a hook, in pla
 
     while step < limit:                    enter_loop(3)
                                            while record_batch(3) and (step < limit):
+                                               ...
+                                           else:
+                                               record_batch(3, ended=True)
 
 A batch loop that loads its own data has `record_loop` in its header, and `record_batch(4, loaded=True)` behind what loads.
 
 The hook stands in the header and not in the body, because only there can an iteration be skipped without making its element,
-whatever the loop's targets look like; `else`, `break` and `continue` keep their meaning, and no line moves but by the one before
+whatever the loop's targets look like; `else`, `break` and `continue` keep their meaning, and no line moves but by those around
 a `while`. The number is the header's line in the original source. `record_loop` marks a loop whose part in the training is not
 known yet.
 """
@@ -57,10 +60,7 @@ class _AddLoaded(cst.CSTTransformer):
     def __init__(self, positions: Mapping[cst.CSTNode, Any], place: Place, loop_line: int) -> None:
         super().__init__()
         self._positions, self._place = positions, place
-        call = _call(HOOKS["batch"], loop_line)
-        tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-        loaded = cst.Arg(cst.Name("True"), keyword=cst.Name("loaded"), equal=tight)
-        self._hook = cst.SimpleStatementLine([cst.Expr(call.with_changes(args=[*call.args, loaded]))])
+        self._hook = _statement(HOOKS["batch"], loop_line, "loaded")
 
     def _is_here(self, node: cst.CSTNode) -> bool:
         return bool(self._positions[node].start.line == self._place.line)
@@ -122,8 +122,14 @@ class _AddHooks(cst.CSTTransformer):
         hook = _call(HOOKS[self._parts[line]], line)
         test = cst.BooleanOperation(hook, cst.And(), _in_parentheses(updated_node.test))
         enter = cst.SimpleStatementLine([cst.Expr(_call(ENTER, line))], leading_lines=updated_node.leading_lines)
+        ended, otherwise = _statement(HOOKS[self._parts[line]], line, "ended"), updated_node.orelse
+        otherwise = (
+            cst.Else(cst.IndentedBlock([ended]))
+            if otherwise is None
+            else otherwise.with_changes(body=_begin_with(otherwise.body, ended))
+        )
         looped = updated_node.with_changes(
-            test=test, leading_lines=(), whitespace_after_while=cst.SimpleWhitespace(" ")
+            test=test, leading_lines=(), whitespace_after_while=cst.SimpleWhitespace(" "), orelse=otherwise
         )
         return cst.FlattenSentinel([enter, looped])
 
@@ -131,6 +137,14 @@ class _AddHooks(cst.CSTTransformer):
 def _call(name: str, line: int, *args: cst.BaseExpression) -> cst.Call:
     values = [cst.Integer(str(line)), *args]
     return cst.Call(cst.Name(name), [cst.Arg(value) for value in values])
+
+
+def _statement(name: str, line: int, keyword: str) -> cst.SimpleStatementLine:
+    """`name(line, keyword=True)`."""
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    call = _call(name, line)
+    argument = cst.Arg(cst.Name("True"), keyword=cst.Name(keyword), equal=tight)
+    return cst.SimpleStatementLine([cst.Expr(call.with_changes(args=[*call.args, argument]))])
 
 
 def _in_parentheses(node: cst.BaseExpression) -> cst.BaseExpression:
@@ -169,7 +183,10 @@ class _Lockstep:
             _copy_position(new.test, old.test)
             self._place_hook(hook, old.test)
             self.match(test, old.test)
+            ended = new.orelse.pop(0)
+            self._place_hook(ended, old)
             self._match_fields(new, old, skip="test")
+            new.orelse.insert(0, ended)
         else:
             assert type(new) is type(old), (ast.dump(new), ast.dump(old))
             self._match_fields(new, old)

@@ -252,10 +252,12 @@ class Resume:
     def _goes_further(self, loop: Loop, target: Checkpoint) -> bool:
         """True if the outermost loop was exhausted at the checkpoint and is longer now; its iterator is then moved to the position."""
         position = target.meta.position
-        if len(position) > 1 or loop.feed is None:
+        if len(position) > 1:
             return False
         if len(self._targets) > 1 and self._targets[1].meta.position[0][:3] != position[0][:3]:
             return False  # the run has gone on behind this loop
+        if loop.feed is None:
+            return True  # a `while`: its condition says so
         from detrain.state.handlers.iterators import took_steps
 
         iterator = iter(loop.feed.iterable)

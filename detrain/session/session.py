@@ -88,14 +88,20 @@ class Session:
         self._enter(frame, line)
 
     def tick_while(self, frame: types.FrameType, line: int) -> bool:
-        """A `while` loop's condition is about to be evaluated; always True."""
+        """A `while` loop's condition is about to be evaluated; False if it is not to be, because a resume comes to the loop's end."""
+        if self.is_off or threading.get_ident() != self._thread:
+            return True
+        loop = self.stack.top
+        if loop is None or loop.site.line != line or loop.frame_address != address(frame):
+            loop = self.stack.find(frame, line)
+        return loop is None or loop.tick()
+
+    def end_while(self, frame: types.FrameType, line: int) -> None:
+        """A `while` loop's condition has been false."""
         if not self.is_off and threading.get_ident() == self._thread:
-            loop = self.stack.top
-            if loop is None or loop.site.line != line or loop.frame_address != address(frame):
-                loop = self.stack.find(frame, line)
+            loop = self.stack.find(frame, line)
             if loop is not None:
-                loop.tick()
-        return True
+                loop.exhaust()
 
     def batch_loaded(self, frame: types.FrameType, line: int) -> None:
         """The batch loop at this line has loaded what it loads by itself."""

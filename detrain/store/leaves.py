@@ -45,9 +45,19 @@ class Leaf:
     is_pickled: bool = False
 
 
-def readable(tree: Tree, path: str) -> str:
-    """A path whose dict keys that are objects are named by their paths: `state[#46]` becomes `state[model.weight]`."""
-    return _KEY.sub(lambda found: f"[{readable(tree, tree.path(int(found[1])))}]", path)
+def readable(tree: Tree, path: str, within: frozenset[int] = frozenset()) -> str:
+    """A path whose dict keys that are objects are named by their paths: `state[#46]` becomes `state[model.weight]`.
+
+    One whose own path leads through it, `within` which we are, stays a number.
+    """
+
+    def name(found: re.Match[str]) -> str:
+        number = int(found[1])
+        if number in within:
+            return found[0]
+        return f"[{readable(tree, tree.path(number), within | {number})}]"
+
+    return _KEY.sub(name, path)
 
 
 def leaves(tree: Tree) -> Iterator[Leaf]:

@@ -71,6 +71,8 @@ SHAPES = {
         while record_loop(1) and ((x := data.slurp(4)) is not None):  # <dl>
             record_batch(1, loaded=True)
             train(x)
+        else:
+            record_loop(1, ended=True)
         """,
     ),
     "a walrus in a test": (
@@ -134,6 +136,8 @@ SHAPES = {
             record_batch(1, loaded=True)
             if loss < 1:
                 break
+        else:
+            record_loop(1, ended=True)
         """,
     ),
 }

@@ -35,6 +35,31 @@ while step < 12:
     history.append(weights[0])
     step += 1
 """,
+    "loops that ask": """
+import framework
+class Trainer:
+    asked = epoch = 0
+    def __init__(self): self.weights, self.history = [0.0, 1.0], []
+    @property
+    def done(self):
+        self.asked += 1
+        return self.epoch == 3
+    def fit(self):
+        while not self.done:
+            self.batch = 0
+            while self.batch < 4:
+                framework.backward(self.weights[0])
+                framework.step(self.weights, self.batch)
+                self.batch += 1
+            else:
+                self.history.append(self.weights[0])
+            self.epoch += 1
+        else:
+            self.history.append(self.asked)
+trainer = Trainer()
+trainer.fit()
+history = [trainer.history, trainer.weights, trainer.asked]
+""",
     "in functions": """
 import framework
 class Trainer:
@@ -134,6 +159,25 @@ def new_run(tmp_path):
         return Run(source, folder, every)
 
     return make
+
+
+@pytest.mark.parametrize("name", ["loops that ask", "one loop that counts"])
+def test_the_last_test_of_a_while_begins_no_batch(name, new_run):
+    ended = new_run(SCRIPTS[name]).attempt()
+    assert ended.by is None
+    position = ended.session.context.position
+    assert (position.batches, position.epochs) == {"loops that ask": (12, 3), "one loop that counts": (12, 0)}[name]
+    assert ended.session.is_nest_exhausted
+
+
+@pytest.mark.parametrize("name", ["loops that ask", "one loop that counts"])
+def test_the_end_of_a_while_is_resumed_without_its_test(name, new_run):
+    run = new_run(SCRIPTS[name], "epoch")
+    expected = outcome(run.attempt())
+    ended = run.attempt()
+    assert ended.session.resume.checkpoint.meta.is_exhausted
+    assert ended.steps == 0
+    assert outcome(ended) == expected
 
 
 @pytest.mark.parametrize("every", ["1batch", "3batches", "epoch"])
