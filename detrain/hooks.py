@@ -19,7 +19,10 @@ def record_loop(line: int, *iterable: Iterable[object], ended: bool = False) -> 
     frame = sys._getframe(1)
     if iterable:
         return session.enter_for(frame, line, iterable[0])
-    return session.end_while(frame, line) if ended else session.tick_while(frame, line)
+    if ended:
+        session.end_while(frame, line)
+        return None
+    return session.tick_while(frame, line)
 
 
 def record_epoch(line: int, *iterable: Iterable[object], ended: bool = False) -> object:
@@ -27,7 +30,10 @@ def record_epoch(line: int, *iterable: Iterable[object], ended: bool = False) ->
     frame = sys._getframe(1)
     if iterable:
         return session.enter_for(frame, line, iterable[0])
-    return session.end_while(frame, line) if ended else session.tick_while(frame, line)
+    if ended:
+        session.end_while(frame, line)
+        return None
+    return session.tick_while(frame, line)
 
 
 def record_batch(line: int, *iterable: Iterable[object], loaded: bool = False, ended: bool = False) -> object:
@@ -38,7 +44,10 @@ def record_batch(line: int, *iterable: Iterable[object], loaded: bool = False, e
     if loaded:
         session.batch_loaded(frame, line)
         return None
-    return session.end_while(frame, line) if ended else session.tick_while(frame, line)
+    if ended:
+        session.end_while(frame, line)
+        return None
+    return session.tick_while(frame, line)
 
 
 def enter_loop(line: int) -> None:

@@ -43,7 +43,7 @@ FIELDS = _table(
     one="""
         class dict_of within
         v value args state self function dict defaults kwdefaults keywords factory fget fset fdel __func__
-        of to callback over base wrapped told error result lock
+        of to callback over base wrapped told error result lock setter
         storage grad _backward_hooks _post_accumulate_grad_hooks gauss bits seeds loader dataset sampler
     """,
     list="seq parts stack flying coo",

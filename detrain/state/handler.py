@@ -10,7 +10,7 @@ below, and `register` an instance for its types (`detrain.state.registry`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -102,9 +102,6 @@ class Capturing(Protocol):
     def has_changed(self, fingerprint: Any) -> bool:
         """True if another fingerprint was stored, in `told`, for the object at this path when the loops were entered."""
 
-    def record_pickled(self, node: Node, parts: list[Any]) -> None:
-        """The node's bulk data is a pickle, of which `parts` are inside: copies, should the script hold one of them as well."""
-
     def warn_of_hidden_state(self, name: str, type_name: str, why: str) -> None:
         """Warn of something that is in no variable and may change the state at any time; `name` is its path."""
 
@@ -182,7 +179,7 @@ class Handler:
     """Captures and restores one kind of object.
 
     Where `has_attributes` is True, the walk also saves `__dict__` and every `__slots__` entry of the object, those of the handled type
-    included, and the restore sets them after `fill`.
+    included, and the restore sets them after `fill`; but those that `node["inner"]` names are not saved.
     """
 
     #: Stored in every node; names the handler in a later attempt, so it never changes.
@@ -223,6 +220,10 @@ class Handler:
 
         Raises `RestoreError` if that cannot be done exactly.
         """
+
+    def attributes_left(self, obj: Any, node: Node, is_new: bool) -> Collection[str]:
+        """Names in `obj.__dict__` that `fill` has taken care of; the others are set to what was saved."""
+        return ()
 
     # --- memory and generators: only of kinds that have some ---------------------------------------------------------------------
 

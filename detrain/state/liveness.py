@@ -131,8 +131,8 @@ def _effect(step: dis.Instruction, *, is_module: bool) -> tuple[frozenset[str], 
     if is_module:
         if step.opcode not in _HAS_NAME or not name.endswith(("_NAME", "_GLOBAL")):
             return frozenset(), frozenset()
-        names = frozenset({step.argval})
-        return (frozenset(), names) if name.startswith("STORE_") else (names, frozenset())
+        one = frozenset({step.argval})
+        return (frozenset(), one) if name.startswith("STORE_") else (one, frozenset())
     if step.opcode not in _HAS_LOCAL:
         return frozenset(), frozenset()
     names = tuple(step.argval) if isinstance(step.argval, tuple) else (step.argval,)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -280,15 +280,18 @@ class Restore:
             self.value(node["class"], type(obj))  # what its class holds
         handler.fill(obj, node, self, is_new)
         if handler.has_attributes:
-            self._fill_attributes(obj, node)
+            self._fill_attributes(obj, node, handler.attributes_left(obj, node, is_new))
 
-    def _fill_attributes(self, obj: Any, node: Node) -> None:
+    def _fill_attributes(self, obj: Any, node: Node, left: Collection[str]) -> None:
         live = instance_dict(obj)
         if live is not None:
             # Names of attributes are interned, as the interpreter has them: who pickles the object sees the same keys.
             restored = {
-                sys.intern(name): self.value(ref, live.get(name, MISSING)) for name, ref in node.get("attrs", ())
+                sys.intern(name): self.value(ref, live.get(name, MISSING))
+                for name, ref in node.get("attrs", ())
+                if name not in left
             }
+            restored |= {name: live[name] for name in left if name in live}
             if restored or live:
                 live.clear()
                 live.update(restored)

@@ -26,10 +26,6 @@ from detrain.state.handler import KEY, MemoryRange, mark_not_saved
 from detrain.state.tree import ATOMS, Array, Node, Ref, Tree, encode_atom, encode_value, is_value, key_segment
 from detrain.state.user_code import is_user_module
 
-#: Kinds of nodes that are the same in every attempt, or are compared by content.
-_WITHOUT_STATE = frozenset(
-    {"class", "enum", "frozenset", "function", "kept", "method", "module", "numpy.generic", "tuple", "value"}
-)
 #: Below it lies no object; numbers that a script counts lie there.
 LOWEST_ADDRESS = 1 << 32
 #: Characters of a path; what lies deeper is named by the number of what holds it.
@@ -87,7 +83,6 @@ class Walk:
         self._dead: deque[_Dead] = deque()
         self._keys: set[int] = set()  # numbers of those that are named as keys so far
         self._census = census
-        self._pickled: list[tuple[Node, list[Any]]] = []  # what is inside pickles, of which the tree knows nothing
         #: True if some numbers may be addresses of objects.
         self.has_large_numbers = False
         #: Views of memory that its owner may move, and where it was.
@@ -107,7 +102,6 @@ class Walk:
             self._dead.extend(_Dead(None, name, name, obj) for name, obj in dead.items())
             self._capture_all()
             self._drop_moved()
-            self._name_shared_pickles()
             for add in after_walk:
                 add(self)
         return self.captured()
@@ -172,7 +166,6 @@ class Walk:
         self._dead = deque(dead for dead in self._dead if dead.parent is None or dead.parent < start)
         self._at_end = deque(entry for entry in self._at_end if entry[0] < start)
         self._views = [view for view in self._views if id(view[0]) not in forgotten]
-        self._pickled = [pickled for pickled in self._pickled if id(pickled[0]) not in forgotten]
         for grown, length in (
             (self.tree.nodes, start), (self.objects, start), (self.paths, start), (self.tree.arrays, num_arrays),
         ):  # fmt: skip
@@ -185,18 +178,6 @@ class Walk:
                 self.tree.arrays[node.pop("array")].data = np.empty(0, np.uint8)
                 mark_not_saved(node, "its memory was moved while the state was looked at", warns=True)
         self._views = []
-
-    def _name_shared_pickles(self) -> None:
-        """Write into nodes that are pickles what of their insides the script holds elsewhere as well."""
-        for node, parts in self._pickled:
-            shared = next((part for part in parts if self._holds_state(part)), None)
-            if shared is not None:
-                node["shares"] = self.paths[self.numbers[id(shared)]]
-
-    def _holds_state(self, obj: Any) -> bool:
-        """True for what the walk has met by itself as well, and that the loop may change."""
-        number = self.numbers.get(id(obj))
-        return number is not None and self.tree.nodes[number]["k"] not in _WITHOUT_STATE
 
     def ref(self, obj: Any, parent: int | None, segment: str) -> Ref:
         """The ref of a value met under a node; objects that are met for the first time are captured later."""
@@ -256,7 +237,8 @@ class Walk:
     def _capture_attributes(self, obj: Any, node: Node, cls: type) -> None:
         attrs = instance_dict(obj)
         if attrs:
-            node["attrs"] = self.attributes(list(attrs.items()))
+            inner = node.get("inner", ())
+            node["attrs"] = self.attributes([(name, value) for name, value in attrs.items() if name not in inner])
         elif attrs is None and isinstance(own := own_dict(obj), dict):
             node["dict_of"] = self.child(own, ".__dict__")  # `self.__dict__ = self`, in a class derived from dict
         slots = slot_values(obj, cls)
@@ -324,10 +306,6 @@ class Walk:
     def has_changed(self, fingerprint: Any) -> bool:
         """True if the object that is being captured had another fingerprint when the loops were entered."""
         return self._census is not None and self._census.has_changed(self.path, fingerprint)
-
-    def record_pickled(self, node: Node, parts: list[Any]) -> None:
-        """Remember what is inside a node that is a pickle."""
-        self._pickled.append((node, parts))
 
     def warn_of_hidden_state(self, name: str, type_name: str, why: str) -> None:
         """Add a loud node for something beside the roots that may change the state at any time."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import _thread
-import copyreg
 import datetime
 import decimal
 import enum
 import fractions
 import functools
-import io
 import multiprocessing.process
 import operator
 import pathlib
-import pickle
 import re
 import struct
 import sys
@@ -23,16 +20,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import numpy as np
-
-from detrain.errors import CaptureError, RestoreError, ResumeRefused
 from detrain.state import machinery
 from detrain.state.attributes import instance_dict
 from detrain.state.classes import is_local, resolve_type, type_name
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.registry import register, register_name
-from detrain.state.tree import ATOMS, Node
+from detrain.state.tree import Node
 from detrain.state.unrestored import Unrestored
 from detrain.state.user_code import PYTHONS_OWN, is_user_module, without_own
 
@@ -414,86 +408,6 @@ class BesideHandler(KeptHandler):
     kind = "beside"
 
 
-class OpaqueHandler(Handler):
-    """An object of a type written in C that no handler knows: its state is its pickle.
-
-    A live object with the same pickle is left alone, so that restoring runs no code of the file for what the loop did not change.
-    """
-
-    kind = "opaque"
-    is_dropped_silently = True
-    fields: ClassVar = plain_fields("pickle", "shares")
-    has_attributes = False
-
-    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
-        content, parts = _pickled(obj)
-        walk.array(node, np.frombuffer(content, dtype=np.uint8))
-        node["pickle"] = True
-        walk.record_pickled(node, parts)
-
-    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
-        if not super().matches(live, node, restore):
-            return False
-        if "kept" in node:
-            return True
-        try:
-            return _pickled(live)[0] == restore.data(node).tobytes()
-        except CaptureError:
-            return False
-
-    def build(self, node: Node, restore: Restoring) -> Any:
-        if "shares" in node:
-            raise RestoreError(
-                f"{restore.path_of(node)} ({node['t']}) differs from what the set-up code makes, and its pickle contains a copy of "
-                f"{node['shares']}, with which it would no longer share memory"
-            )
-        if not restore.allows_pickle:
-            raise ResumeRefused(f"{restore.path_of(node)} ({node['t']}) is a pickled leaf, which --no-pickle refuses")
-        return pickle.loads(restore.data(node).tobytes())
-
-
-class FutureHandler(OpaqueHandler):
-    """A future or a task of asyncio. Where its loop is run by another thread, so is what becomes of it."""
-
-    kind = "asyncio future"
-    is_dropped_silently = False
-
-    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
-        if is_bound_elsewhere(obj):
-            mark_not_saved(node, OWNS_THREAD, warns=False)
-        else:
-            super().capture(obj, node, walk)
-
-
-class _Recording(pickle.Pickler):
-    """Records what a pickle takes in."""
-
-    def __init__(self, file: Any) -> None:
-        super().__init__(file, protocol=4)
-        self.parts: list[Any] = []
-
-    def persistent_id(self, obj: Any) -> None:
-        if type(obj) not in ATOMS:
-            self.parts.append(obj)
-
-
-def _pickled(obj: Any) -> tuple[bytes, list[Any]]:
-    """The pickle of an object, and the objects that are inside it."""
-    cls = type(obj)
-    if cls not in copyreg.dispatch_table and all(
-        getattr(cls, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")
-    ):
-        # The default may yield an empty object and call it done.
-        raise CaptureError("its type is written in C and says nothing of its state")
-    try:
-        content = io.BytesIO()
-        pickler = _Recording(content)
-        pickler.dump(obj)
-        return content.getvalue(), pickler.parts[1:]
-    except (TypeError, AttributeError, pickle.PicklingError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise CaptureError(f"it cannot be pickled: {error}") from None
-
-
 class UnrestoredHandler(Handler):
     """What an earlier resume could not make again stays unmade."""
 
@@ -522,14 +436,11 @@ def _find_again(pattern: Any, flags: int, string: Any, start: int, end: int, reg
     return match
 
 
-register(ObjectHandler())
 register(UnrestoredHandler(), Unrestored)
-register(OpaqueHandler())
 register(BesideHandler())
 register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField", "ctypes:CDLL", "numpy:ufunc")
 # Have threads of their own, which draw on the terminal and read nothing.
 register_name(KeptHandler(), "rich.progress:_TrackThread", "rich.live:Live")
-register_name(FutureHandler(), "_asyncio:Future", "_asyncio:Task")
 register(NamespaceHandler(), types.SimpleNamespace)
 register(ThreadLocalHandler(), _thread._local)
 register(ClassHandler(), type)

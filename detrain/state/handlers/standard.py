@@ -14,6 +14,7 @@ from detrain.state.handlers import (
     memory,
     objects,
     openfiles,
+    pickling,
     processes,
     randomness,
     references,
@@ -22,5 +23,5 @@ from detrain.state.handlers import (
 
 __all__ = [
     "addresses", "caches", "compare_only", "containers", "csvfiles", "functions", "hdf5files", "iterators", "log_writers", "loggers",
-    "memory", "objects", "openfiles", "processes", "randomness", "references", "sharing", "workers",
+    "memory", "objects", "openfiles", "pickling", "processes", "randomness", "references", "sharing", "workers",
 ]  # fmt: skip
