@@ -52,11 +52,18 @@ class LoopStack:
 
     def find(self, frame: types.FrameType, line: int) -> Loop | None:
         """The loop with its header at `line` of `frame` that was entered already."""
-        loop = self.top
         here = address(frame)
-        while loop is not None and not (loop.frame_address == here and loop.site.line == line):
-            loop = loop.parent
-        return loop
+        pending, seen = [self.top], set[Loop]()
+        while pending:
+            loop = pending.pop()
+            if loop is None or loop in seen:
+                continue
+            if loop.frame_address == here and loop.site.line == line:
+                return loop
+            seen.add(loop)
+            # Also where a generator that feeds the loop has begun before it, and has come to the top.
+            pending += [loop.interrupted, loop.parent]
+        return None
 
     def running(self, frame: types.FrameType) -> list[Loop]:
         """The loops that are running, seen from `frame`, outermost first."""

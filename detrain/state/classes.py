@@ -76,6 +76,18 @@ def is_local(cls: type) -> bool:
     return "<locals>" in cls.__qualname__
 
 
+def is_made_at_run_time(cls: type) -> bool:
+    """True for a class that is not found by its name: who made it did so by calling its metaclass, or in a function."""
+    if is_local(cls):
+        return True
+    if not is_python_class(cls):
+        return False
+    try:
+        return resolve(type_name(cls)) is not cls
+    except LookupError:
+        return True
+
+
 def is_python_class(cls: type) -> bool:
     """True if instances hold no memory beyond `__dict__`, `__slots__` and what the base class holds.
 

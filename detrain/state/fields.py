@@ -47,7 +47,7 @@ FIELDS = _table(
         storage grad _backward_hooks _post_accumulate_grad_hooks gauss bits seeds loader dataset sampler
     """,
     list="seq parts stack flying coo",
-    named="attrs slots cells data locals loader_attrs made loggers",
+    named="attrs slots cells data globals locals loader_attrs made loggers",
     items="items",
     lists="bound",
 )

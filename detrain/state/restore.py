@@ -172,8 +172,10 @@ class Restore:
         return target if target is not MISSING and self._matches(target, node, handler) else MISSING
 
     def _matches(self, target: Any, node: Node, handler: Handler) -> bool:
-        if node["t"] in self._ambiguous and "class" in node and type(target) is not self.value(node["class"]):
-            return False
+        if "class" in node:
+            here = () if node["t"] in self._ambiguous else (type(target),)
+            if type_name(type(target)) != node["t"] or type(target) is not self.value(node["class"], *here):
+                return False
         if not is_where_saved(target, node, self) if "within" in node else id(target) in self._inner:
             return False
         # Of an object that was kept the node says nothing more.
@@ -241,17 +243,15 @@ class Restore:
 
     def find_type(self, node: Node) -> Any:
         """The class of a node; raises `RestoreError` if the script has not defined it."""
+        if "class" in node:
+            return self.value(node["class"])
         if node["t"] in self._ambiguous:
-            if "class" in node:
-                return self.value(node["class"])
             raise RestoreError(
                 f"{self.path_of(node)}: several classes are called {node['t']}, and it is of one of them"
             )
         try:
             return resolve_type(node["t"])
         except LookupError as error:
-            if "class" in node:
-                return self.value(node["class"])
             cls = self._origins.types.get(node["t"])
             if cls is None:
                 raise RestoreError(f"{self.path_of(node)}: its class {node['t']} cannot be found: {error}") from None

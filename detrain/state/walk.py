@@ -20,7 +20,7 @@ from detrain.state import registry
 from detrain.state.attributes import instance_dict, own_dict, slot_values
 from detrain.state.captured import Captured
 from detrain.state.census import Census
-from detrain.state.classes import is_local, resolve_type, type_name
+from detrain.state.classes import is_made_at_run_time, resolve_type, type_name
 from detrain.state.collector import collector_paused
 from detrain.state.handler import KEY, MemoryRange, mark_not_saved
 from detrain.state.tree import ATOMS, Array, Node, Ref, Tree, encode_atom, encode_value, is_value, key_segment
@@ -81,6 +81,7 @@ class Walk:
         #: By node: what depends on all that is met, and what it refers to weakly.
         self._at_end: deque[tuple[int, Callable[[], None], Any]] = deque()
         self._dead: deque[_Dead] = deque()
+        self._made: dict[type, bool] = {}  # whether a class is the script's own, or made at run time
         self._keys: set[int] = set()  # numbers of those that are named as keys so far
         self._census = census
         #: True if some numbers may be addresses of objects.
@@ -244,7 +245,9 @@ class Walk:
         slots = slot_values(obj, cls)
         if slots:
             node["slots"] = self.attributes(slots, "slots")
-        if is_user_module(cls.__module__) or is_local(cls):
+        if cls not in self._made:
+            self._made[cls] = is_user_module(cls.__module__) or is_made_at_run_time(cls)
+        if self._made[cls]:
             node["class"] = self.child(cls, ".__class__")  # it may hold state, and no variable may name it
 
     # --- for handlers; `detrain.state.handler.Capturing` describes these ---------------------------------------------------------

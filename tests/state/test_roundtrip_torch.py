@@ -84,3 +84,22 @@ def test_every_kind_of_torch_has_a_program(folder):  # noqa: F811
         if type(handler).__module__.startswith("detrain.adapters.torch")
     }
     assert kinds - seen == set(ELSEWHERE)
+
+
+def test_a_graph_of_torch_fx_that_the_loop_has_made_computes_the_same(folder):  # noqa: F811
+    made = "model = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 4), nn.ReLU())); model.get_submodule('0').weight.data.add_(1)"
+    program = roundtrip.Program(
+        "import torch, torch.fx; from torch import nn", "", f"torch.manual_seed(3); {made}",
+        "x = model(torch.ones(1, 3)).tolist(), [one.name for one in model.graph.nodes], model.code",
+    )  # fmt: skip
+    taken = roundtrip.saved(program, folder.parent / "checkpoint_0_0.h5", folder)
+    expected = _run(program)
+    with roundtrip.restored(program, taken) as one:
+        one.run("next")
+        assert vars(one.module)["x"] == expected
+
+
+def _run(program):
+    seen: dict[str, object] = {}
+    exec("\n".join((program.definitions, program.loop, program.next)), seen)
+    return seen["x"]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import itertools
+import marshal
 import os
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from detrain.errors import RestoreError
+import numpy as np
+
+from detrain.errors import RestoreError, ResumeRefused
 from detrain.state import frames
 from detrain.state.attributes import instance_dict
 from detrain.state.classes import resolve
@@ -30,7 +35,8 @@ class FunctionHandler(Handler):
     kind = "function"
     is_dropped_silently = True
     fields: ClassVar = {
-        **plain_fields("name", "code", "module"),
+        **plain_fields("name", "code", "module", "pickle"),
+        "globals": Holds.NAMED,
         "cells": Holds.NAMED,
         "defaults": Holds.ONE,
         "kwdefaults": Holds.ONE,
@@ -44,12 +50,14 @@ class FunctionHandler(Handler):
         node["name"] = f"{obj.__module__}:{obj.__qualname__}"
         node["code"] = frames.place_of(code)
         node["module"] = obj.__globals__.get("__name__")  # `__module__` may be another function's: `functools.wraps`
+        if code.co_filename.startswith("<") and code.co_filename not in user_code:
+            self._capture_code(obj, node, walk)
         if obj.__closure__:
             node["cells"] = [
                 [name, walk.child(cell, f".<{name}>")]
                 for name, cell in zip(code.co_freevars, obj.__closure__, strict=True)
             ]
-        if is_user_module(obj.__module__):
+        if is_user_module(obj.__module__) or "pickle" in node:
             node["defaults"] = walk.child(obj.__defaults__, ".<defaults>")
             node["kwdefaults"] = walk.child(obj.__kwdefaults__, ".<kwdefaults>")
         if obj.__dict__ and (is_user_module(obj.__module__) or "<locals>" in code.co_qualname):
@@ -59,6 +67,18 @@ class FunctionHandler(Handler):
                 node["attrs"] = walk.attributes(own)
             else:
                 node["dict"] = walk.child(obj.__dict__, "")
+
+    def _capture_code(self, obj: Any, node: Node, walk: Capturing) -> None:
+        """No source has its code: a text was compiled."""
+        # Version 2 writes the same bytes each time: later ones note which constants somebody else holds as well.
+        walk.array(node, np.frombuffer(marshal.dumps(obj.__code__, 2), dtype=np.uint8))
+        node["pickle"] = True
+        module = sys.modules.get(node["module"] or "")
+        if module is None or vars(module) is not obj.__globals__:
+            read = {name for code in nested_code(obj.__code__) for name in code.co_names}
+            node["globals"] = walk.attributes(
+                ((name, value) for name, value in obj.__globals__.items() if name in read), "globals"
+            )
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         if type(live) is not types.FunctionType:
@@ -83,14 +103,25 @@ class FunctionHandler(Handler):
                 return function  # also what a library's decorator has put in the place of the script's function
         cells = tuple(restore.value(ref) for _, ref in node.get("cells", ()))
         home = node.get("module") or module
-        code = _find_code(node["code"], home)
+        code = self._read_code(node, restore) if "pickle" in node else _find_code(node["code"], home)
         if code is None:
             raise CannotBuild(f"the code of {qualname} ({node['code'][0]}:{node['code'][1]}) cannot be found")
-        made = types.FunctionType(
-            code, vars(resolve_module(home, node, restore)), qualname.rpartition(".")[2], None, cells
-        )
+        if "globals" in node:
+            seen: dict[str, Any] = {name: restore.value(ref) for name, ref in node["globals"]}
+            seen |= {"__name__": home, "__builtins__": builtins}
+        else:
+            seen = vars(resolve_module(home, node, restore))
+        made = types.FunctionType(code, seen, qualname.rpartition(".")[2], None, cells)
         made.__module__, made.__qualname__ = module, qualname
         return made
+
+    def _read_code(self, node: Node, restore: Restoring) -> types.CodeType:
+        if not restore.allows_pickle:
+            raise ResumeRefused(f"{restore.path_of(node)} is a function of compiled text, which --no-pickle refuses")
+        code: types.CodeType = marshal.loads(
+            restore.data(node).tobytes()
+        )  # the environment's check knows the Python of it
+        return code
 
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         for field in ("defaults", "kwdefaults"):
@@ -119,8 +150,6 @@ def _copied(function: types.FunctionType) -> set[str]:
 
 def resolve_module(name: str, node: Node, restore: Restoring) -> types.ModuleType:
     """The loaded module whose globals a function sees."""
-    import sys
-
     if name not in sys.modules:
         raise RestoreError(f"{restore.path_of(node)}: module {name} is not loaded")
     return sys.modules[name]

@@ -22,13 +22,13 @@ from typing import Any, ClassVar
 
 from detrain.state import machinery
 from detrain.state.attributes import instance_dict
-from detrain.state.classes import is_local, resolve_type, type_name
+from detrain.state.classes import resolve, resolve_type, type_name
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.registry import register, register_name
 from detrain.state.tree import Node
 from detrain.state.unrestored import Unrestored
-from detrain.state.user_code import PYTHONS_OWN, is_user_module, without_own
+from detrain.state.user_code import is_user_module
 
 OWNS_THREAD = machinery.OWNS_THREAD
 
@@ -38,11 +38,15 @@ class ObjectHandler(Handler):
 
     kind = "object"
     is_dropped_silently = True
+    fields: ClassVar = plain_fields("name")
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         attrs = instance_dict(obj)
         if is_user_module(type(obj).__module__):
             return  # a thread of the script's own is named beside the loop
+        name = _name_of(obj)
+        if name is not None:
+            node["name"] = name
         if is_bound_elsewhere(obj) or (attrs and any(map(is_bound_elsewhere, attrs.values()))):
             mark_not_saved(node, OWNS_THREAD, warns=False)
         elif attrs and any(isinstance(value, threading.Thread) for value in attrs.values()):
@@ -52,8 +56,39 @@ class ObjectHandler(Handler):
                 node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, warns=has_process
             )
 
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        if "name" in node:
+            return self._named(node) is live
+        return super().matches(live, node, restore)
+
     def build(self, node: Node, restore: Restoring) -> Any:
-        return object.__new__(restore.find_type(node))
+        named = self._named(node) if "name" in node else None
+        return object.__new__(restore.find_type(node)) if named is None else named
+
+    def _named(self, node: Node) -> Any:
+        try:
+            return resolve(node["name"])
+        except LookupError:
+            return None
+
+
+def _name_of(obj: Any) -> str | None:
+    """Of an object that is told apart by its identity, as the module of its class holds it: `dataclasses.MISSING`."""
+    module = type(obj).__module__
+    name = _globals_of(module).get(id(obj))
+    return f"{module}:{name}" if name is not None and getattr(sys.modules[module], name, None) is obj else None
+
+
+#: By module: how many globals it had, and their names by `id`.
+_named: dict[str, tuple[int, dict[int, str]]] = {}
+
+
+def _globals_of(name: str) -> dict[int, str]:
+    namespace = vars(sys.modules[name]) if name in sys.modules else {}
+    known = _named.get(name)
+    if known is None or known[0] != len(namespace):
+        known = _named[name] = (len(namespace), {id(value): key for key, value in list(namespace.items())})
+    return known[1]
 
 
 def is_running(obj: Any) -> bool:
@@ -114,84 +149,6 @@ class ThreadLocalHandler(Handler):
         restored = {name: restore.value(ref, live.get(name, MISSING)) for name, ref in node["attrs"]}
         live.clear()
         live.update(restored)
-
-
-class ClassHandler(Handler):
-    """Classes are made by the set-up code. Those of the user's own modules may hold state in data attributes.
-
-    One that a function makes whenever it runs is made again of its bases and its methods.
-    """
-
-    kind = "class"
-    is_dropped_silently = True
-    fields: ClassVar = {**plain_fields("name"), "data": Holds.NAMED, "parts": Holds.LIST}
-    has_attributes = False
-
-    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
-        node["name"] = type_name(obj)
-        if is_local(obj) or is_user_module(obj.__module__):
-            node["data"] = walk.attributes(self._own(obj).items())
-        if is_local(obj):
-            node["parts"] = walk.children(obj.__bases__)
-
-    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
-        return issubclass(type(live), type) and type_name(live) == node["name"]
-
-    def build(self, node: Node, restore: Restoring) -> Any:
-        if "parts" not in node:
-            return restore.find_type({**node, "t": node["name"]})
-        module, _, qualname = node["name"].partition(":")
-        namespace = {"__module__": module, "__qualname__": qualname}
-        namespace.update({name: restore.value(ref) for name, ref in node["data"] if name == "__slots__"})
-        bases, metaclass = tuple(restore.values(node["parts"])), restore.find_type(node)
-        return types.new_class(
-            qualname.rpartition(".")[2], bases, {"metaclass": metaclass}, lambda own: own.update(namespace)
-        )
-
-    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
-        if "data" not in node:
-            return
-        live = self._own(obj)
-        if "parts" in node:
-            restore.values(node["parts"], obj.__bases__)  # they hold state as well
-        for name, ref in node["data"]:
-            value = restore.value(ref, live.get(name, MISSING))
-            if name not in live or live[name] is not value:
-                type.__setattr__(obj, name, value)
-        for name in live.keys() - {name for name, _ in node["data"]}:
-            type.__delattr__(obj, name)
-
-    def _own(self, obj: Any) -> dict[str, Any]:
-        return {
-            name: without_own(value)
-            for name, value in vars(obj).items()
-            if _is_data(name, value) or _is_special(name, value)
-        }
-
-
-_SPECIAL = ("__slots__", "__hash__")
-_NOT_DATA = (
-    types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
-)  # fmt: skip
-
-
-def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
-
-
-def _is_special(name: str, value: Any) -> bool:
-    """A method with a name like `__len__`, or `__slots__`."""
-    is_method = isinstance(value, (types.FunctionType, classmethod, staticmethod))
-    return _is_dunder(name) and (is_method or name in _SPECIAL)
-
-
-def _is_data(name: str, value: Any) -> bool:
-    return (
-        name not in PYTHONS_OWN
-        and not (_is_dunder(name) and callable(value))
-        and not name.startswith("_abc_")
-        and not isinstance(value, _NOT_DATA)
-    )
 
 
 class ModuleHandler(Handler):
@@ -443,13 +400,12 @@ register_name(KeptHandler(), "_json:Scanner", "_json:Encoder", "_ctypes:CField",
 register_name(KeptHandler(), "rich.progress:_TrackThread", "rich.live:Live")
 register(NamespaceHandler(), types.SimpleNamespace)
 register(ThreadLocalHandler(), _thread._local)
-register(ClassHandler(), type)
 register(ModuleHandler(), types.ModuleType)
 register(EnumHandler(), enum.Enum)
 register(
     KeptHandler(),
     types.CodeType, types.FrameType, types.TracebackType,
-    types.GetSetDescriptorType, types.MemberDescriptorType, functools.cached_property, types.GenericAlias, types.UnionType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, functools.cached_property,
     type(sys.flags), type(sys.version_info), type(sys.float_info), type(sys.hash_info),
     type(sys.int_info),
 )  # fmt: skip
@@ -469,6 +425,8 @@ for _cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.Clas
     register_value(_cls, lambda v: (type_name(v.__objclass__), v.__name__), _method_of)
 register_value(type(Ellipsis), lambda _: ())
 register_value(type(NotImplemented), lambda _: ())
+register_value(types.GenericAlias, lambda v: (v.__origin__, v.__args__), types.GenericAlias)
+register_value(types.UnionType, lambda v: v.__args__, lambda *args: functools.reduce(operator.or_, args))
 register_value(slice, lambda v: (v.start, v.stop, v.step))
 register_value(range, lambda v: (v.start, v.stop, v.step))
 register_value(pathlib.PurePath, lambda v: (str(v),))

@@ -24,6 +24,7 @@ from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import KEY, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.handlers.objects import OWNS_THREAD, ObjectHandler, is_bound_elsewhere
 from detrain.state.tree import ATOMS, Node, is_node
+from detrain.state.user_code import is_user_module
 
 #: Kinds of nodes of what cannot be shared so that it matters: it never changes, or is found by its name.
 _PLAIN = frozenset({"class", "enum", "function", "method", "module", "numpy.generic", "value"})
@@ -118,11 +119,17 @@ class OpaqueHandler(Handler):
         held = [
             part for part in parts if type(part) not in _VALUES and registry.handler_for(type(part)).kind not in _PLAIN
         ]
-        walk.at_end(functools.partial(self._store, obj, node, walk, content, held))
+        is_of_script = any(isinstance(part, type) and is_user_module(part.__module__) for part in parts)
+        walk.at_end(functools.partial(self._store, obj, node, walk, content, held, is_of_script))
 
-    def _store(self, obj: Any, node: Node, walk: Capturing, content: bytes, held: list[Any]) -> None:
-        """`held`: what is inside, and would not be shared any more with whoever else holds it."""
-        if any(map(walk.has_reached, held)):
+    def _store(
+        self, obj: Any, node: Node, walk: Capturing, content: bytes, held: list[Any], is_of_script: bool
+    ) -> None:
+        """`held`: what is inside, and would not be shared any more with whoever else holds it.
+
+        `is_of_script`: classes of the script are, which a later attempt may have to make.
+        """
+        if is_of_script or any(map(walk.has_reached, held)):
             Reduced.capture(obj, node, walk, content)
         else:
             walk.array(node, np.frombuffer(content, dtype=np.uint8))
@@ -176,7 +183,7 @@ class HolderHandler(ObjectHandler):
     Only where that pickling has data that is in no attribute: else it makes the object anew, and the state of its parts is lost.
     """
 
-    fields: ClassVar = {**plain_fields("inner"), **Reduced.fields}
+    fields: ClassVar = {**ObjectHandler.fields, **plain_fields("inner"), **Reduced.fields}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         super().capture(obj, node, walk)

@@ -3,6 +3,7 @@
 from detrain.state import addresses, sharing
 from detrain.state.handlers import (
     caches,
+    class_objects,
     compare_only,
     containers,
     csvfiles,
@@ -22,6 +23,6 @@ from detrain.state.handlers import (
 )
 
 __all__ = [
-    "addresses", "caches", "compare_only", "containers", "csvfiles", "functions", "hdf5files", "iterators", "log_writers", "loggers",
-    "memory", "objects", "openfiles", "pickling", "processes", "randomness", "references", "sharing", "workers",
+    "addresses", "caches", "class_objects", "compare_only", "containers", "csvfiles", "functions", "hdf5files", "iterators",
+    "log_writers", "loggers", "memory", "objects", "openfiles", "pickling", "processes", "randomness", "references", "sharing", "workers",
 ]  # fmt: skip

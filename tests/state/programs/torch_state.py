@@ -101,6 +101,16 @@ _TENSORS = {
     "recording of the profiler": _torch("p = torch.autograd.profiler.profile(enabled=False)", "n = 1", "last = p.enabled", anew=False),
 }  # fmt: skip
 
+#: A parametrization derives a class of its own for each module, which no name leads to.
+_PARAMETRIZED = {
+    "spectral norm": "nn.utils.parametrizations.spectral_norm(model.head)",
+    "weight norm": "nn.utils.parametrizations.weight_norm(model.head)",
+    "orthogonal": "nn.utils.parametrizations.orthogonal(model.body[0])",
+    "parametrization of its own": "nn.utils.parametrize.register_parametrization(model.head, 'weight', Scaled())",
+    "pruned": "nn.utils.prune.l1_unstructured(model.head, 'weight', 0.3)",
+}
+_SYMMETRIC = "import torch.nn.utils.prune\nclass Scaled(nn.Module):\n    def forward(self, X): return X * 2\n"
+
 _MODULES = {
     "model and optimizer, trained": Program(_MODEL, "model = Model(); opt = torch.optim.SGD(model.parameters(), 0.1)", _TWO_STEPS, _ONE_MORE),
     "model, evaluating and frozen in part": Program(_MODEL, "model = Model(); opt = torch.optim.SGD(model.parameters(), 0.1)", "step(model, opt); model.eval(); model.head.weight.requires_grad_(False); model.body[0].weight.grad = None", _ONE_MORE),
@@ -109,7 +119,9 @@ _MODULES = {
     "model, averaged": Program(_MODEL, "model = Model(); opt = torch.optim.SGD(model.parameters(), 0.1); ema = torch.optim.swa_utils.AveragedModel(model)", "step(model, opt); ema.update_parameters(model)", "last = step(model, opt); ema.update_parameters(model)"),
     "model, layer added": Program(_MODEL, "model = Model(); opt = torch.optim.SGD(model.parameters(), 0.1)", "model.body.append(nn.Linear(5, 5)); opt.add_param_group({'params': model.body[-1].parameters(), 'lr': 0.5}); step(model, opt)", _ONE_MORE),
     "model, with hooks": Program(_MODEL + "seen = []\ndef hook(module, inputs, output): seen.append(float(output.detach().sum()))\n", "model = Model(); opt = torch.optim.SGD(model.parameters(), 0.1); handle = model.head.register_forward_hook(hook)", "step(model, opt)", _ONE_MORE + "; handle.remove(); step(model, opt); n = len(seen)"),
-    "model, spectral norm": Program(_MODEL, "model = Model(); nn.utils.parametrizations.spectral_norm(model.head); opt = torch.optim.SGD(model.parameters(), 0.1)", _TWO_STEPS, _ONE_MORE, anew=False),
+    **{f"model, {name}": Program(_MODEL + _SYMMETRIC, f"model = Model(); {made}; opt = torch.optim.SGD(model.parameters(), 0.1)", _TWO_STEPS, _ONE_MORE) for name, made in _PARAMETRIZED.items()},
+    "model, two norms of one name": Program(_MODEL, "model = Model(); nn.utils.parametrizations.spectral_norm(model.head); nn.utils.parametrizations.weight_norm(model.body[0]); opt = torch.optim.SGD(model.parameters(), 0.1)", _TWO_STEPS, "nn.utils.parametrize.remove_parametrizations(model.body[0], 'weight'); last = nn.utils.parametrize.is_parametrized(model.head), nn.utils.parametrize.is_parametrized(model.body[0])"),
+    "models, stacked": Program(_TORCH + "import copy\n", "ms = [nn.Linear(4, 4) for _ in range(3)]; params, buffers = torch.func.stack_module_state(ms); base = copy.deepcopy(ms[0]).to('meta'); call = lambda p, b, x: torch.func.functional_call(base, (p, b), (x,)); f = torch.vmap(call, (0, 0, None))", "params['weight'].data.add_(1)", "last = f(params, buffers, torch.ones(1, 4)).detach()", alike=False),
     "model, recurrent": Program(_TORCH, "model = nn.LSTM(3, 4); h = None", "out, h = model(torch.ones(2, 1, 3)); h = tuple(one.detach() for one in h); out = out.detach()", "last = model(torch.ones(1, 1, 3), h)[0].detach()"),
     "model, lazy": Program(_TORCH, "model = nn.LazyLinear(3)", "model(torch.ones(2, 5))", "last = model(torch.ones(1, 5)).detach()", anew=False),
     "model, scripted": Program(_TORCH, "model = torch.jit.script(nn.Linear(3, 2))", "model.weight.data += 1", "last = model(torch.ones(1, 3)).detach()", anew=False),
