@@ -1,4 +1,4 @@
-"""Random names that the standard library gives to semaphores and temporary files."""
+"""Names that libraries give to semaphores, temporary files and logs: from random numbers, or the number of the process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+
+#: Code of libraries that puts the process id into the name of a file, and does nothing else with it: events for TensorBoard.
+_NAME_FILES = ("/tensorboard/summary/writer/event_file_writer.py", "/tensorboardX/event_file_writer.py")
+
+
+def names_files_by_process(filename: str) -> bool:
+    """True for code that asks for the process id to name a file: later attempts write the file that the first one wrote."""
+    return filename.endswith(_NAME_FILES)
 
 
 class SemaphoreNames(Iterator[str]):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from detrain import hooks, ranks
-from detrain.adapters import imports, library_loops, protocol
+from detrain.adapters import imports, library_loops, names, protocol
 from detrain.adapters.loaded import Frameworks
 from detrain.errors import AlreadyFinished, DetrainError, ResumeRefused, UsageError
 from detrain.launch import beneath, environment, events, script
@@ -121,6 +121,7 @@ class Attempt:
             self.directory.path / "answers.log",
             self.record.process or os.getpid(),
             self.stack.is_user_file,
+            names.names_files_by_process,
             self.clocks,
         )
         self.instrumenter = Instrumenter(

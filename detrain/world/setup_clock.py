@@ -7,7 +7,7 @@ the last answer, so that no deadline of the set-up code lies in the past. With t
 
 Libraries read other clocks than that of the time of day for their deadlines: what they read there is only answered where a run is done
 again to prove it. The script's own questions for the process id get the first attempt's, all the way; libraries get the real one,
-which they need to tell themselves from their children.
+which they need to tell themselves from their children, but for those that only name a file by it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,17 @@ MOST_ANSWERS = 20_000
 class Answers:
     """The answers of a run, in its run directory."""
 
-    def __init__(self, path: Path, first_process: int, is_user_file: Callable[[str], bool], clocks: Clocks) -> None:
+    def __init__(
+        self,
+        path: Path,
+        first_process: int,
+        is_user_file: Callable[[str], bool],
+        names_files: Callable[[str], bool],
+        clocks: Clocks,
+    ) -> None:
+        """`names_files` tells of a library's file whether its code asks for the process id to name a file."""
         self._path, self._process, self._is_user_file, self._clocks = path, first_process, is_user_file, clocks
+        self._names_files = names_files
         self._known: dict[tuple[str, int], int] = {}
         self._asked: dict[str, int] = {}
         self._shifts_ns = [0] * len(CLOCKS)  # of the answered clocks from the real ones
@@ -111,7 +120,8 @@ class Answers:
 
     def _process_id(self, _: int, real: int) -> int:
         frame = sys._getframe(1)
-        return self._process if self._is_user_file(frame.f_code.co_filename) else real
+        filename = frame.f_code.co_filename
+        return self._process if self._is_user_file(filename) or self._names_files(filename) else real
 
 
 def _line(frame: types.FrameType) -> str:
