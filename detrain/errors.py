@@ -63,6 +63,15 @@ class ResumeRefused(DetrainError):  # noqa: N818 - a refusal, not a mistake
     exit_status = 2
 
 
+class InexactResume(ResumeRefused):
+    """A resume would not give the bits of an uninterrupted run. `--on-inexact` decides what to do then."""
+
+    def __init__(self, why: str, ways: str) -> None:
+        """`why` it is not exact, and the `ways` on that a person has."""
+        super().__init__(f"{why}. {ways}")
+        self.why = why
+
+
 class AlreadyFinished(DetrainError):  # noqa: N818 - no mistake
     """The run has come to its end; the same command, given again, has nothing to do."""
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-
 #: Code of libraries that puts the process id into the name of a file, and does nothing else with it: events for TensorBoard.
 _NAME_FILES = ("/tensorboard/summary/writer/event_file_writer.py", "/tensorboardX/event_file_writer.py")
 

@@ -81,6 +81,14 @@ class ScriptCommand(click.Command):
     is_flag=True,
     help="With --trust-changes: if training and the new arguments have both changed a value, keep the checkpoint's.",
 )
+@click.option(
+    "--on-inexact",
+    envvar="DETRAIN_ON_INEXACT",
+    type=click.Choice(["refuse", "restart", "trust"]),
+    default="refuse",
+    show_default=True,
+    help="Where a resume cannot be exact: stop; start over (the old run is kept); or go on and say so.",
+)
 @click.option("--no-pickle", is_flag=True, help="Refuse to resume from a checkpoint that contains pickled objects.")
 @click.option("--leave-files", is_flag=True, help="Do not restore the script's own output files on a resume.")
 @click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m; its arguments follow.")

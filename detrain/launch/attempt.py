@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from detrain import hooks, ranks
 from detrain.adapters import imports, library_loops, names, protocol
 from detrain.adapters.loaded import Frameworks
-from detrain.errors import AlreadyFinished, DetrainError, ResumeRefused, UsageError
+from detrain.errors import AlreadyFinished, DetrainError, InexactResume, UsageError
 from detrain.launch import beneath, environment, events, script
 from detrain.launch.beneath import Beneath
 from detrain.launch.opening import OpenRun
@@ -62,8 +62,7 @@ def main() -> None:
         Tracing(request).run()
         return
     try:
-        attempt = Attempt(request, begun)
-        attempt.begin()
+        attempt = _begin(request, begun)
     except AlreadyFinished as error:
         say(str(error))
         sys.exit(error.exit_status)
@@ -71,6 +70,24 @@ def main() -> None:
         say(f"error: {error}")
         sys.exit(error.exit_status)
     attempt.run()
+
+
+def _begin(request: Request, begun: environment.Begun) -> Attempt:
+    try:
+        attempt = Attempt(request, begun)
+    except InexactResume as error:
+        if not request.may_restart:
+            raise
+        _restart(request, begun, error)
+    attempt.begin()
+    return attempt
+
+
+def _restart(request: Request, begun: environment.Begun, why: InexactResume) -> NoReturn:
+    """Start the run over, in this very process."""
+    begun.put_back(request.defaults)
+    preload.keep_seed()
+    environment.replace_process(request.restarted(why.why))
 
 
 class Attempt:
@@ -88,19 +105,22 @@ class Attempt:
         self.frameworks = Frameworks(entropy=preload if preload.is_loaded() else None)
         settings = Settings(
             Path(self.record.script), self.record.name, request.keep, self.record.invocation, self.record.attempts,
-            is_other_invocation=self.run_files.is_other_invocation,
+            is_other_invocation=self.run_files.is_other_invocation, on_inexact=request.on_inexact,
         )  # fmt: skip
         # Who names a checkpoint wants no other; and what old arguments made is known of the chosen ones alone.
-        may_start_again = request.goal is None and not request.start and request.olds is None
+        may_start_again = (
+            request.goal is None and not request.start and request.olds is None and not request.trust_changes
+        )
         self.stack = LoopStack(info.parts())
         context = Context(
             settings, self.directory, policy.Policy(every, time.monotonic()), info, self.frameworks,
             OutputFiles(self.directory.path), Replay(info.extra, lambda: digest_of(self.frameworks.generators())), Position(),
             self.stack.is_user_file, self._start_again if may_start_again else None,
+            (lambda error: _restart(request, begun, error)) if request.may_restart else None,
         )  # fmt: skip
         rerun = Rerun(context, request.goal) if request.goal is not None else None
         self.resume = Resume(
-            context, chain, is_trusting=request.trust_changes, allows_pickle=not request.no_pickle,
+            context, chain, is_trusting=request.trusts, allows_pickle=not request.no_pickle,
             trusting=Trusting(self.record.invocation, self._changes(), self._read_olds()), rerun=rerun,
             on_resumed=self.run_files.on_resumed,
         )  # fmt: skip
@@ -137,17 +157,17 @@ class Attempt:
     # --- the run directory -------------------------------------------------------------------------------------------------
 
     def _plan_chain(self) -> list[Checkpoint]:
-        """The checkpoints to resume through; empty where the run begins. Raises `ResumeRefused` where none of those there can be used."""
+        """The checkpoints to resume through; empty where the run begins. Raises `InexactResume` where none of those there can be used."""
         chain, messages = plan(self.directory, self.request.start)
         for message in messages:
             warn("checkpoint-passed-over", message)
         if not chain and self.record.attempts > 1 and self.request.goal is None:
             say(f"no checkpoint yet: starting again from the beginning (attempt {self.record.attempts})")
         changed = instfile.changed_sources(chain[-1].meta.sources) if chain else []
-        if changed and not self.request.trust_changes:
-            raise ResumeRefused(
-                f"the source has changed since {chain[-1].name}: {', '.join(changed)}. Start over with --fresh (the old run "
-                "is kept), or resume from the checkpoint with --trust-changes"
+        if changed and not self.request.trusts:
+            raise InexactResume(
+                f"the source has changed since {chain[-1].name}: {', '.join(changed)}",
+                "Start over with --fresh (the old run is kept), or resume from the checkpoint with --trust-changes",
             )
         if changed:
             warn(

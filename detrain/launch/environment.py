@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from detrain.adapters import environment as frameworks
+from detrain.errors import InexactResume
 from detrain.launch import entropy
 from detrain.launch.request import Request
 from detrain.store.directory import RunDirectory
@@ -30,11 +31,17 @@ _READ_ONLY = 0xFFFFFFFF
 
 
 def replace_process(request: Request) -> NoReturn:
-    """Become the attempt, in this very process (same pid). Raises `ResumeRefused` if this machine cannot go on with the run."""
+    """Become the attempt, in this very process (same pid). Raises `InexactResume` if this machine cannot go on with the run."""
     request.machine = machine.describe(frameworks.VARIABLES)
     record = _record_of_run(request)
+    try:
+        held = _held(request, record)
+    except InexactResume as error:
+        if not request.may_restart:
+            raise
+        request, record, held = request.restarted(error.why), None, {}
     request.entropy = entropy.key_of(request, record)
-    for name, value in _held(request, record).items():
+    for name, value in held.items():
         if value is None:
             del os.environ[name]
         else:
@@ -83,7 +90,7 @@ def _record_of_run(request: Request) -> RunRecord | None:
 
 def _held(request: Request, record: RunRecord | None) -> dict[str, str | None]:
     """What a run that goes on wants of the environment, where it is another now."""
-    if record is None or record.machine is None or request.trust_changes:
+    if record is None or record.machine is None or request.trusts:
         return {}
     return machine.restrict_to_recorded(record.machine, request.machine or machine.describe(frameworks.VARIABLES))
 

@@ -14,6 +14,7 @@ from detrain.launch import environment
 from detrain.launch.request import Request
 from detrain.loops import instfile
 from detrain.messages import say
+from detrain.outputs.following import OutputFiles
 from detrain.store.directory import RunDirectory
 from detrain.store.record import Command, RunRecord
 from detrain.world import preload
@@ -65,7 +66,7 @@ class OpenRun:
         # Not read where the run is to start over: that is also the way out of a record that cannot be read.
         before = None if request.fresh else self.directory.read_record()
         if request.fresh:
-            self._move_aside()
+            self._move_aside(self._undo() if request.restarts else "")
         record = _new_record(request)
         self._take_traced()
         if before is None:
@@ -84,7 +85,7 @@ class OpenRun:
             found_after=before.found_after, changes=before.changes,
             process=before.process if before.process is not None else record.process,
         )  # fmt: skip
-        if goes_on and not request.trust_changes and before.machine is not None:
+        if goes_on and not request.trusts and before.machine is not None:
             record.machine = before.machine
         self._before, self.record = before, record
         self.write()
@@ -113,12 +114,26 @@ class OpenRun:
                 "--fresh (the old run is kept), resume anyway with --trust-changes, or choose another directory with --ckpt-dir"
             )
 
-    def _move_aside(self) -> None:
+    def _undo(self) -> str:
+        """Give the script the files that the first attempt found; says what is lost by that."""
+        OutputFiles(self.directory.path).rewind(is_resuming=False)
+        checkpoints, _ = self.directory.read_checkpoints()
+        if not checkpoints:
+            return "There is no checkpoint that could be used"
+        latest = max(checkpoints, key=lambda one: one.meta.batches)
+        return f"The {latest.meta.batches} batches up to {latest.name} are run again"
+
+    def _move_aside(self, cost: str) -> None:
         self.directory.unlock()
         aside = self.directory.move_aside()
         self.directory.lock()
-        if aside is not None:
-            instfile.hand_on(aside / "inst.info", self.directory.path / "inst.info")
+        if aside is None:
+            return
+        instfile.hand_on(aside / "inst.info", self.directory.path / "inst.info")
+        if cost:
+            why = self._request.restarts
+            say(f"starting over, as --on-inexact restart says: {why}. {cost}; the earlier run is kept in {aside}")
+        else:
             say(f"starting over; the earlier run is kept in {aside} (--fresh)")
 
     def _take_traced(self) -> None:

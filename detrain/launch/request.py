@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from detrain.session.goal import Goal
@@ -35,6 +35,10 @@ class Request:
     keep_trained: bool = False
     no_pickle: bool = False
     leave_files: bool = False
+    #: What to do where a resume cannot be exact: refuse, restart or trust.
+    on_inexact: str = "refuse"
+    #: Why the run starts over by itself; "" if it does not.
+    restarts: str = ""
     #: The directory that `detrain trace` of this script writes to; "" where the user has named one.
     traced_in: str = ""
     #: Said if the script does not know its arguments and some are options of detrain's.
@@ -61,6 +65,26 @@ class Request:
     def invocation(self) -> Invocation:
         """Arguments and seed."""
         return Invocation(tuple(self.arguments), self.seed)
+
+    @property
+    def trusts(self) -> bool:
+        """True if a resume goes on that may not be exact."""
+        return self.trust_changes or self.on_inexact == "trust"
+
+    @property
+    def may_restart(self) -> bool:
+        """True if the run starts over where a resume cannot be exact. Who names a checkpoint wants that one."""
+        return (
+            self.on_inexact == "restart"
+            and not self.start
+            and not self.fresh
+            and self.goal is None
+            and self.olds is None
+        )
+
+    def restarted(self, why: str) -> Request:
+        """The same, from the beginning."""
+        return replace(self, fresh=True, restarts=why)
 
     def encode(self) -> str:
         """As one line of JSON."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from detrain.adapters.loaded import Frameworks
+from detrain.errors import InexactResume
 from detrain.loops.instfile import InstInfo
 from detrain.loops.position import Position
 from detrain.outputs.following import OutputFiles
@@ -30,6 +31,8 @@ class Settings:
     attempt: int = 1
     #: The arguments or the seed are others than the last attempt's.
     is_other_invocation: bool = False
+    #: What a resume does that cannot be exact: "refuse", "restart" or "trust".
+    on_inexact: str = "refuse"
 
 
 @dataclass(frozen=True)
@@ -48,3 +51,5 @@ class Context:
     is_user_file: Callable[[str], bool]
     #: Restarts the attempt in this process; None where that is not wanted.
     start_again: Callable[[], NoReturn] | None = None
+    #: Starts the run over where a resume cannot be exact, and says why; None where that is refused.
+    start_over: Callable[[InexactResume], NoReturn] | None = None

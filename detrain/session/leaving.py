@@ -6,9 +6,10 @@ import os
 import sys
 from typing import NoReturn
 
-from detrain.errors import DetrainError
+from detrain.errors import DetrainError, InexactResume
 from detrain.messages import say
 from detrain.outputs.following import OutputFiles
+from detrain.session.context import Context
 
 
 def fail(files: OutputFiles, error: DetrainError) -> NoReturn:
@@ -27,6 +28,16 @@ def leave(files: OutputFiles, status: int) -> NoReturn:
     kill_children()
     sys.stdout.flush()
     os._exit(status)
+
+
+def refuse(context: Context, error: InexactResume) -> NoReturn:
+    """The resume cannot be exact: end the process, or start the run over where that is what the user wants."""
+    if context.start_over is None:
+        fail(context.files, error)
+    context.files.give_up()
+    kill_children()
+    sys.stdout.flush()
+    context.start_over(error)
 
 
 def kill_children() -> None:

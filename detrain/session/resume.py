@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from detrain.errors import CheckpointError, DetrainError, RestoreError, ResumeRefused
+from detrain.errors import CheckpointError, DetrainError, InexactResume, RestoreError, ResumeRefused
 from detrain.loops.running import Loop
 from detrain.loops.stack import is_at
 from detrain.messages import say, warn
 from detrain.session.context import Context
-from detrain.session.leaving import fail, kill_children
+from detrain.session.leaving import fail, kill_children, refuse
 from detrain.session.rerun import Rerun
 from detrain.session.trusting import Beside, Trusting, side_of
 from detrain.store.directory import RunDirectory
@@ -102,6 +102,8 @@ class Resume:
             self._arrive(loop, frame, target)
         except (RestoreError, CheckpointError) as error:
             self._give_up(target, error)
+        except InexactResume as error:
+            refuse(self._context, error)
         except DetrainError as error:
             fail(self._context.files, error)
         except Exception as error:  # noqa: BLE001 - a script that catches everything would go on with half a state
@@ -124,7 +126,7 @@ class Resume:
         The live objects are half restored by now, so the script starts again in this very process.
         """
         context = self._context
-        if context.start_again is None or self.is_trusting:
+        if context.start_again is None:
             # With --trust-changes the user learns what does not fit, rather than losing one checkpoint after the other.
             fail(context.files, error)
         context.files.give_up()
@@ -280,17 +282,22 @@ class Resume:
             f"{name} is {facts.get(name)}, was {old}" for name, old in meta.facts.items() if facts.get(name, old) != old
         ]
         if changed:
-            raise ResumeRefused(
-                f"the environment differs from the checkpoint's: {'; '.join(changed)}. Results may differ; go back to the old environment, "
-                "start over with --fresh, or resume with --trust-changes"
+            raise InexactResume(
+                f"the environment differs from the checkpoint's: {'; '.join(changed)}",
+                "Results may differ; go back to the old environment, start over with --fresh, or resume with --trust-changes",
             )
 
     def _check_leaves(self, doubtful: list[str]) -> None:
-        if doubtful and not self.is_trusting:
-            raise ResumeRefused(
-                f"this resume may not be exact, because these are not in the checkpoint: {'; '.join(doubtful)}. Resume "
-                "with --trust-changes if the loop does not change them, or start over with --fresh"
+        if not doubtful:
+            return
+        what = f"this resume may not be exact, because these are not in the checkpoint: {'; '.join(doubtful)}"
+        if not self.is_trusting:
+            raise InexactResume(
+                what,
+                "Resume with --trust-changes if the loop does not change them, or start over with --fresh (--on-inexact does either by "
+                "itself)",
             )
+        warn("inexact", f"{what}; continuing anyway")
 
     def _finish(self, checkpoint: Checkpoint) -> None:
         context = self._context
@@ -314,7 +321,7 @@ class Resume:
 def plan(directory: RunDirectory, start: str | None) -> tuple[list[Checkpoint], list[str]]:
     """The chain to the latest usable checkpoint (or to the one named `start`), and what had to be passed over, as messages.
 
-    Every file of the chain is read whole here, so that a damaged one is found before the script begins. Raises `ResumeRefused`
+    Every file of the chain is read whole here, so that a damaged one is found before the script begins. Raises `InexactResume`
     if there are checkpoints and none can be used.
     """
     good, bad = directory.read_checkpoints()
@@ -334,8 +341,8 @@ def plan(directory: RunDirectory, start: str | None) -> tuple[list[Checkpoint], 
         except CheckpointError as error:
             messages.append(str(error))
     if messages:
-        raise ResumeRefused(
-            f"no checkpoint in {directory.path} can be used: {'; '.join(messages)}. Nothing was changed; start over "
-            "with --fresh, which keeps them"
+        raise InexactResume(
+            f"no checkpoint in {directory.path} can be used: {'; '.join(messages)}",
+            "Nothing was changed; start over with --fresh, which keeps them",
         )
     return [], messages

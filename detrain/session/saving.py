@@ -17,7 +17,7 @@ from pathlib import Path
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.loops.running import Loop
 from detrain.loops.stack import LoopStack
-from detrain.messages import Trouble, warn
+from detrain.messages import Trouble, say, warn
 from detrain.session import roots
 from detrain.session.background import Background
 from detrain.session.context import Context
@@ -79,6 +79,7 @@ class Saver:
         self._sequence = self._last.sequence if self._last is not None else 0
         self._checkpoints = self._set_future_aside()
         self._said: set[str] = set()
+        self._is_first = resumed is None
         self._staging, self._background = Staging(), Background()
         #: In the order in which a resume passes through them.
         self._held: list[_Held] = []
@@ -232,6 +233,9 @@ class Saver:
             self._say_failed(error)
             return False
         self._last = saved
+        if self._is_first:
+            self._is_first = False
+            say(f"first checkpoint: {saved.name}; {self._what_a_resume_does(taken.tree)}")
         self._trouble.worked()
         del self._instead[saved.name]
         stall_s = (taken.went_on_s or time.monotonic()) - taken.began_s
@@ -303,6 +307,18 @@ class Saver:
             sources=dict(context.info.sources),
         )
 
+    def _what_a_resume_does(self, tree: Tree) -> str:
+        missing = len(roots.leaves_with_warnings(tree))
+        if not missing:
+            return "the same command, given again after a kill, goes on from the latest and ends with the same bits"
+        objects = "an object is" if missing == 1 else f"{missing} objects are"
+        then = {
+            "refuse": "is refused if the loop changes what the set-up code has made of it (--on-inexact does otherwise)",
+            "restart": "starts over if the loop changes what the set-up code has made of it",
+            "trust": "goes on, and is not exact if the loop changes what the set-up code has made of it",
+        }
+        return f"{objects} not in it (see above), so that a resume {then[self._context.settings.on_inexact]}"
+
     def _say_what_is_missing(self, leaves: list[str]) -> None:
         new = [leaf for leaf in leaves if leaf not in self._said]
         self._said.update(new)
@@ -314,6 +330,5 @@ class Saver:
         for leaf in new[:_MOST_WARNINGS]:
             warn(
                 "not-captured",
-                f"{leaf}. If the loop changes it, a resume cannot be exact and will be refused, unless --trust-changes is "
-                "given",
+                f"{leaf}. If the loop changes it, a resume cannot be exact; --on-inexact says what to do then (refuse, restart, trust)",
             )

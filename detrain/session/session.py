@@ -11,12 +11,12 @@ from time import monotonic  # the plain one, which is quicker than what takes it
 from typing import TYPE_CHECKING
 
 from detrain.adapters.protocol import Adapter
-from detrain.errors import RestoreError
+from detrain.errors import InexactResume
 from detrain.loops.running import Loop, address
 from detrain.loops.stack import LoopStack
 from detrain.messages import warn
 from detrain.session.context import Context
-from detrain.session.leaving import fail
+from detrain.session.leaving import refuse
 from detrain.session.nests import NestSearch
 from detrain.session.pace import Pace, Paces
 from detrain.session.rerun import Rerun
@@ -286,10 +286,10 @@ class Session:
         if self.resume.is_trusting:
             warn("ledger", f"{what}; continuing anyway")
         else:
-            fail(
-                self.context.files,
-                RestoreError(
-                    f"{what}. This resume is not exact; report it, go on with --trust-changes, or start over with --fresh"
+            refuse(
+                self.context,
+                InexactResume(
+                    what, "This resume is not exact; report it, go on with --trust-changes, or start over with --fresh"
                 ),
             )
 

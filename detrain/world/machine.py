@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from detrain.errors import ResumeRefused
+from detrain.errors import InexactResume
 from detrain.messages import say
 
 #: Instruction sets for which ATen, oneDNN, MKL, OpenBLAS, numpy or XLA have kernels of their own, by the kernel's names for them.
@@ -75,14 +75,14 @@ def describe(more_variables: Iterable[str] = ()) -> Machine:
 def restrict_to_recorded(then: Machine, now: Machine) -> dict[str, str | None]:
     """The variables that make this machine compute as `then` did, None for one to be taken away; says what it holds.
 
-    Raises `ResumeRefused` if this one lacks an instruction set, or is of another maker, for which libraries have other kernels.
+    Raises `InexactResume` if this one lacks an instruction set, or is of another maker, for which libraries have other kernels.
     """
     missing = [name for name in then.features if name not in now.features]
     if missing or then.vendor != now.vendor:
         what = f"lacks {', '.join(missing)}" if missing else f"is {now.vendor}, not {then.vendor}"
-        raise ResumeRefused(
-            f"the run began on another processor; this one {what}, and libraries compute other bits on it. Go back to such a machine, "
-            "start over with --fresh, or resume with --trust-changes"
+        raise InexactResume(
+            f"the run began on another processor; this one {what}, and libraries compute other bits on it",
+            "Go back to such a machine, start over with --fresh, or resume with --trust-changes",
         )
     held: dict[str, str | None] = {
         name: then.variables.get(name) for name in dict.fromkeys((*VARIABLES, *then.variables, *now.variables))

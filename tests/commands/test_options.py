@@ -1,5 +1,7 @@
 """What `detrain run` is told by its rarer options."""
 
+import shutil
+
 import pytest
 
 from detrain.cli.run import hint_at
@@ -114,3 +116,60 @@ def test_option_behind_the_scripts_name_is_explained_where_the_script_does_not_k
     said = detrain("trace", "train.py", "--vary", "x")
     assert said.status == 2
     assert "detrain: `--vary` stands behind the script's name" in said.err
+
+
+INEXACT = LOOP.replace("import decimal", "import lzma, decimal").replace(
+    "for epoch", "tool = lzma.LZMACompressor()\nfor epoch"
+).replace("        number += 1\n", "        number += 1\n        tool.compress(b'x')\n")  # fmt: skip
+
+
+def test_where_a_resume_cannot_be_exact_the_user_decides(run, detrain, expected, tmp_path):
+    (tmp_path / "train.py").write_text(INEXACT)
+    said = run(DIE_AT="5")
+    assert said.status == -9
+    assert "train.tool (_lzma:LZMACompressor)" in said.err
+    assert (
+        "first checkpoint: checkpoint_1_0.h5; an object is not in it (see above), so that a resume is refused"
+        in said.err
+    )
+    refused = run()
+    assert (refused.status, refused.out) == (2, "")
+    assert "may not be exact, because these are not in the checkpoint: train.tool" in refused.err
+    assert "--on-inexact does either by itself" in refused.err
+    log = (tmp_path / "log.csv").read_text()
+
+    shutil.copytree(tmp_path / ".detrain", tmp_path / "before")
+    trusted = run("--on-inexact", "trust")
+    assert (trusted.status, trusted.out) == (0, expected)
+    assert "train.tool" in trusted.err
+    assert "continuing anyway [inexact]" in trusted.err
+
+    shutil.rmtree(tmp_path / ".detrain")
+    (tmp_path / "before").rename(tmp_path / ".detrain")
+    (tmp_path / "log.csv").write_text(log)
+    restarted = run(DETRAIN_ON_INEXACT="restart")
+    assert (restarted.status, restarted.out) == (0, expected)
+    assert (tmp_path / "log.csv").read_text() == WHOLE
+    assert "starting over, as --on-inexact restart says: this resume may not be exact" in restarted.err
+    assert "The 3 batches up to checkpoint_1_0.h5 are run again" in restarted.err
+    assert (tmp_path / ".detrain" / "train.old1" / "checkpoint_1_0.h5").exists()
+    assert run().err.count("there is nothing left to do") == 1
+
+
+def test_another_source_starts_over_if_the_user_wants_that(run, expected, tmp_path):
+    assert run(DIE_AT="5").status == -9
+    (tmp_path / "train.py").write_text(LOOP.replace('"weight"', '"other"'))
+    assert run().status == 2
+    said = run("--on-inexact", "restart")
+    assert (said.status, said.out) == (0, expected.replace("weight", "other"))
+    assert "starting over, as --on-inexact restart says: the source has changed since checkpoint_1_0.h5" in said.err
+    assert (tmp_path / "log.csv").read_text() == WHOLE
+
+
+def test_a_checkpoint_that_is_named_is_not_given_up(run, tmp_path):
+    assert run(DIE_AT="5").status == -9
+    (tmp_path / "train.py").write_text(LOOP.replace('"weight"', '"other"'))
+    said = run("--on-inexact", "restart", "--from", "checkpoint_1_0.h5")
+    assert (said.status, said.out) == (2, "")
+    assert "the source has changed" in said.err
+    assert not (tmp_path / ".detrain" / "train.old1").exists()
