@@ -11,32 +11,34 @@ from detrain.session.session import Session
 session: Session = None  # type: ignore[assignment]
 
 
-def record_loop(line: int, *iterable: Iterable[object], ended: bool = False) -> object:
+def record_loop(line: int, *iterable: Iterable[object], ended: bool = False, left: bool = False) -> object:
     """At a loop whose part in the training is not known: its iterable, or for a `while` True before every test.
 
-    `ended`: the test of a `while` has failed.
+    `ended`: the test of a `while` has failed. `left`: the statement behind the loop is reached.
     """
     frame = sys._getframe(1)
     if iterable:
         return session.enter_for(frame, line, iterable[0])
-    if ended:
-        session.end_while(frame, line)
+    if ended or left:
+        session.end_loop(frame, line, is_left=left)
         return None
     return session.tick_while(frame, line)
 
 
-def record_epoch(line: int, *iterable: Iterable[object], ended: bool = False) -> object:
+def record_epoch(line: int, *iterable: Iterable[object], ended: bool = False, left: bool = False) -> object:
     """At the header of the epoch loop."""
     frame = sys._getframe(1)
     if iterable:
         return session.enter_for(frame, line, iterable[0])
-    if ended:
-        session.end_while(frame, line)
+    if ended or left:
+        session.end_loop(frame, line, is_left=left)
         return None
     return session.tick_while(frame, line)
 
 
-def record_batch(line: int, *iterable: Iterable[object], loaded: bool = False, ended: bool = False) -> object:
+def record_batch(
+    line: int, *iterable: Iterable[object], loaded: bool = False, ended: bool = False, left: bool = False
+) -> object:
     """At the header of the batch loop; `loaded`: behind what a batch loop has loaded by itself."""
     frame = sys._getframe(1)
     if iterable:
@@ -44,8 +46,8 @@ def record_batch(line: int, *iterable: Iterable[object], loaded: bool = False, e
     if loaded:
         session.batch_loaded(frame, line)
         return None
-    if ended:
-        session.end_while(frame, line)
+    if ended or left:
+        session.end_loop(frame, line, is_left=left)
         return None
     return session.tick_while(frame, line)
 

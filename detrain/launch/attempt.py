@@ -311,6 +311,7 @@ class Attempt:
             )
         Signals(self.session).listen()
         self.arrivals.begin()
+        self.session.end_asked_for = self.arrivals.ending
 
     def _on_group(self, size: int) -> None:
         """The script joins a group of so many processes; in a forked child nothing is checkpointed anyway."""

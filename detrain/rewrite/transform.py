@@ -4,19 +4,23 @@ A `for` loop's iterable and a `while` loop's condition go through a hook, in pla
 
     for epoch in range(epochs):            for epoch in record_epoch(3, (range(epochs))):
         for x, y in loader:                    for x, y in record_batch(4, (loader)):
+                                                   ...
+                                               record_batch(4, left=True)
+                                           record_epoch(3, left=True)
 
     while step < limit:                    enter_loop(3)
                                            while record_batch(3) and (step < limit):
                                                ...
                                            else:
                                                record_batch(3, ended=True)
+                                           record_batch(3, left=True)
 
 A batch loop that loads its own data has `record_loop` in its header, and `record_batch(4, loaded=True)` behind what loads.
 
 The hook stands in the header and not in the body, because only there can an iteration be skipped without making its element,
-whatever the loop's targets look like; `else`, `break` and `continue` keep their meaning, and no line moves but by those around
-a `while`. The number is the header's line in the original source. `record_loop` marks a loop whose part in the training is not
-known yet.
+whatever the loop's targets look like; `else`, `break` and `continue` keep their meaning. `left` stands behind a loop without an
+`else`, where a `break` leads as well. The number is the header's line in the original source. `record_loop` marks a loop whose part in
+the training is not known yet.
 """
 
 from __future__ import annotations
@@ -103,7 +107,9 @@ class _AddHooks(cst.CSTTransformer):
     def visit_While(self, node: cst.While) -> None:
         self._line_of[node] = next(self._lines)
 
-    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.BaseStatement:
+    def leave_For(
+        self, original_node: cst.For, updated_node: cst.For
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
         line = self._line_of.get(original_node)
         if line is None or line not in self._parts:
             return updated_node
@@ -111,7 +117,8 @@ class _AddHooks(cst.CSTTransformer):
         space = updated_node.whitespace_after_in
         if isinstance(space, cst.SimpleWhitespace) and not space.value:
             space = cst.SimpleWhitespace(" ")  # `for x in[1, 2]` needs none; before a name it does
-        return updated_node.with_changes(iter=call, whitespace_after_in=space)
+        looped = updated_node.with_changes(iter=call, whitespace_after_in=space)
+        return cst.FlattenSentinel([looped, *self._left(original_node, line)])
 
     def leave_While(
         self, original_node: cst.While, updated_node: cst.While
@@ -131,7 +138,11 @@ class _AddHooks(cst.CSTTransformer):
         looped = updated_node.with_changes(
             test=test, leading_lines=(), whitespace_after_while=cst.SimpleWhitespace(" "), orelse=otherwise
         )
-        return cst.FlattenSentinel([enter, looped])
+        return cst.FlattenSentinel([enter, looped, *self._left(original_node, line)])
+
+    def _left(self, loop: cst.For | cst.While, line: int) -> list[cst.BaseStatement]:
+        """Behind a loop: what is told if it was left by a `break`. With an `else` that is another end than to be exhausted."""
+        return [] if loop.orelse is not None else [_statement(HOOKS[self._parts[line]], line, "left")]
 
 
 def _call(name: str, line: int, *args: cst.BaseExpression) -> cst.Call:
@@ -205,7 +216,7 @@ class _Lockstep:
     def _match_lists(self, new: list[ast.AST], old: list[ast.AST]) -> None:
         position = 0
         for old_item in old:
-            if self._is_loaded(new[position]) and not self._is_loaded(old_item):
+            if self._is_told(new[position], "loaded") and not self._is_told(old_item, "loaded"):
                 self._place_hook(new[position], old_item)  # at the beginning of a body
                 position += 1
             if isinstance(old_item, ast.While) and self._is_enter(new[position]):
@@ -214,17 +225,19 @@ class _Lockstep:
             if isinstance(old_item, ast.AST):
                 self.match(new[position], old_item)
             position += 1
-            if isinstance(old_item, ast.stmt) and position < len(new) and self._is_loaded(new[position]):
-                self._place_hook(new[position], old_item)
-                position += 1
+            for keyword in ("left", "loaded"):
+                if isinstance(old_item, ast.stmt) and position < len(new) and self._is_told(new[position], keyword):
+                    self._place_hook(new[position], old_item)
+                    position += 1
         assert position == len(new), "instrumented source has statements of its own"
 
     @staticmethod
-    def _is_loaded(node: Any) -> bool:
+    def _is_told(node: Any, keyword: str) -> bool:
+        """True for the statement `record_…(line, keyword=True)`."""
         is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        if not is_call or getattr(node.value.func, "id", "") != HOOKS["batch"]:
+        if not is_call or getattr(node.value.func, "id", "") not in HOOK_NAMES:
             return False
-        return [one.arg for one in node.value.keywords] == ["loaded"]
+        return [one.arg for one in node.value.keywords] == [keyword]
 
     @staticmethod
     def _is_hook(new: ast.expr, old: ast.expr) -> bool:
@@ -248,7 +261,7 @@ class _Lockstep:
         assert isinstance(call.func, ast.Name)
         call.func.id = builtin_name(call.func.id)
         for node in (hook, call, call.func, call.args[0], *call.keywords, *(one.value for one in call.keywords)):
-            if isinstance(old, ast.While):
+            if isinstance(old, (ast.For, ast.While)):
                 _copy_start(node, old)
             else:
                 _copy_position(node, old)

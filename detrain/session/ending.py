@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import threading
@@ -22,6 +23,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._reader = self._writer = -1
+        self._last = ""
 
     def begin(self) -> None:
         """Listen, unless the script uses the wake-up descriptor itself (asyncio does so while it runs)."""
@@ -43,11 +45,10 @@ class Arrivals:
         """The name of the last signal that asks for an end; "" if none has come."""
         if self._reader < 0:
             return ""
-        try:
+        with contextlib.suppress(BlockingIOError):
             found = [number for number in os.read(self._reader, 65536) if number in _ENDING]
-        except BlockingIOError:
-            return ""
-        return signal.Signals(found[-1]).name if found else ""
+            self._last = signal.Signals(found[-1]).name if found else self._last
+        return self._last
 
 
 def is_finished(session: Session, status: object, signal_name: str) -> bool:
@@ -85,6 +86,8 @@ def where(session: Session) -> str:
         return f"while resuming from {session.resume.target.name}"
     if not session.has_trained:
         return "before its training began"
+    if session.is_behind:
+        return "behind its training loop"
     return f"at epoch {session.context.position.epoch}, batch {session.context.position.batch}"
 
 

@@ -150,10 +150,34 @@ def _capture(around: Surroundings, generators: dict[str, object], census: Census
             f"threads.{thread.name}", "threading:Thread", "a thread of the script runs beside the loop"
         )
     captured = walk.captured()
+    _excuse_libraries(captured)
     replay.mark(captured, around.loops[-1].iteration if around.loops else 0)
     for number, loop in enumerate(around.loops):
         _plan_replay(captured, captured.tree.roots.get(f"loops[{number}].iterator"), loop.iteration)
     return captured
+
+
+def _excuse_libraries(captured: Captured) -> None:
+    """An object of C that a library holds in its globals is the library's own, also where `from library import *` brings it here."""
+    nodes = captured.tree.nodes
+    for node in nodes:
+        if not node.get("loud") or node["k"] != "opaque":
+            continue
+        top = node
+        while top["p"] is not None:
+            top = nodes[top["p"]]
+        name = top["s"].rpartition(".")[2]
+        ref = captured.tree.roots.get(top["s"])
+        if ref is not None and is_node(ref) and _is_of_library(name, captured.objects[ref[1]]):
+            del node["loud"]
+
+
+def _is_of_library(name: str, value: object) -> bool:
+    """True if the module of a library has this global."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name not in user_modules and isinstance(module, types.ModuleType) and vars(module).get(name) is value:
+            return True
+    return False
 
 
 def _threads_of_the_script() -> list[threading.Thread]:

@@ -44,6 +44,10 @@ class Session:
         self.on_training: Callable[[], None] = lambda: None  # the training loop has been found or reached
         #: The training's loops have used up what they iterate over; nothing has broken them off.
         self.is_nest_exhausted = False
+        #: The training's loops have ended, one way or the other.
+        self.is_behind = False
+        #: Gives the name of a signal that has asked the script to end; "" if none has.
+        self.end_asked_for: Callable[[], str] = str
         self.nests = NestSearch(context, stack)
         self._position, self._policy = context.position, context.policy
         self._frameworks, self._replay = context.frameworks, context.replay
@@ -96,12 +100,18 @@ class Session:
             loop = self.stack.find(frame, line)
         return loop is None or loop.tick()
 
-    def end_while(self, frame: types.FrameType, line: int) -> None:
-        """A `while` loop's condition has been false."""
-        if not self.is_off and threading.get_ident() == self._thread:
-            loop = self.stack.find(frame, line)
-            if loop is not None:
-                loop.exhaust()
+    def end_loop(self, frame: types.FrameType, line: int, *, is_left: bool) -> None:
+        """A `while` loop's condition has been false; or the statement behind a loop is reached, perhaps by a `break`."""
+        if self.is_off or threading.get_ident() != self._thread:
+            return
+        loop = self.stack.find(frame, line)
+        if loop is None or loop.is_exhausted:
+            return
+        if not is_left:
+            loop.exhaust()
+        elif loop.site.part and loop.nest_parent is None and not self.end_asked_for():
+            loop.is_exhausted = True
+            self._at_left(loop)
 
     def batch_loaded(self, frame: types.FrameType, line: int) -> None:
         """The batch loop at this line has loaded what it loads by itself."""
@@ -135,7 +145,7 @@ class Session:
             self._at_header(loop)
 
     def _at_header(self, loop: Loop) -> None:
-        self.is_nest_exhausted = False
+        self.is_nest_exhausted = self.is_behind = False
         if not self._is_training:
             self._is_training = True
             self._policy.begin(monotonic())
@@ -211,7 +221,7 @@ class Session:
             return
         self._nothing_due_in = None
         self.stack.top = loop
-        self.is_nest_exhausted = loop.nest_parent is None
+        self.is_nest_exhausted = self.is_behind = loop.nest_parent is None
         self._position.take_back(loop.site.part)
         if self.resume.is_pending or not self._may_save(loop):
             return
@@ -223,6 +233,21 @@ class Session:
         is_due = is_due and (is_outermost or not self._is_put_off())
         outer = loop.nest_parent if loop.site.is_followed else None
         self._save_or_hold(loop, self._paces.of(outer) if outer is not None else None, now_s, is_due=is_due)
+
+    def _at_left(self, loop: Loop) -> None:
+        """The outermost loop of the nest was left by a `break`, and nobody has asked the script to end early."""
+        self._nothing_due_in = None
+        self.stack.top = loop
+        self.is_behind = True
+        if loop.site.part != "batch":
+            self._position.leave_epoch()
+        if self.resume.is_pending or not self._may_save(loop):
+            return
+        now_s = monotonic()
+        if self.recorder is not None:
+            self._record(self.recorder, loop, now_s, must=True)
+        if self._policy.is_due_at_end(now_s, is_outermost=True, is_near=loop.is_near) or self._is_goal(loop):
+            self._save(loop)
 
     def _save_or_hold(self, loop: Loop, pace: Pace | None, now_s: float, *, is_due: bool) -> None:
         """At a header, or the end of a loop. `pace`: of what comes next; None if no checkpoint inside that would need one here."""

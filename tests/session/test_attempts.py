@@ -7,7 +7,7 @@ import pytest
 
 from detrain import hooks
 from detrain.errors import ResumeRefused
-from detrain.session import saving
+from detrain.session import saving, session
 from detrain.session.goal import Goal
 from detrain.store import checkpoint
 from detrain.store.record import Change, Invocation
@@ -178,6 +178,61 @@ def test_the_end_of_a_while_is_resumed_without_its_test(name, new_run):
     assert ended.session.resume.checkpoint.meta.is_exhausted
     assert ended.steps == 0
     assert outcome(ended) == expected
+
+
+BROKEN_OFF = """
+import framework
+weights, history = [0.0, 1.0], []
+for epoch in range(100):
+    for batch in range(4):
+        framework.backward(weights[0])
+        framework.step(weights, batch)
+        history.append(weights[0])
+    if len(history) == 12: break
+evaluated = framework.rng.random()
+"""
+
+
+def test_a_training_that_ends_by_a_break_is_resumed_behind_it(new_run):
+    run = new_run(BROKEN_OFF, "epoch")
+    left_alone = run.attempt()
+    expected = outcome(left_alone)
+    assert left_alone.session.is_behind
+    ended = run.attempt()
+    assert (ended.steps, ended.session.resume.checkpoint.meta.is_exhausted) == (0, True)
+    assert outcome(ended) == expected
+    position = ended.session.context.position
+    assert (position.batches, position.epochs) == (12, 3)
+
+
+@pytest.mark.parametrize("loop", ["while True:\n    epoch = len(history) // 4", "for epoch in iter(int, 1):"])
+def test_so_is_one_in_another_loop(loop, new_run):
+    run = new_run(BROKEN_OFF.replace("for epoch in range(100):", loop), "epoch")
+    expected = outcome(run.attempt())
+    ended = run.attempt()
+    assert ended.steps == 0
+    assert outcome(ended) == expected
+
+
+def test_a_loop_that_a_signal_has_had_left_is_gone_on_with(new_run, monkeypatch):
+    run = new_run(BROKEN_OFF, "epoch")
+    made = session.Session.__init__
+
+    def begin(self, *words, **more):
+        made(self, *words, **more)
+        self.end_asked_for = lambda: "SIGTERM"
+
+    monkeypatch.setattr(session.Session, "__init__", begin)
+    assert run.attempt().by is None
+    assert not any(one.meta.is_exhausted for one in run.directory.read_checkpoints()[0])
+
+
+def test_a_loop_with_an_else_that_a_break_leaves_is_not_taken_for_one_that_has_ended(new_run):
+    source = BROKEN_OFF.replace("evaluated =", "else:\n    history.append('never')\nevaluated =")
+    run = new_run(source, "epoch")
+    expected = outcome(run.attempt())
+    assert outcome(run.attempt()) == expected
+    assert not any(one.meta.is_exhausted for one in run.directory.read_checkpoints()[0])
 
 
 @pytest.mark.parametrize("every", ["1batch", "3batches", "epoch"])

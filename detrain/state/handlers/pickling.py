@@ -111,10 +111,14 @@ class OpaqueHandler(Handler):
 
     kind = "opaque"
     is_dropped_silently = True
-    fields: ClassVar = {**plain_fields("pickle", "shares"), **Reduced.fields}
+    fields: ClassVar = {**plain_fields("name", "pickle", "shares"), **Reduced.fields}
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
+        name = _member_name(obj)
+        if name is not None:
+            node["name"] = name
+            return
         content, parts = pickled(obj)
         held = [
             part for part in parts if type(part) not in _VALUES and registry.handler_for(type(part)).kind not in _PLAIN
@@ -140,6 +144,8 @@ class OpaqueHandler(Handler):
             return False
         if "kept" in node:
             return True
+        if "name" in node:
+            return bool(_member_name(live) == node["name"])
         if "same" in node:
             return Reduced.is_same(live, node)
         try:
@@ -148,6 +154,8 @@ class OpaqueHandler(Handler):
             return False
 
     def build(self, node: Node, restore: Restoring) -> Any:
+        if "name" in node:
+            return restore.find_type(node).__members__[node["name"]]
         if "same" in node:
             return Reduced.build(node, restore)
         if "shares" in node:  # of a checkpoint that an earlier version has written
@@ -162,6 +170,13 @@ class OpaqueHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if is_new and "same" in node:
             Reduced.fill(obj, node, restore)
+
+
+def _member_name(obj: Any) -> str | None:
+    """Of a member of an enumeration that C++ has made (pybind11), its name."""
+    members = getattr(type(obj), "__members__", None)
+    name = getattr(obj, "name", None) if isinstance(members, dict) else None
+    return name if isinstance(name, str) and isinstance(members, dict) and name in members else None
 
 
 class FutureHandler(OpaqueHandler):
