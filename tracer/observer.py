@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from detrain.loops.nest import NestFinder, is_settled
+from detrain.loops.nest import NestFinder
 from detrain.tracer import loaders
 from detrain.tracer.calls import Calls
 from detrain.tracer.probes import Probes, Site
@@ -114,7 +114,7 @@ class Observer:
             self.finish(frame)
 
     def _is_settled(self) -> bool:
-        return all(is_settled(nest[-1], nest[-2] if len(nest) > 1 else None) for nest in self._nests)
+        return all(self._finder.is_settled(*reversed(nest)) for nest in self._nests)
 
     # --- what is concluded -------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,8 @@ class Site:
         self.function = ""
         self.part = ""
         self.is_demoted = self.is_fixed = False
-        self.gradient_at = -1
+        self.gradient_at = self.updated_at = -1
+        self.num_updated = 0
         self._counter = itertools.count(1)
         self.tick = self._counter.__next__
         self._before_entry = 0
@@ -53,7 +54,8 @@ class Site:
     def enter(self, iterable: Any) -> None:
         """The loop is entered."""
         self._before_entry = self.ticks
-        self.gradient_at = -1
+        self.gradient_at = self.updated_at = -1
+        self.num_updated = 0
         self.iterator = iterable
 
     @property

@@ -3,6 +3,9 @@
 Both the session, while the first attempt runs, and the tracer see weights updated and gradients computed, each time with the path
 of the loops that are running. Of those, the innermost in whose present iteration gradients were computed as well is the batch loop (a
 loop over optimizers that only steps them is not), the next one out is the epoch loop, and whatever stands further out is outer.
+
+A loop that makes up one update is no batch loop where the two loops around it make a nest: that over the micro-batches of an update, or
+over optimizers that are stepped with a closure.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ class Entry(Protocol):
     """One entry of a loop, running. Iterations count from 0."""
 
     gradient_at: int  # the last iteration in which gradients were computed, or -1
+    updated_at: int  # the last iteration in which weights were updated, or -1
+    num_updated: int  # iterations in which weights were updated
 
     @property
     def site(self) -> Site:
@@ -56,6 +61,8 @@ class NestFinder:
         self.gradients_seen = 0
         self._longest: dict[Site, int] = {}
         self._inside: dict[Site, set[Site]] = {}
+        #: The most iterations of one entry in which weights were updated.
+        self._most_updated: dict[Site, int] = {}
 
     def on_gradient(self, path: Sequence[E]) -> Sequence[E] | None:
         """Gradients were computed; returns the nest if that alone has shown one.
@@ -78,16 +85,43 @@ class NestFinder:
         """Weights were updated; returns the nest if that has shown another one than before."""
         self.updates_seen += 1
         self._record(path)
+        for one in path:
+            if one.updated_at != one.iteration:
+                one.updated_at, one.num_updated = one.iteration, one.num_updated + 1
+            self._most_updated[one.site] = max(self._most_updated.get(one.site, 0), one.num_updated)
         with_gradient = [
             number for number, one in enumerate(path)
             if one.gradient_at == one.iteration and not one.site.is_demoted
         ]  # fmt: skip
         if not with_gradient:
             return self._without_gradients(path)
+        if self._is_one_update(path, with_gradient):
+            path[with_gradient[-1]].site.part, path[with_gradient[-1]].site.is_demoted = "", True
+            return _take(path[: with_gradient[-2] + 1])
         batch = path[with_gradient[-1]]
         if batch.site.part == "batch" or (batch.site.part and not self._is_around_short(batch)):
             return None
         return _take(path[: with_gradient[-1] + 1])
+
+    def _is_one_update(self, path: Sequence[Entry], with_gradient: Sequence[int]) -> bool:
+        """True if the innermost loop makes up one update, and the next one out several of them, in a third."""
+        if len(with_gradient) < 3:
+            return False
+        inner, around = path[with_gradient[-1]], path[with_gradient[-2]]
+        is_open = inner.site.part == "batch" and not inner.site.is_fixed
+        return is_open and self._most_updated[inner.site] == 1 and around.num_updated > 1
+
+    def is_settled(self, batch: Entry, *outer: Entry) -> bool:
+        """True once a batch loop cannot turn out to be an inner loop any more, so that its positions may be written down.
+
+        `outer`: the loops around it, from the innermost on.
+        """
+        if not outer or batch.iteration > SHORT_LOOP:
+            return True
+        around = outer[0]
+        if around.iteration == 0:
+            return False
+        return len(outer) == 1 or self._most_updated.get(batch.site, 0) != 1 or around.num_updated > 1
 
     def _without_gradients(self, path: Sequence[E]) -> Sequence[E] | None:
         """The nest of a script that updates weights by what it has estimated itself: an evolution strategy, say."""
@@ -121,8 +155,3 @@ def _take(path: Sequence[E]) -> Sequence[E]:
         kept[-2].site.part = "epoch"
     kept[-1].site.part = "batch"
     return kept
-
-
-def is_settled(batch: Entry, around: Entry | None) -> bool:
-    """True once a batch loop cannot turn out to be an inner loop any more, so that its positions may be written down."""
-    return around is None or batch.iteration > SHORT_LOOP or around.iteration > 0

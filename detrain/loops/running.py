@@ -63,7 +63,8 @@ class Loop:
 
     __slots__ = (
         "__weakref__", "children", "ended", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted", "is_led_past",
-        "iteration", "listener", "ordinals", "parent", "site", "stack", "start_iteration", "start_point", "ticker",
+        "iteration", "listener", "num_updated", "ordinals", "parent", "site", "stack", "start_iteration", "start_point", "ticker",
+        "updated_at",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +79,7 @@ class Loop:
         self.frame_address = frame_address
         self.iteration = -1
         self.gradient_at = -1  # the last iteration in which gradients were computed
+        self.updated_at, self.num_updated = -1, 0  # the last iteration with a weight update, and how many there were
         self.is_exhausted = False
         #: The loop that was on top when this one, its sibling, continued: it may still be running.
         self.interrupted: Loop | None = None

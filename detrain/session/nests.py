@@ -6,7 +6,7 @@ import types
 from collections.abc import Sequence
 
 from detrain.loops import instfile
-from detrain.loops.nest import NestFinder, is_settled
+from detrain.loops.nest import NestFinder
 from detrain.loops.running import Loop
 from detrain.loops.stack import LoopStack
 from detrain.messages import say, warn
@@ -24,6 +24,7 @@ class NestSearch:
         self._finder = NestFinder(context.frameworks.has_optimizer)
         self._unsaved = Unsaved()
         self._began_at = 0  # batches before the nest that was found last
+        self._epochs_before = self._batches_before = 0  # what was counted before its loops were
         self._has_known_loops = bool(context.info.parts())
         #: The nest may still turn out to be another.
         self.is_open = True
@@ -41,11 +42,14 @@ class NestSearch:
 
     def at_batch(self, loop: Loop) -> None:
         """The batch loop `loop` is at its header; closes the search once that loop is settled."""
-        self.is_open = self.is_open and not is_settled(loop, loop.parent)
+        self.is_open = self.is_open and not self._is_settled(loop)
 
     def is_final(self, loop: Loop) -> bool:
         """True if `loop` will not turn out to be something else than a batch loop, so that a checkpoint may be taken in it."""
-        return loop.site.part != "batch" or self._has_known_loops or is_settled(loop, loop.parent)
+        return loop.site.part != "batch" or self._has_known_loops or self._is_settled(loop)
+
+    def _is_settled(self, loop: Loop) -> bool:
+        return self._finder.is_settled(*reversed(loop.path))
 
     def on_gradient(self, frame: types.FrameType) -> None:
         """Gradients were computed in a call from `frame`."""
@@ -96,19 +100,27 @@ class NestSearch:
         """Count the iterations that these loops have begun already, and replace nests that they contradict."""
         self.has_found = True
         nest = [instfile.NestLoop(loop.site.filename, loop.site.line, loop.site.part) for loop in loops]
-        counted = {(known.file_name, known.line_no, known.part) for old in self._info.nests for known in old}
-        batches_before = self._position.batches
-        for loop, found in zip(loops, nest, strict=True):
-            if (found.file_name, found.line_no, found.part) not in counted:
-                self._position.count(loop.site.part, loop.iteration + 1)
-            loop.follow_sibling()
         demoted = self._stack.demoted()
         lines = {(found.file_name, found.line_no) for found in nest}
         kept = [
             old for old in self._info.nests
             if not any((o.file_name, o.line_no) in demoted for o in old) and {(o.file_name, o.line_no) for o in old} != lines
         ]  # fmt: skip
-        self._recount(batches_before, is_other_nest=len(kept) < len(self._info.nests))
+        is_other_nest = len(kept) < len(self._info.nests)
+        counted = {(known.file_name, known.line_no, known.part) for old in kept for known in old}
+        batches_before = self._position.batches
+        if is_other_nest:
+            # What the wrong loops have counted. Batches only go on: records and clocks have their numbers.
+            self._position.epochs = self._epochs_before
+            self._position.count("batch", self._batches_before - batches_before)
+        self._epochs_before, self._batches_before = self._position.epochs, self._position.batches
+        for loop, found in zip(loops, nest, strict=True):
+            if (found.file_name, found.line_no, found.part) not in counted:
+                self._position.count(loop.site.part, loop.iteration + 1)
+            loop.follow_sibling()
+        if self._position.batches < batches_before:
+            self._position.move_to(self._position.epochs, batches_before, self._position.batch_in_epoch)
+        self._recount(batches_before, is_other_nest=is_other_nest)
         self._info.nests = [*kept, nest]
         say(f"training loop found: {self._info.describe()}; checkpoints go to {self._context.directory.path}")
         self.write_info()

@@ -174,10 +174,11 @@ def _excuse_libraries(captured: Captured) -> None:
 
 def _is_of_library(name: str, value: object) -> bool:
     """True if the module of a library has this global."""
-    for module_name, module in list(sys.modules.items()):
-        if module_name not in user_modules and isinstance(module, types.ModuleType) and vars(module).get(name) is value:
-            return True
-    return False
+    own = {id(sys.modules[one]) for one in user_modules if one in sys.modules}  # a module may have several names
+    return any(
+        isinstance(module, types.ModuleType) and id(module) not in own and vars(module).get(name) is value
+        for module in list(sys.modules.values())
+    )
 
 
 def _threads_of_the_script() -> list[threading.Thread]:

@@ -234,7 +234,7 @@ def test_run_directory_that_vanishes_in_mid_run_is_said_and_the_training_goes_on
     ids=["open socket", "type in C without pickling"],
 )
 def test_state_that_cannot_be_captured_is_named_and_its_resume_refused(detrain, tmp_path, setup, named):
-    body = 'epoch == 2 and os.environ.get("DIE") and os.kill(os.getpid(), 9)'
+    body = 'thing and epoch == 2 and os.environ.get("DIE") and os.kill(os.getpid(), 9)'
     (tmp_path / "train.py").write_text(script("\nimport os", textwrap.dedent(setup), body))
     said = detrain("run", "--every", "epoch", "train.py", DIE="1")
     assert said.status == -9

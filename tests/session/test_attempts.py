@@ -2,6 +2,9 @@
 
 import copyreg
 import decimal
+import lzma
+import sys
+import types
 
 import pytest
 
@@ -59,6 +62,16 @@ class Trainer:
 trainer = Trainer()
 trainer.fit()
 history = [trainer.history, trainer.weights, trainer.asked]
+""",
+    "micro-batches": """
+import framework
+weights, history = [0.0, 1.0], []
+for epoch in range(3):
+    for update in range(4):
+        for micro in range(2):
+            framework.backward(weights[0] - micro)
+            if micro == 1: framework.step(weights, update)
+        history.append(weights[0])
 """,
     "in functions": """
 import framework
@@ -168,6 +181,14 @@ def test_the_last_test_of_a_while_begins_no_batch(name, new_run):
     position = ended.session.context.position
     assert (position.batches, position.epochs) == {"loops that ask": (12, 3), "one loop that counts": (12, 0)}[name]
     assert ended.session.is_nest_exhausted
+
+
+def test_a_loop_that_makes_up_one_update_is_no_batch_loop(new_run):
+    ended = new_run(SCRIPTS["micro-batches"]).attempt()
+    assert [[one.part for one in nest] for nest in ended.session.context.info.nests] == [["epoch", "batch"]]
+    position = ended.session.context.position
+    assert position.epochs == 3
+    assert 12 <= position.batches <= 14  # those that the wrong loop has counted may stay
 
 
 @pytest.mark.parametrize("name", ["loops that ask", "one loop that counts"])
@@ -533,3 +554,22 @@ def test_part_of_a_run_is_done_again_up_to_a_checkpoint(new_run):
     assert isinstance(ended.by, Left)
     assert ended.steps == 8
     assert [path.name for path in again.checkpoints()] == ["checkpoint_1_3.h5"]
+
+
+def test_what_a_library_holds_in_its_globals_is_not_the_scripts(new_run, monkeypatch, capfd):
+    source = (
+        SCRIPTS["two loops"].replace("import framework", "import framework\nfrom library import tool")
+        + "\nprint(tool)\n"
+    )
+    library = types.ModuleType("library")
+    library.tool = lzma.LZMACompressor()  # says nothing of its state
+    monkeypatch.setitem(sys.modules, "library", library)
+    run = new_run(source, "epoch")
+    assert isinstance(run.attempt(12).by, Killed)
+    assert "not-captured" not in capfd.readouterr().err
+    assert run.attempt().by is None
+    own = new_run(
+        source.replace("from library import tool", "import lzma; tool = lzma.LZMACompressor()"), "epoch", "own"
+    )
+    own.attempt(12)
+    assert "train.tool (_lzma:LZMACompressor)" in capfd.readouterr().err
