@@ -66,10 +66,12 @@ class ResumeRefused(DetrainError):  # noqa: N818 - a refusal, not a mistake
 class InexactResume(ResumeRefused):
     """A resume would not give the bits of an uninterrupted run. `--on-inexact` decides what to do then."""
 
-    def __init__(self, why: str, ways: str) -> None:
-        """`why` it is not exact, and the `ways` on that a person has."""
+    def __init__(self, why: str, ways: str, *, is_found_late: bool = False) -> None:
+        """`why` it is not exact, and the `ways` on that a person has; `is_found_late`: when the attempt had gone on."""
         super().__init__(f"{why}. {ways}")
         self.why = why
+        if is_found_late:
+            self.exit_status = 1
 
 
 class AlreadyFinished(DetrainError):  # noqa: N818 - no mistake

@@ -314,7 +314,9 @@ class Session:
             refuse(
                 self.context,
                 InexactResume(
-                    what, "This resume is not exact; report it, go on with --trust-changes, or start over with --fresh"
+                    what,
+                    "This resume is not exact; report it, go on with --trust-changes, or start over with --fresh",
+                    is_found_late=True,
                 ),
             )
 
