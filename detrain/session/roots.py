@@ -143,6 +143,7 @@ def _capture(around: Surroundings, generators: dict[str, object], census: Census
         if name not in dead:
             walk.root(name, value)
     walk.run({name: value for name, value in roots.items() if name in dead})
+    walk.tree.roots = {name: walk.tree.roots[name] for name in roots}  # the order in which the script has made them
     for thread in _threads_of_the_script():
         if replay.owns(thread):
             continue

@@ -23,8 +23,10 @@ from detrain.session.background import Background
 from detrain.session.context import Context
 from detrain.session.recorder import Recorder
 from detrain.state import user_code
+from detrain.state.captured import Captured
 from detrain.state.census import Census
 from detrain.state.collector import collector_paused
+from detrain.state.registry import handler_for
 from detrain.state.tree import Tree
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.commit import commit
@@ -33,6 +35,8 @@ from detrain.store.staging import Staging
 
 #: Whether the training goes on only when a checkpoint is on the disk.
 WAITS_FOR_DISK = os.environ.get("DETRAIN_WAIT_FOR_DISK", "0") == "1"
+#: How long a checkpoint waits for work in the script's pools of threads.
+LONGEST_WORK_S = 5.0
 #: Objects that are named one by one at a checkpoint.
 _MOST_WARNINGS = 10
 
@@ -161,7 +165,7 @@ class Saver:
         """Look at the present state and copy it to `staging`, if there is one with the memory for it; None if there is no checkpoint."""
         context, began_s = self._context, time.monotonic()
         around = roots.find_surroundings(frame, loop, context)
-        captured = roots.capture(around, context, self.census)
+        captured = self._capture_settled(around)
         if self.census is None:
             # The first capture of this attempt; by it later ones see which object has moved where.
             self.census = Census(captured)
@@ -188,6 +192,16 @@ class Saver:
         )  # fmt: skip
         self._recorder.scan(captured, context.position.batches, loop)
         return taken
+
+    def _capture_settled(self, around: roots.Surroundings) -> Captured:
+        """The present state, once the work has ended that the script has given to threads and that ends by itself soon."""
+        until_s = time.monotonic() + LONGEST_WORK_S
+        while True:
+            captured = roots.capture(around, self._context, self.census)
+            if not captured.unfinished or time.monotonic() >= until_s:
+                return captured
+            for obj in captured.unfinished:
+                handler_for(type(obj)).wait(obj, until_s)
 
     @property
     def last(self) -> Checkpoint | None:

@@ -24,6 +24,8 @@ class Captured:
     paths: Sequence[str]
     #: `id(obj)` to node number, of every object that was met.
     numbers: Mapping[int, int]
+    #: Objects in which work is under way.
+    unfinished: Sequence[Any] = ()
 
     def path(self, number: int) -> str:
         """Path of a node, as messages and files have it."""

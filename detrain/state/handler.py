@@ -102,6 +102,9 @@ class Capturing(Protocol):
     def has_changed(self, fingerprint: Any) -> bool:
         """True if another fingerprint was stored, in `told`, for the object at this path when the loops were entered."""
 
+    def wait_for(self, obj: Any) -> None:
+        """Work is under way in `obj`: if there is time, `wait` for it and capture everything anew."""
+
     def warn_of_hidden_state(self, name: str, type_name: str, why: str) -> None:
         """Warn of something that is in no variable and may change the state at any time; `name` is its path."""
 
@@ -224,6 +227,9 @@ class Handler:
     def attributes_left(self, obj: Any, node: Node, is_new: bool) -> Collection[str]:
         """Names in `obj.__dict__` that `fill` has taken care of; the others are set to what was saved."""
         return ()
+
+    def wait(self, obj: Any, until_s: float) -> None:
+        """Let the work that is under way in an object end by itself, until this time of the monotonic clock at the latest."""
 
     # --- memory and generators: only of kinds that have some ---------------------------------------------------------------------
 

@@ -26,6 +26,11 @@ PYTHONS_OWN = frozenset({
 _OWN = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
 
 
+def is_own(function: types.FunctionType) -> bool:
+    """True for a function of detrain's, which stands in the place of a library's."""
+    return function.__code__.co_filename.startswith(_OWN)
+
+
 def without_own(function: Any) -> Any:
     """The script's function inside detrain's wrappers; `function` itself if there are none."""
     while type(function) is types.FunctionType and function.__code__.co_filename.startswith(_OWN):

@@ -81,6 +81,7 @@ class Walk:
         #: By node: what depends on all that is met, and what it refers to weakly.
         self._at_end: deque[tuple[int, Callable[[], None], Any]] = deque()
         self._dead: deque[_Dead] = deque()
+        self.unfinished: list[Any] = []
         self._made: dict[type, bool] = {}  # whether a class is the script's own, or made at run time
         self._keys: set[int] = set()  # numbers of those that are named as keys so far
         self._census = census
@@ -109,7 +110,7 @@ class Walk:
 
     def captured(self) -> Captured:
         """What has been found so far."""
-        return Captured(self.tree, self.objects, self.paths, self.numbers)
+        return Captured(self.tree, self.objects, self.paths, self.numbers, self.unfinished)
 
     def _capture_pending(self) -> None:
         while self._pending or self._later:
@@ -309,6 +310,10 @@ class Walk:
     def has_changed(self, fingerprint: Any) -> bool:
         """True if the object that is being captured had another fingerprint when the loops were entered."""
         return self._census is not None and self._census.has_changed(self.path, fingerprint)
+
+    def wait_for(self, obj: Any) -> None:
+        """Work is under way in an object."""
+        self.unfinished.append(obj)
 
     def warn_of_hidden_state(self, name: str, type_name: str, why: str) -> None:
         """Add a loud node for something beside the roots that may change the state at any time."""

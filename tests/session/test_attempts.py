@@ -573,3 +573,46 @@ def test_what_a_library_holds_in_its_globals_is_not_the_scripts(new_run, monkeyp
     )
     own.attempt(12)
     assert "train.tool (_lzma:LZMACompressor)" in capfd.readouterr().err
+
+
+WORKING = """
+import framework, time
+from concurrent.futures import ThreadPoolExecutor
+weights, history, pool, done = [0.0, 1.0], [], ThreadPoolExecutor(2), []
+def work(number):
+    time.sleep(0.02)
+    done.append(number)
+    return number
+for epoch in range(3):
+    for batch in range(4):
+        framework.backward(weights[0])
+        framework.step(weights, batch)
+        future = pool.submit(work, batch)
+        if batch: history.append(last.result())
+        last = future
+history.append(last.result())
+pool.shutdown()
+done = len(done)
+pool = future = last = None
+"""
+
+
+@pytest.mark.parametrize("kill_at", range(5, 12))
+def test_work_that_ends_by_itself_is_waited_for(kill_at, new_run, capfd):
+    expected = outcome(new_run(WORKING, "1batch", "whole").attempt())
+    run = new_run(WORKING, "1batch")
+    assert isinstance(run.attempt(kill_at).by, Killed)
+    ended = run.attempt()
+    assert ended.session.resume.checkpoint is not None
+    assert outcome(ended) == expected
+    assert "not-captured" not in capfd.readouterr().err
+
+
+def test_work_that_does_not_end_is_named(new_run, monkeypatch, capfd):
+    monkeypatch.setattr(saving, "LONGEST_WORK_S", 0.05)
+    source = WORKING.replace("time.sleep(0.02)", "stop.wait()").replace("last.result()", "1")
+    source = source.replace("pool.shutdown()", "stop.set(); pool.shutdown()").replace(
+        "def work", "import threading; stop = threading.Event()\ndef work"
+    )
+    assert new_run(source, "epoch").attempt().by is None
+    assert "work is under way in it" in capfd.readouterr().err

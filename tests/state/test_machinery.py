@@ -157,3 +157,14 @@ def test_machinery_of_a_library_is_no_difference():
     assert differences((one, 7), (other, 7)) == []
     assert differences((one, 7), (Thing(exporter=None), 7)) == []
     assert differences((Thing(exporter=Thing(number=1)), 7), (Thing(exporter=None), 7)) == ["client.exporter"]
+
+
+def test_a_function_of_detrains_is_left_alone():
+    from detrain.state import liveness
+    from detrain.state.walk import Walk
+
+    walk = Walk()
+    walk.root("train.init_process_group", liveness.dead_variables)
+    (node,) = walk.run().tree.nodes
+    assert "kept" in node
+    assert "loud" not in node

@@ -19,10 +19,10 @@ from detrain.state import frames
 from detrain.state.attributes import instance_dict
 from detrain.state.classes import resolve
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.registry import handler_for, register
 from detrain.state.tree import Node
-from detrain.state.user_code import is_user_module, user_code
+from detrain.state.user_code import is_own, is_user_module, user_code
 
 
 class FunctionHandler(Handler):
@@ -49,6 +49,9 @@ class FunctionHandler(Handler):
         code = obj.__code__
         node["name"] = f"{obj.__module__}:{obj.__qualname__}"
         node["code"] = frames.place_of(code)
+        if is_own(obj):
+            mark_not_saved(node, "stands in the place of a library's function", warns=False)
+            return  # its closure leads to the attempt that runs
         node["module"] = obj.__globals__.get("__name__")  # `__module__` may be another function's: `functools.wraps`
         if code.co_filename.startswith("<") and code.co_filename not in user_code:
             self._capture_code(obj, node, walk)

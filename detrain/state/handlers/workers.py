@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _queue
 import concurrent.futures
+import time
 from typing import Any, ClassVar
 
 from detrain.errors import CaptureError
@@ -59,11 +60,20 @@ class ExecutorHandler(Handler):
             mark_not_saved(node, "processes of its own run beside the loop", warns=True)
         elif isinstance(obj, concurrent.futures.ThreadPoolExecutor) and _is_busy(obj):
             mark_not_saved(node, "work is under way in it", warns=True)
+            walk.wait_for(obj)
         else:
             node["workers"] = getattr(obj, "_max_workers", None)
 
     def build(self, node: Node, restore: Restoring) -> Any:
         return restore.find_type(node)(node["workers"])
+
+    def wait(self, obj: Any, until_s: float) -> None:
+        while _is_busy(obj) and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
+
+
+#: Between two looks at a pool.
+_LOOK_S = 0.001
 
 
 def _is_busy(pool: Any) -> bool:
@@ -80,6 +90,7 @@ class FutureHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if not obj.done():
+            walk.wait_for(obj)
             raise CaptureError("work that is not done yet")
         error = None if obj.cancelled() else obj.exception()
         node["cancelled"] = obj.cancelled()
@@ -99,6 +110,9 @@ class FutureHandler(Handler):
             obj.set_exception(error)
         else:
             obj.set_result(result)
+
+    def wait(self, obj: Any, until_s: float) -> None:
+        concurrent.futures.wait([obj], max(until_s - time.monotonic(), 0))
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return False  # a live one has a result of its own, or none
