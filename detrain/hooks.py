@@ -14,7 +14,7 @@ session: Session = None  # type: ignore[assignment]
 def record_loop(line: int, *iterable: Iterable[object], ended: bool = False, left: bool = False) -> object:
     """At a loop whose part in the training is not known: its iterable, or for a `while` True before every test.
 
-    `ended`: the test of a `while` has failed. `left`: the statement behind the loop is reached.
+    `ended`: the test of a `while` has failed. `left`: a `break` follows.
     """
     frame = sys._getframe(1)
     if iterable:

@@ -32,7 +32,7 @@ Parts = Mapping[str, Mapping[int, str]]
 
 
 #: Counts the forms that instrumented code has had; code of another one is not taken from a cache.
-_FORM = 3
+_FORM = 4
 
 
 class Libraries(Protocol):

@@ -4,23 +4,21 @@ A `for` loop's iterable and a `while` loop's condition go through a hook, in pla
 
     for epoch in range(epochs):            for epoch in record_epoch(3, (range(epochs))):
         for x, y in loader:                    for x, y in record_batch(4, (loader)):
-                                                   ...
-                                               record_batch(4, left=True)
-                                           record_epoch(3, left=True)
+            if loss < 1: break                         if loss < 1: record_batch(4, left=True); break
 
     while step < limit:                    enter_loop(3)
                                            while record_batch(3) and (step < limit):
                                                ...
                                            else:
                                                record_batch(3, ended=True)
-                                           record_batch(3, left=True)
 
 A batch loop that loads its own data has `record_loop` in its header, and `record_batch(4, loaded=True)` behind what loads.
 
 The hook stands in the header and not in the body, because only there can an iteration be skipped without making its element,
-whatever the loop's targets look like; `else`, `break` and `continue` keep their meaning. `left` stands behind a loop without an
-`else`, where a `break` leads as well. The number is the header's line in the original source. `record_loop` marks a loop whose part in
-the training is not known yet.
+whatever the loop's targets look like; `else`, `break` and `continue` keep their meaning, and no line moves but by those around a
+`while`. A `break` is told where it leads straight behind its loop: not out of a `with` or a `try`, which do something before, nor past
+an `else`. The number is the header's line in the original source. `record_loop` marks a loop whose part in the training is not known
+yet.
 """
 
 from __future__ import annotations
@@ -99,6 +97,22 @@ class _AddHooks(cst.CSTTransformer):
         self._lines = iter(lines)
         self._parts = parts
         self._line_of: dict[cst.CSTNode, int] = {}
+        #: What is around the present node: loops, whose line is there if a `break` in them is told, and what keeps a `break` from that.
+        self._around: list[tuple[cst.CSTNode, int | None]] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, (cst.With, cst.Try, cst.TryStar)):
+            self._around.append((node, None))
+        is_visited = super().on_visit(node)
+        if isinstance(node, (cst.For, cst.While)):
+            line = self._line_of.get(node)
+            self._around.append((node, line if node.orelse is None and line in self._parts else None))
+        return is_visited
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        if self._around and self._around[-1][0] is original_node:
+            self._around.pop()
+        return super().on_leave(original_node, updated_node)
 
     def visit_For(self, node: cst.For) -> None:
         if node.asynchronous is None:
@@ -107,9 +121,18 @@ class _AddHooks(cst.CSTTransformer):
     def visit_While(self, node: cst.While) -> None:
         self._line_of[node] = next(self._lines)
 
-    def leave_For(
-        self, original_node: cst.For, updated_node: cst.For
-    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+    def leave_Break(
+        self,
+        original_node: cst.Break,
+        updated_node: cst.Break,  # noqa: ARG002 - libcst gives both
+    ) -> cst.BaseSmallStatement | cst.FlattenSentinel[cst.BaseSmallStatement]:
+        line = self._around[-1][1] if self._around else None
+        if line is None:
+            return updated_node
+        told = _statement(HOOKS[self._parts[line]], line, "left").body[0]
+        return cst.FlattenSentinel([told, updated_node])
+
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.BaseStatement:
         line = self._line_of.get(original_node)
         if line is None or line not in self._parts:
             return updated_node
@@ -117,8 +140,7 @@ class _AddHooks(cst.CSTTransformer):
         space = updated_node.whitespace_after_in
         if isinstance(space, cst.SimpleWhitespace) and not space.value:
             space = cst.SimpleWhitespace(" ")  # `for x in[1, 2]` needs none; before a name it does
-        looped = updated_node.with_changes(iter=call, whitespace_after_in=space)
-        return cst.FlattenSentinel([looped, *self._left(original_node, line)])
+        return updated_node.with_changes(iter=call, whitespace_after_in=space)
 
     def leave_While(
         self, original_node: cst.While, updated_node: cst.While
@@ -138,11 +160,7 @@ class _AddHooks(cst.CSTTransformer):
         looped = updated_node.with_changes(
             test=test, leading_lines=(), whitespace_after_while=cst.SimpleWhitespace(" "), orelse=otherwise
         )
-        return cst.FlattenSentinel([enter, looped, *self._left(original_node, line)])
-
-    def _left(self, loop: cst.For | cst.While, line: int) -> list[cst.BaseStatement]:
-        """Behind a loop: what is told if it was left by a `break`. With an `else` that is another end than to be exhausted."""
-        return [] if loop.orelse is not None else [_statement(HOOKS[self._parts[line]], line, "left")]
+        return cst.FlattenSentinel([enter, looped])
 
 
 def _call(name: str, line: int, *args: cst.BaseExpression) -> cst.Call:
@@ -219,16 +237,18 @@ class _Lockstep:
             if self._is_told(new[position], "loaded") and not self._is_told(old_item, "loaded"):
                 self._place_hook(new[position], old_item)  # at the beginning of a body
                 position += 1
+            if isinstance(old_item, ast.Break) and self._is_told(new[position], "left"):
+                self._place_hook(new[position], old_item)
+                position += 1
             if isinstance(old_item, ast.While) and self._is_enter(new[position]):
                 self._place_hook(new[position], old_item)
                 position += 1
             if isinstance(old_item, ast.AST):
                 self.match(new[position], old_item)
             position += 1
-            for keyword in ("left", "loaded"):
-                if isinstance(old_item, ast.stmt) and position < len(new) and self._is_told(new[position], keyword):
-                    self._place_hook(new[position], old_item)
-                    position += 1
+            if isinstance(old_item, ast.stmt) and position < len(new) and self._is_told(new[position], "loaded"):
+                self._place_hook(new[position], old_item)
+                position += 1
         assert position == len(new), "instrumented source has statements of its own"
 
     @staticmethod
@@ -261,7 +281,7 @@ class _Lockstep:
         assert isinstance(call.func, ast.Name)
         call.func.id = builtin_name(call.func.id)
         for node in (hook, call, call.func, call.args[0], *call.keywords, *(one.value for one in call.keywords)):
-            if isinstance(old, (ast.For, ast.While)):
+            if isinstance(old, ast.While):
                 _copy_start(node, old)
             else:
                 _copy_position(node, old)

@@ -101,7 +101,7 @@ class Session:
         return loop is None or loop.tick()
 
     def end_loop(self, frame: types.FrameType, line: int, *, is_left: bool) -> None:
-        """A `while` loop's condition has been false; or the statement behind a loop is reached, perhaps by a `break`."""
+        """A `while` loop's condition has been false; or the loop `is_left` by a `break` now."""
         if self.is_off or threading.get_ident() != self._thread:
             return
         loop = self.stack.find(frame, line)
