@@ -123,8 +123,8 @@ class _AddHooks(cst.CSTTransformer):
 
     def leave_Break(
         self,
-        original_node: cst.Break,
-        updated_node: cst.Break,  # noqa: ARG002 - libcst gives both
+        original_node: cst.Break,  # noqa: ARG002 - libcst gives both
+        updated_node: cst.Break,
     ) -> cst.BaseSmallStatement | cst.FlattenSentinel[cst.BaseSmallStatement]:
         line = self._around[-1][1] if self._around else None
         if line is None:
