@@ -55,4 +55,17 @@ def _register(name: str, fingerprint: Callable[[Any], tuple[Any, ...]]) -> None:
 
 for _hash in {type(hashlib.new(name)) for name in ("md5", "sha256")} | {hashlib.blake2b, hashlib.blake2s}:
     _register(type_name(_hash), lambda v: (v.name, v.digest() if v.digest_size else b""))
-_register("sqlite3:Connection", lambda v: (v.total_changes, v.in_transaction))
+
+
+def _of_database(connection: Any) -> tuple[Any, ...]:
+    """Rows that were changed, and how often tables were made or dropped."""
+    import sqlite3
+
+    cursor = sqlite3.Connection.cursor(connection)
+    cursor.row_factory = None  # the script's own is not to be called
+    (version,) = cursor.execute("PRAGMA schema_version").fetchone()
+    cursor.close()
+    return connection.total_changes, connection.in_transaction, version
+
+
+_register("sqlite3:Connection", _of_database)
