@@ -79,6 +79,8 @@ QUICK = [
     "early_stopping_best_state",
     "two_loops_per_epoch",
     "folds",
+    "folds_with_classes_of_their_own",
+    "images_and_work_in_threads",
     "phases",
     "trainer_generator_used_twice",
     "accumulation_modulo",

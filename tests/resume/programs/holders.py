@@ -8,6 +8,35 @@ loader = DataLoader(Points(), batch_size=4, shuffle=True)
 _END = "save(model=model, optimizer=optimizer)\n"
 
 HOLDERS = {
+    "images_and_work_in_threads": _BEGIN
+    + """\
+from concurrent.futures import ThreadPoolExecutor
+from PIL import Image
+
+pool, sums = ThreadPoolExecutor(2), []
+kept = [Image.fromarray(np.full((4, 4), shade, np.uint8)) for shade in range(3)]
+
+
+def darken(image):
+    time.sleep(0.002)
+    return sum(image.point(lambda shade: shade // 2).tobytes())
+
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(loader):
+        image = Image.fromarray((x.numpy() * 40 % 255).astype(np.uint8)).rotate(90)
+        image.putpixel((0, 0), batch)
+        kept[batch % 3].putpixel((1, epoch), image.getpixel((0, 0)))
+        work = pool.submit(darken, image)
+        if batch:
+            sums.append(earlier.result())
+        earlier = work
+        log(epoch, batch, step(model, optimizer, x, y))
+    print("epoch", epoch, sums[-1], [sum(one.tobytes()) for one in kept])
+pool.shutdown()
+sums.append([list(one.tobytes()) for one in kept])
+save(model=model, optimizer=optimizer, sums=sums)
+""",
     "events_and_thread_locals": _BEGIN
     + """\
 import contextvars, threading, types

@@ -102,6 +102,48 @@ coarse = fit(model, 0.01, 2, "coarse")
 fine = fit(model, coarse / 100, 2, "fine")
 save(model=model, coarse=coarse, fine=fine)
 """,
+    "folds_with_classes_of_their_own": """\
+import torch.fx
+from torch.nn.utils import parametrizations, parametrize, prune
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+
+def make(fold):
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = parametrizations.spectral_norm(nn.Linear(8, 2))
+
+        def forward(self, x):
+            return self.fc(x) * (fold + 1)
+
+    net = nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 8)), nn.Tanh(), nn.Linear(8, 8), Head())
+    parametrize.register_parametrization(net[2], "weight", Doubled())
+    prune.l1_unstructured(net[2], "bias", 0.3)
+    return net
+
+
+data, scores = Points(), []
+for fold in range(3):
+    Score = collections.namedtuple("Score", "fold loss")
+    Settings = dataclasses.make_dataclass("Settings", ["rate", ("seen", list, dataclasses.field(default_factory=list))])
+    settings, model = Settings(0.01 * (fold + 1)), make(fold)
+    traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    optimizer = torch.optim.SGD([*model.parameters(), *traced.parameters()], lr=settings.rate, momentum=0.9)
+    loader = DataLoader(data, batch_size=6, shuffle=True)
+    for epoch in range(2):
+        for batch, (x, y) in enumerate(loader):
+            value = step(lambda x: traced(model(x)), optimizer, x, y)
+            settings.seen.append(Score(fold, value))
+            log(f"{fold}-{epoch}", batch, value)
+    scores.append(settings.seen[-1]._replace(fold=fold + 1))
+    print("fold", fold, len(settings.seen), repr(settings)[:20])
+save(model=dict(model.named_parameters()), buffers=dict(model.named_buffers()), scores=[list(one) for one in scores])
+""",
     "folds": """\
 data = Points(60)
 scores = []
