@@ -8,6 +8,7 @@ that stand in strings (`eval`, `locals()`), none is dead.
 
 from __future__ import annotations
 
+import bisect
 import dis
 import inspect
 import types
@@ -95,24 +96,49 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
 def _live_after(code: types.CodeType, place: int, *, is_module: bool) -> frozenset[str]:
     """Names that may be read before they are written, once the instruction at `place` is done or has failed."""
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
-    index = {step.offset: number for number, step in enumerate(steps)}
-    handlers = _handlers(code, index)
-    nexts = [_next(steps, number, index) for number in range(len(steps))]
+    offsets = [step.offset for step in steps]
+    index = {offset: number for number, offset in enumerate(offsets)}
+    follow = [_next(steps, number, index) for number in range(len(steps))]
+    # A set of names is an integer with a bit for each: there may be thousands of instructions, and each is looked at several times.
     effects = [_effect(step, is_module=is_module) for step in steps]
-    live: list[frozenset[str]] = [frozenset()] * len(steps)
+    bits = {
+        name: 1 << bit
+        for bit, name in enumerate(dict.fromkeys(name for both in effects for one in both for name in one))
+    }
+    reads = [sum(bits[name] for name in one) for one, _ in effects]
+    keeps = [~sum(bits[name] for name in one) for _, one in effects]
+    failing = _failing(steps, code, offsets, index)
+    live = [0] * len(steps)
     is_changed = True
     while is_changed:
         is_changed = False
-        for number in reversed(range(len(steps))):
-            reads, writes = effects[number]
-            after = frozenset[str]().union(*(live[one] for one in nexts[number]))
-            failed = frozenset[str]().union(*(live[one] for one in handlers[number]))
-            now = (after - writes) | reads | failed
+        for number in range(len(steps) - 1, -1, -1):
+            after = 0
+            for one in follow[number]:
+                after |= live[one]
+            # What an instruction writes is not written if it fails.
+            now = (after & keeps[number]) | reads[number]
+            for one in failing[number]:
+                now |= live[one]
             if now != live[number]:
                 live[number], is_changed = now, True
     # Of an instruction with inline caches, `f_lasti` may lie behind its first unit.
-    here = max(number for number, step in enumerate(steps) if step.offset <= max(place, 0))
-    return frozenset[str]().union(*(live[one] for one in (*nexts[here], *handlers[here])))
+    here = bisect.bisect_right(offsets, max(place, 0)) - 1
+    found = 0
+    for one in (*follow[here], *failing[here]):
+        found |= live[one]
+    return frozenset(name for name, bit in bits.items() if found & bit)
+
+
+def _failing(
+    steps: list[dis.Instruction], code: types.CodeType, offsets: list[int], index: dict[int, int]
+) -> list[list[int]]:
+    """By instruction, where it goes on if it fails."""
+    found: list[list[int]] = [[] for _ in steps]
+    for start, end, target in _exception_table(code):
+        for number in range(bisect.bisect_left(offsets, start), bisect.bisect_left(offsets, end)):
+            found[number].append(index[target])
+    return found
 
 
 def _next(steps: list[dis.Instruction], number: int, index: dict[int, int]) -> list[int]:
@@ -141,16 +167,6 @@ def _effect(step: dis.Instruction, *, is_module: bool) -> tuple[frozenset[str], 
     if name.startswith("STORE_FAST"):
         return frozenset(), frozenset(names)
     return frozenset(names), frozenset()
-
-
-def _handlers(code: types.CodeType, index: dict[int, int]) -> list[list[int]]:
-    """By instruction, where it goes on if it fails."""
-    found: list[list[int]] = [[] for _ in index]
-    for start, end, target in _exception_table(code):
-        for offset, number in index.items():
-            if start <= offset < end:
-                found[number].append(index[target])
-    return found
 
 
 def _exception_table(code: types.CodeType) -> Iterable[tuple[int, int, int]]:
