@@ -123,6 +123,12 @@ class NestFinder:
             return False
         return len(outer) == 1 or self._most_updated.get(batch.site, 0) != 1 or around.num_updated > 1
 
+    def is_epoch_settled(self, epoch: Entry, *outer: Entry) -> bool:
+        """The same of an epoch loop: it may turn out to be the batch loop, with all of the loop inside for one update."""
+        inside = self._inside.get(epoch.site, ())
+        is_open = any(one.part == "batch" and not one.is_fixed and self._most_updated.get(one) == 1 for one in inside)
+        return not outer or epoch.num_updated > 1 or not is_open
+
     def _without_gradients(self, path: Sequence[E]) -> Sequence[E] | None:
         """The nest of a script that updates weights by what it has estimated itself: an evolution strategy, say."""
         if self.gradients_seen or not path or path[-1].iteration < 2 or path[-1].site.part:

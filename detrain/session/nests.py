@@ -45,8 +45,12 @@ class NestSearch:
         self.is_open = self.is_open and not self._is_settled(loop)
 
     def is_final(self, loop: Loop) -> bool:
-        """True if `loop` will not turn out to be something else than a batch loop, so that a checkpoint may be taken in it."""
-        return loop.site.part != "batch" or self._has_known_loops or self._is_settled(loop)
+        """True if the part of `loop` will not turn out to be another, so that a checkpoint may be taken at its header."""
+        if self._has_known_loops or loop.site.part == "outer":
+            return True
+        if loop.site.part == "epoch":
+            return self._finder.is_epoch_settled(*reversed(loop.path))
+        return self._is_settled(loop)
 
     def _is_settled(self, loop: Loop) -> bool:
         return self._finder.is_settled(*reversed(loop.path))

@@ -184,7 +184,10 @@ def test_the_last_test_of_a_while_begins_no_batch(name, new_run):
 
 
 def test_a_loop_that_makes_up_one_update_is_no_batch_loop(new_run):
-    ended = new_run(SCRIPTS["micro-batches"]).attempt()
+    run = new_run(SCRIPTS["micro-batches"], "epoch")
+    ended = run.attempt()
+    assert [one.name for one in run.checkpoints()] == ["checkpoint_1_0.h5", "checkpoint_2_0.h5", "checkpoint_3_0.h5"]
+    assert all(len(one.meta.position) == 1 for one in run.directory.read_checkpoints()[0])
     assert [[one.part for one in nest] for nest in ended.session.context.info.nests] == [["epoch", "batch"]]
     position = ended.session.context.position
     assert position.epochs == 3
