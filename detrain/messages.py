@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 
 def say(text: str) -> None:
@@ -25,6 +29,22 @@ def say(text: str) -> None:
 def warn(slug: str, text: str) -> None:
     """A warning; docs/messages.md explains each slug."""
     say(f"warning: {text} [{slug}]")
+
+
+@contextlib.contextmanager
+def unheard(category: type[Warning]) -> Iterator[None]:
+    """Ignore warnings of a category that code of detrain's causes.
+
+    `warnings.catch_warnings` would let every module say again what it has said once: with each change of the filters by their functions
+    Python forgets what was shown.
+    """
+    entry = ("ignore", None, category, None, 0)
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]  # declared as a sequence
+    filters.insert(0, entry)
+    try:
+        yield
+    finally:
+        filters.remove(entry)
 
 
 class Trouble:

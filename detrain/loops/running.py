@@ -11,12 +11,12 @@ import gc
 import itertools
 import sys
 import types
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from detrain.messages import unheard
 from detrain.state import frames as state_frames
 
 
@@ -266,8 +266,7 @@ class _Ticker:
         """Take the next elements from another iterator; False before the first element and after the last."""
         if self.iterator is None:
             return False
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12: 3.14 drops it
+        with unheard(DeprecationWarning):  # from 3.12: 3.14 drops it
             self.chain.__setstate__((self.feed, iterator))  # type: ignore[attr-defined]
         return True
 

@@ -16,7 +16,6 @@ import site
 import sys
 import threading
 import types
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -26,6 +25,7 @@ import xxhash
 
 from detrain import package
 from detrain.loops import instfile
+from detrain.messages import unheard
 
 #: Part of each known loop: file name to (line to part). Loops of a user's file that are not named get the part "".
 Parts = Mapping[str, Mapping[int, str]]
@@ -146,11 +146,8 @@ class Instrumenter:
             from detrain.rewrite.loads import Load
 
         source = importlib.util.decode_source(content)
-        # What the parser warns of (escapes in strings) was given when the file was parsed above. Else leave the filters alone:
-        # touching them shows in every module's registry.
-        with warnings.catch_warnings() if b"\\" in content else contextlib.nullcontext():
-            if b"\\" in content:
-                warnings.simplefilter("ignore", SyntaxWarning)
+        # What the parser warns of (escapes in strings) was given when the file was parsed above.
+        with unheard(SyntaxWarning), unheard(DeprecationWarning):
             where = Load(*load) if load is not None else None
             tree = transform.parse_with_original_positions(source, transform.instrument(source, parts, where))
         code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)

@@ -48,3 +48,27 @@ def test_what_has_failed_until_the_end_is_counted_there(said: list[str], trouble
     trouble.failed(FULL, "no")
     trouble.end()
     assert said[1:] == ["warning: 2 things failed since 12:00:00, to the end of the script [slug]"]
+
+
+def test_a_warning_that_was_said_once_is_not_said_again_for_what_detrain_does():
+    import itertools
+    import warnings
+
+    from detrain.messages import unheard
+    from detrain.state.handlers.iterators import reduce_iterator
+
+    source = "def warn():\n    warnings.warn('once')\n"
+    namespace = {"warnings": warnings, "__name__": "script"}
+    exec(source, namespace)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        said = []
+        warnings.showwarning = lambda message, *_: said.append(str(message))
+        before = list(warnings.filters)
+        for _ in range(3):
+            namespace["warn"]()
+            reduce_iterator(itertools.count(3))
+            with unheard(UserWarning):
+                namespace["warn"]()
+        assert list(warnings.filters) == before
+    assert said == ["once"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import tensors
+from detrain.messages import unheard
 
 _AUTOCAST = ("cpu", "cuda")
 
@@ -58,6 +58,5 @@ def set_flags(saved: dict[str, Any]) -> None:
     now = flags()
     for name, value in saved.items():
         if now.get(name) != value and name in _SETTERS:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with unheard(Warning):
                 _SETTERS[name](value)

@@ -14,7 +14,6 @@ import gc
 import inspect
 import itertools
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -22,6 +21,7 @@ import numpy as np
 import xxhash
 
 from detrain.errors import RestoreError
+from detrain.messages import unheard
 from detrain.state import frames, liveness
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds, plain_fields
@@ -32,8 +32,7 @@ from detrain.state.tree import Node, decode_value, is_node
 
 def reduce_iterator(obj: Any) -> tuple[Any, ...]:
     """`obj.__reduce__()` of an iterator of the standard library, which from 3.12 warns that 3.14 will drop it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with unheard(DeprecationWarning):
         return obj.__reduce__()  # type: ignore[no-any-return]
 
 
@@ -264,8 +263,7 @@ class ComposedIteratorHandler(Handler):
         made = (iter if node["t"] == _BY_CALLS else restore.find_type(node))(*args)
         state = restore.value(node["state"]) if "state" in node else None
         if state is not None:  # None is no state, as for `copy`: an `accumulate` would take it for its sum so far
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
+            with unheard(DeprecationWarning):
                 made.__setstate__(state)
         return made
 
