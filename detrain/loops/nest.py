@@ -61,6 +61,8 @@ class NestFinder:
         self.gradients_seen = 0
         self._longest: dict[Site, int] = {}
         self._inside: dict[Site, set[Site]] = {}
+        #: Iterations in which gradients were computed, with no loop inside.
+        self._num_computed: dict[Site, int] = {}
         #: The most iterations of one entry in which weights were updated.
         self._most_updated: dict[Site, int] = {}
 
@@ -77,9 +79,15 @@ class NestFinder:
             one.gradient_at = one.iteration
         self._record(path)
         innermost = path[-1]
-        if self.updates_seen or innermost.site.part or innermost.iteration < 2 or self._has_optimizer():
+        self._num_computed[innermost.site] = self._num_computed.get(innermost.site, 0) + 1
+        is_known = self._num_computed[innermost.site] > 2
+        if self.updates_seen or innermost.site.part or not is_known or self._has_optimizer():
             return None
         return _take(path)
+
+    def num_computed(self, site: Site) -> int:
+        """Iterations of a loop, of all its entries, in which gradients were computed with no loop inside."""
+        return self._num_computed.get(site, 0)
 
     def on_update(self, path: Sequence[E]) -> Sequence[E] | None:
         """Weights were updated; returns the nest if that has shown another one than before."""

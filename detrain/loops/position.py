@@ -50,12 +50,15 @@ class Position:
         self.counter.value = self.batches
         self.batch_in_epoch -= part == "batch"
 
-    def count(self, part: str, iterations: int) -> None:
-        """A loop of this part turns out to be the training's, so many iterations of which have begun before anybody counted."""
+    def count(self, part: str, iterations: int, earlier: int = 0) -> None:
+        """A loop of this part turns out to be the training's, so many iterations of which have begun before anybody counted.
+
+        `earlier`: iterations of entries before this one.
+        """
         if part == "epoch":
             self.epochs += iterations
         elif part == "batch":
-            self.batches += iterations
+            self.batches += iterations + earlier
             self.counter.value = self.batches
             self.batch_in_epoch = iterations
 

@@ -28,6 +28,7 @@ class NestSearch:
         self._has_known_loops = bool(context.info.parts())
         #: The nest may still turn out to be another.
         self.is_open = True
+        self._is_in_loop = False  # gradients have been computed in a loop that could be the training's
         #: A training loop has been found in this attempt.
         self.has_found = False
 
@@ -57,7 +58,9 @@ class NestSearch:
 
     def on_gradient(self, frame: types.FrameType) -> None:
         """Gradients were computed in a call from `frame`."""
-        nest = self._finder.on_gradient(self._stack.running(frame))
+        running = self._stack.running(frame)
+        self._is_in_loop = self._is_in_loop or bool(running)
+        nest = self._finder.on_gradient(running)
         if nest is not None:
             self._take(nest)
 
@@ -84,6 +87,11 @@ class NestSearch:
             return "the script loaded no framework that trains"
         if not self._finder.updates_seen and not self._finder.gradients_seen:
             return "no optimizer stepped and no gradient was computed"
+        if self._is_in_loop:
+            return (
+                "gradients were computed in a loop, but it ended before it could be told for the training's: where no optimizer of the "
+                "framework steps, that takes three iterations"
+            )
         return (
             "weights were updated, but not inside a loop of the script's own files. If the loop is a library's, `detrain trace` finds it "
             "for the runs that follow"
@@ -120,7 +128,9 @@ class NestSearch:
         self._epochs_before, self._batches_before = self._position.epochs, self._position.batches
         for loop, found in zip(loops, nest, strict=True):
             if (found.file_name, found.line_no, found.part) not in counted:
-                self._position.count(loop.site.part, loop.iteration + 1)
+                begun = loop.iteration + 1
+                earlier = max(self._finder.num_computed(loop.site) - begun, 0)  # entries of the loop that have ended
+                self._position.count(loop.site.part, begun, earlier)
             loop.follow_sibling()
         if self._position.batches < batches_before:
             self._position.move_to(self._position.epochs, batches_before, self._position.batch_in_epoch)
