@@ -105,11 +105,11 @@ class Session:
         if self.is_off or threading.get_ident() != self._thread:
             return
         loop = self.stack.find(frame, line)
-        if loop is None or loop.is_exhausted:
+        if loop is None:
             return
         if not is_left:
             loop.exhaust()
-        elif loop.site.part and loop.nest_parent is None and not self.end_asked_for():
+        elif not loop.is_exhausted and loop.site.part and loop.nest_parent is None and not self.end_asked_for():
             loop.is_exhausted = True
             self._at_left(loop)
 

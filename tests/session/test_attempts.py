@@ -202,6 +202,8 @@ def test_the_end_of_a_while_is_resumed_without_its_test(name, new_run):
     assert ended.session.resume.checkpoint.meta.is_exhausted
     assert ended.steps == 0
     assert outcome(ended) == expected
+    position = ended.session.context.position
+    assert (position.batches, position.epochs) == {"loops that ask": (12, 3), "one loop that counts": (12, 0)}[name]
 
 
 BROKEN_OFF = """
@@ -236,6 +238,8 @@ def test_so_is_one_in_another_loop(loop, new_run):
     ended = run.attempt()
     assert ended.steps == 0
     assert outcome(ended) == expected
+    position = ended.session.context.position
+    assert (position.batches, position.epochs) == (12, 3)
 
 
 def test_a_loop_that_a_signal_has_had_left_is_gone_on_with(new_run, monkeypatch):
