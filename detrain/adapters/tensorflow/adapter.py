@@ -65,6 +65,11 @@ register(
 
 tree.iterator_kinds.add(data.IteratorHandler.kind)
 
+
+def _has_looked_for_devices() -> bool:
+    return context.context()._physical_devices is not None
+
+
 #: Switch to its getter and its setter.
 _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "eager functions": (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly),
@@ -121,7 +126,8 @@ class TensorFlowAdapter(Adapter):
         return {
             "seed": context.context()._seed,
             "summary step": step if isinstance(step, int) else None,
-            **{name: get() for name, (get, _) in _SWITCHES.items()},
+            # To ask for them makes TensorFlow look for devices, and initialise CUDA, in a script that may only have imported it.
+            **({name: get() for name, (get, _) in _SWITCHES.items()} if _has_looked_for_devices() else {}),
         }
 
     def set_flags(self, flags: dict[str, Any]) -> None:
