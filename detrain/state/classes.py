@@ -82,10 +82,11 @@ def is_made_at_run_time(cls: type) -> bool:
         return True
     if not is_python_class(cls):
         return False
-    try:
-        return resolve(type_name(cls)) is not cls
-    except LookupError:
-        return True
+    # Not by `getattr`: a module may have a `__getattr__`, which imports what it is asked for.
+    found: Any = sys.modules.get(cls.__module__)
+    for part in cls.__qualname__.split("."):
+        found = vars(found).get(part) if isinstance(found, (types.ModuleType, type)) else None
+    return found is not cls
 
 
 def is_python_class(cls: type) -> bool:
