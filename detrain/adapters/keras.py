@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -9,8 +10,9 @@ from typing import Any, ClassVar
 import keras
 from keras.src.backend.common import global_state
 from keras.src.ops import function
-from keras.src.utils import tracking
+from keras.src.utils import traceback_utils, tracking
 
+from detrain import package
 from detrain.adapters.protocol import Adapter, OperatorCall, Settings
 from detrain.errors import NotSupported
 from detrain.state.attributes import instance_dict
@@ -157,6 +159,8 @@ class KerasAdapter(Adapter):
 
     def prepare(self, settings: Settings) -> None:
         """Warn if no adapter sees the backend train. Nothing is seeded: Keras draws its seeds from Python's generator, which is."""
+        # Frames of detrain's are left out of the script's tracebacks, as Keras's own are.
+        traceback_utils._EXCLUDED_PATHS = (*traceback_utils._EXCLUDED_PATHS, package.FOLDER + os.sep)
         if keras.config.backend() not in _WATCHED:
             sys.stderr.write(
                 f"detrain: warning: Keras runs on {keras.config.backend()}, whose training detrain does not see: unless the script trains "

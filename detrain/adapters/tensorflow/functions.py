@@ -8,6 +8,7 @@ script's objects takes the number of each to the same object of the resumed atte
 
 from __future__ import annotations
 
+import os
 import re
 import weakref
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from typing import Any, ClassVar
 import xxhash
 from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
 from tensorflow.python.framework import func_graph, ops
-from tensorflow.python.util import tf_decorator
+from tensorflow.python.util import tf_decorator, traceback_utils
 
+from detrain import package
 from detrain.adapters.tensorflow.function_traces import traces
 from detrain.errors import RestoreError
 from detrain.state.fields import Holds, plain_fields
@@ -255,6 +257,8 @@ class FunctionHandler(Handler):
 
 def patch() -> None:
     """Patch tracing."""
+    # Frames of detrain's are left out of the script's tracebacks, as TensorFlow's own are.
+    traceback_utils._EXCLUDED_PATHS = (*traceback_utils._EXCLUDED_PATHS, package.FOLDER + os.sep)
     options = Function._generate_tracing_options
     create = tracing_compilation._create_concrete_function
 
