@@ -9,11 +9,12 @@ import random
 import sys
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from detrain import hooks, ranks
-from detrain.adapters import imports, library_loops, names, protocol
+from detrain.adapters import compiling, imports, library_loops, names, protocol
 from detrain.adapters.loaded import Frameworks
 from detrain.errors import AlreadyFinished, DetrainError, InexactResume, UsageError
 from detrain.launch import beneath, environment, events, script
@@ -44,7 +45,7 @@ from detrain.world.setup_clock import Answers
 if TYPE_CHECKING:  # loads numpy, which the script may not
     from detrain.store.checkpoint import Checkpoint
 
-_HOOKS = {
+_HOOKS: dict[str, Callable[..., object]] = {
     "record_loop": hooks.record_loop,
     "record_epoch": hooks.record_epoch,
     "record_batch": hooks.record_batch,
@@ -274,7 +275,8 @@ class Attempt:
         )
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         imports.watch_imports(
-            lambda name: imports.prepare(name, self.frameworks, settings, session), beneath.PROCESS_MODULES
+            lambda name: imports.prepare(name, self.frameworks, settings, session),
+            {**beneath.PROCESS_MODULES, **compiling.teachers(_HOOKS.values())},
         )
         os.register_at_fork(after_in_child=self._stop)
         session.on_training = self._begin_training

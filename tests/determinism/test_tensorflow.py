@@ -413,3 +413,22 @@ def test_variables_made_in_a_function_of_numbers_drawn_there_are_those_of_plain_
     assert "not-captured" not in one.said
     assert under == one.plainly(PLAIN="1", SAVED=str(tmp_path / "plain"))
     assert len(under.splitlines()) == 5
+
+
+NO_SEED = """
+import tensorflow as tf
+
+with tf.Graph().as_default():  # has a seed of its own, and none at first
+    drawn = tf.random.normal((2,))
+    with tf.compat.v1.Session() as session:
+        print(session.run(drawn).tolist())
+tf.random.set_seed(None)
+print(tf.random.normal((2,)).numpy().tolist(), tf.random.shuffle(tf.range(4)).numpy().tolist())
+"""
+
+
+def test_where_tensorflow_has_no_seed_it_is_given_one(script) -> None:
+    one = script(NO_SEED)
+    said = one.attempt("run")
+    assert len(said.splitlines()) == 2
+    assert one.attempt("run", "--fresh") == said

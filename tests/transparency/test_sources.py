@@ -281,3 +281,27 @@ def test_doctests_in_the_script_run(same: Same) -> None:
         print(doctest.testmod())
         '''
     same(script, says=["TestResults(failed=1, attempted=3)", "Expected:\n    5\nGot:\n    4"])
+
+
+@pytest.mark.full
+def test_a_compiler_of_functions_goes_through_their_loops(same: Same) -> None:
+    same(
+        """
+        import torch
+
+        @torch.compile(fullgraph=True, backend="eager")
+        def forward(x):
+            for factor in (2, 3):
+                x = x * factor
+            n = 0
+            while n < 3:
+                n += 1
+                if n > 1:
+                    break
+                x = x + n
+            return x
+
+        print(forward(torch.ones(2)).tolist())
+        """,
+        says=["[7.0, 7.0]"],
+    )

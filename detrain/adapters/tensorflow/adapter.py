@@ -29,6 +29,7 @@ from detrain.adapters.tensorflow import (
     operators,
     saved_models,
     scopes,
+    seeds,
     stateless,
     tables,
     tensors,
@@ -109,12 +110,14 @@ class TensorFlowAdapter(Adapter):
         tf.random.set_seed(settings.seed)
         if settings.is_deterministic:
             tf.config.experimental.enable_op_determinism()
+            seeds.replace(settings.seed)
             kernels.keep_order_of_sums()
 
     def generators(self) -> dict[str, Any]:
         """The generator of seeds for eager operations, and how far the operations that have a generator of their own have drawn."""
+        own = vars(context.context()).get("_rng")  # none in a context that was reset and has had no seed since
         return {
-            "tensorflow": context.context()._rng,
+            **({"tensorflow": own} if own is not None else {}),
             "tensorflow.counters": counters.counters,
             "tensorflow.kernels": counters.unreadable,
             "tensorflow.global generator": entropy.global_generator,
