@@ -20,7 +20,7 @@ from detrain.state import registry
 from detrain.state.attributes import instance_dict, own_dict, slot_values
 from detrain.state.captured import Captured
 from detrain.state.census import Census
-from detrain.state.classes import is_made_at_run_time, resolve_type, type_name
+from detrain.state.classes import is_made_at_run_time, type_name
 from detrain.state.collector import collector_paused
 from detrain.state.handler import KEY, MemoryRange, mark_not_saved
 from detrain.state.tree import ATOMS, Array, Node, Ref, Tree, encode_atom, encode_value, is_value, key_segment
@@ -138,7 +138,7 @@ class Walk:
             self.tree.nodes[dead.parent][dead.field].append([dead.name, ref])
         self._capture_pending()
         nodes, own = self.tree.nodes[start:], self.objects[start:]
-        if not any(self._may_be_refused(node) for node in nodes):
+        if not any(node.get("loud") for node in nodes):
             return
         watched = {id(target) for number, _, target in self._at_end if number < start}
         if not all(is_dropped_silently(one) and id(one) not in watched for one in own):
@@ -151,15 +151,6 @@ class Walk:
         node: Node = {"k": "kept", "t": type_name(type(dead.obj)), "p": dead.parent, "s": dead.segment}
         mark_not_saved(node, "the script writes this variable before it reads it again", warns=False)
         self.tree.nodes.append(node)
-
-    @staticmethod
-    def _may_be_refused(node: Node) -> bool:
-        if node.get("loud"):
-            return True
-        try:
-            return "class" not in node and not isinstance(resolve_type(node["t"]), type)
-        except LookupError:
-            return True
 
     def _forget_from(self, start: int, num_arrays: int) -> None:
         for obj in self.objects[start:]:

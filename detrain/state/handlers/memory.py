@@ -19,14 +19,20 @@ class CDataHandler(Handler):
     """Numbers, arrays and structures of ctypes, also in shared memory: their bytes."""
 
     kind = "ctypes"
+    fields: ClassVar = {**plain_fields("shape"), "of": Holds.ONE}
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if _has_addresses(type(obj)):
             raise CaptureError("it holds an address")
         walk.array(node, np.frombuffer(memoryview(obj).cast("B"), dtype=np.uint8))
+        element, shape = _elements_of(type(obj))
+        if shape and _array_type(element, shape) is type(obj):  # no name leads to it
+            node["of"], node["shape"] = walk.child(element, ""), shape
 
     def build(self, node: Node, restore: Restoring) -> Any:
+        if "shape" in node:
+            return _array_type(restore.value(node["of"]), node["shape"])()
         return restore.find_type(node)()
 
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
@@ -34,6 +40,21 @@ class CDataHandler(Handler):
         if len(content) != ctypes.sizeof(obj):
             raise RestoreError(f"{restore.path_of(node)} has {ctypes.sizeof(obj)} bytes and had {len(content)}")
         ctypes.memmove(ctypes.addressof(obj), content, len(content))
+
+
+def _elements_of(cls: Any) -> tuple[Any, list[int]]:
+    """The type of an array's elements, and how many there are in each dimension."""
+    shape = []
+    while issubclass(cls, ctypes.Array):
+        shape.append(cls._length_)
+        cls = cls._type_
+    return cls, shape
+
+
+def _array_type(element: Any, shape: list[int]) -> Any:
+    for length in reversed(shape):
+        element = element * length
+    return element
 
 
 def _has_addresses(cls: Any) -> bool:

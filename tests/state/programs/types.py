@@ -68,7 +68,7 @@ TYPES = [
     Type("zipfile.ZipFile that is closed", "", "import zipfile", "z = zipfile.ZipFile('a.zip', 'w')", "z.writestr('a', 'b'); z.close()", "x = zipfile.ZipFile('a.zip').read('a')"),
     Type("xml.etree.ElementTree.Element", "", "import xml.etree.ElementTree as ET", "r = ET.Element('a')", "ET.SubElement(r, 'b').text = 'x'", "x = ET.tostring(r)"),
     Type("array.array, bytearray, memoryview", "", "import array", "a, b = array.array('i', [1, 2]), bytearray(b'ab'); v = memoryview(b)", "a[0] = 5; v[0] = 120", "x = a.tolist(), bytes(b)"),
-    Type("ctypes values and arrays", "", "import ctypes", "i, a = ctypes.c_int(1), (ctypes.c_float * 2)()", "i.value = 7; a[1] = 2.5", "x = i.value, list(a)", SET_UP),
+    Type("ctypes values and arrays", "", "import ctypes", "i, a = ctypes.c_int(1), (ctypes.c_float * 2)()", "i.value = 7; a[1] = 2.5", "x = i.value, list(a)"),
     Type("a hash (hashlib)", "", "import hashlib", "h = hashlib.sha256()", "h.update(b'a')", "x = h.hexdigest()", REFUSED),
     Type("a compressor (zlib, lzma)", "", "import zlib", "c = zlib.compressobj()", "c.compress(b'a' * 99)", "x = c.flush()", REFUSED),
     Type("sqlite3.Connection", "", "import sqlite3", "c = sqlite3.connect(':memory:')", "c.execute('create table t(a)')", "x = c.execute('select * from t').fetchall()", REFUSED),
