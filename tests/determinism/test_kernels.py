@@ -401,7 +401,9 @@ def test_a_script_is_told_nothing(tmp_path):
     command = [sys.executable, "-W", "error", "-m", "detrain", "run", "--ckpt-dir", str(tmp_path / "run"), "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0
-    assert re.fullmatch("detrain: training loop found: .*\ndetrain: finished after .*\n", done.stderr)
+    assert re.fullmatch(
+        "detrain: training loop found: .*\ndetrain: first checkpoint: .*\ndetrain: finished after .*\n", done.stderr
+    )
     plainly = subprocess.run(
         [sys.executable, "-c", "import torch; torch.manual_seed(0)\n" + SCRIPT],
         cwd=tmp_path,
