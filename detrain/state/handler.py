@@ -72,8 +72,8 @@ class Capturing(Protocol):
     def attributes(self, names_values: Iterable[tuple[str, Any]], field_name: str = "attrs") -> list[list[Ref]]:
         """[name, ref] for each pair; `field_name` is the field of the node that they are stored in."""
 
-    def dead_attributes(self, node: Node, names_values: Iterable[tuple[str, Any]], field_name: str) -> None:
-        """Add [name, ref] to a field of the node for variables that are dead, once everything that is not has been captured.
+    def dead_attributes(self, names_values: Iterable[tuple[str, Any]], field_name: str) -> None:
+        """Add [name, ref] to a field of the node that is being captured, for dead variables, once all that is alive has been captured.
 
         Of one that a resume could not bring back, and that nobody else has, the ref says only that it was there.
         """

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 #: Names by which code reaches variables that it does not name: of its own frame, of whoever has called it, or of a module.
 _BY_STRING = frozenset({
-    "locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe", "stack", "f_locals", "query", "evaluate", "pickle_session",
+    "locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe", "stack", "f_locals", "query", "evaluate", "dump_session",
 })  # fmt: skip
 _GLOBALS_BY_STRING = _BY_STRING | {"globals", "__dict__", "__globals__", "modules", "run_path", "run_module"}
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD"})

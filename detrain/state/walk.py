@@ -272,7 +272,7 @@ class Walk:
         """Refs of named values."""
         return [[name, self.child(value, key_segment(name, field_name))] for name, value in names_values]
 
-    def dead_attributes(self, node: Node, names_values: Iterable[tuple[str, Any]], field_name: str) -> None:
+    def dead_attributes(self, names_values: Iterable[tuple[str, Any]], field_name: str) -> None:
         """Further refs for a field of the node that is being captured."""
         for name, value in names_values:
             self._dead.append(_Dead(self._current, name, key_segment(name, field_name), value, field_name))

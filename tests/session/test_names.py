@@ -20,6 +20,7 @@ def test_semaphores_are_named_after_the_process_that_made_them(seeded):
     locks = [multiprocessing.get_context("spawn").Lock() for _ in range(3)]
     taken = [lock._semlock.name for lock in locks]
     assert len(set(taken)) == 3
+    # What stands before is `/mp`, or joblib's own where another test has loaded it: it replaces the function that makes the names.
     assert all(f"-{os.readlink('/proc/self')}-" in name for name in taken)
 
 

@@ -11,6 +11,7 @@ from detrain.state.restore import Origins, Restore
 from detrain.state.walk import Walk
 from tests.state import roundtrip
 from tests.state.roundtrip import Program
+from tests.state.test_roundtrip import _as_a_new_process, folder  # noqa: F401 - fixtures
 
 PROGRAMS = {
     "an image": Program(
@@ -43,23 +44,9 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _as_a_new_process():
-    with roundtrip.as_a_new_process():
-        yield
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    made = tmp_path / "files"
-    made.mkdir()
-    monkeypatch.chdir(made)
-    return made
-
-
 @pytest.mark.parametrize("by", ["the set-up", "the loop"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_of_a_library_it_is_brought_back(name, by, folder):
+def test_of_a_library_it_is_brought_back(name, by, folder):  # noqa: F811
     program = PROGRAMS[name] if by == "the set-up" else PROGRAMS[name].made_by_the_loop()
     expected = roundtrip.never_captured(program)
     roundtrip._empty(folder)

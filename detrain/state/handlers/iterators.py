@@ -312,7 +312,7 @@ class GeneratorHandler(Handler):
         # Of its arguments one like it may have to be made again.
         dead = liveness.dead_variables(obj.gi_frame) - {*code.co_varnames[: code.co_argcount]}
         node["locals"] = walk.attributes(((k, v) for k, v in variables.items() if k not in dead), "locals")
-        walk.dead_attributes(node, ((k, v) for k, v in variables.items() if k in dead), "locals")
+        walk.dead_attributes(((k, v) for k, v in variables.items() if k in dead), "locals")
         stack = frames.stack_values(obj)
         node["stack"] = [walk.child(value, f".<stack {i}>") for i, value in enumerate(stack)]
 
