@@ -112,7 +112,7 @@ class Attempt:
         may_start_again = (
             request.goal is None and not request.start and request.olds is None and not request.trust_changes
         )
-        self.stack = LoopStack(info.parts())
+        self.stack = LoopStack(info.parts(), info.nums_in_nest())
         context = Context(
             settings, self.directory, policy.Policy(every, time.monotonic()), info, self.frameworks,
             OutputFiles(self.directory.path), Replay(info.extra, lambda: digest_of(self.frameworks.generators())), Position(),

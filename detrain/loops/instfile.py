@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import pprint
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,15 @@ class InstInfo:
         for nest in self.nests:
             for loop in nest:
                 found.setdefault(os.path.normpath(loop.file_name), {})[loop.line_no] = loop.part
+        return found
+
+    def nums_in_nest(self) -> dict[tuple[str, int], int]:
+        """Normalised file name and header line to how often the loop stands in a nest, where that is more than once."""
+        found: dict[tuple[str, int], int] = {}
+        for nest in self.nests:
+            for key, number in Counter((os.path.normpath(loop.file_name), loop.line_no) for loop in nest).items():
+                if number > 1:
+                    found[key] = max(found.get(key, 0), number)
         return found
 
     def load_of(self, filename: str) -> tuple[int, int, str] | None:

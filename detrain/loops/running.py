@@ -47,6 +47,10 @@ class Site:
     is_demoted: bool = False
     is_fixed: bool = False  # the part is inst.info's
     is_followed: bool = False  # another of the training's loops may come in the same iteration of the loop around it
+    #: How often it stands in the nest: more than once where the loops are those of a function that calls itself.
+    num_in_nest: int = 1
+    #: The loop runs within an iteration of itself, deeper than the training does: an evaluation by the same code, say.
+    is_within_itself: bool = False
 
     @property
     def key(self) -> tuple[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from detrain.loops.running import Listener, Loop, Site, address, innermost_active
 
@@ -12,15 +12,22 @@ from detrain.loops.running import Listener, Loop, Site, address, innermost_activ
 class LoopStack:
     """Knows every loop header by file and line, which loop was entered or has begun an iteration last, and how often each was entered."""
 
-    def __init__(self, parts: Mapping[str, Mapping[int, str]]) -> None:
-        """`parts`: by file and header line, the parts in the training that are known from inst.info."""
+    def __init__(
+        self, parts: Mapping[str, Mapping[int, str]], nums_in_nest: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
+        """What is known from inst.info.
+
+        `parts`: by file and header line, the loops' parts in the training. `nums_in_nest`: how often they stand in it, where that is
+        more than once.
+        """
         #: Gets the events of the training's loops; set before the first loop is entered.
         self.listener: Listener | None = None
         #: The loop that was entered, or has begun an iteration, last; it may have ended.
         self.top: Loop | None = None
         self.sites: dict[tuple[str, int], Site] = {}
-        self._parts = parts
+        self._parts, self._nums_in_nest = parts, nums_in_nest or {}
         self._loops_of: dict[str, Mapping[int, int]] = {}
+        self._nameless: dict[Site, Site] = {}
         self._root_children: dict[Site, int] = {}
         self._root_finished: list[str] = []
 
@@ -39,14 +46,15 @@ class LoopStack:
         if not site.part and parent is not None and parent.site.part == "batch":
             return None  # inside a batch nothing is of interest any more
         self._finish_sibling(parent)
-        around = [] if parent is None else [loop.children for loop in reversed(parent.path)]
+        path = [] if parent is None else parent.path
         ordinals = []
-        for children in (*around, self._root_children):
+        for children in (*(loop.children for loop in reversed(path)), self._root_children):
             ordinals.append(children.get(site, 0))
             children[site] = ordinals[-1] + 1
         assert self.listener is not None
-        self.top = Loop(self, self.listener, site, parent, ordinals, address(frame))
-        if site.part:
+        named = self._within_itself(site) if _is_within_itself(site, path) else site
+        self.top = Loop(self, self.listener, named, parent, ordinals, address(frame))
+        if named.part:
             self.top.follow_sibling()
         return self.top
 
@@ -98,16 +106,34 @@ class LoopStack:
                 outer.ended = ended.site
                 outer.is_led_past = outer.is_led_past and ended.is_marked and ended.is_led_past
 
+    def _within_itself(self, site: Site) -> Site:
+        """The same loop, where it is none of the training's."""
+        return self._nameless.setdefault(site, Site(site.filename, site.line, site.end_line, is_within_itself=True))
+
     def _site(self, filename: str, line: int) -> Site:
         site = self.sites.get((filename, line))
         if site is None:
             end_line = self._loops_of.get(filename, {}).get(line, line)
-            parts = self._parts.get(os.path.normpath(filename), {})
+            path = os.path.normpath(filename)
+            parts = self._parts.get(path, {})
             part = parts.get(line, "")
             is_followed = part == "batch" and list(parts.values()).count("batch") > 1
-            site = Site(filename, line, end_line, part, is_fixed=bool(part), is_followed=is_followed)
+            num_in_nest = self._nums_in_nest.get((path, line), 1)
+            site = Site(
+                filename, line, end_line, part, is_fixed=bool(part), is_followed=is_followed, num_in_nest=num_in_nest
+            )
             self.sites[filename, line] = site
         return site
+
+
+def _is_within_itself(site: Site, path: Sequence[Loop]) -> bool:
+    """True where a loop of the training is entered in one of its own iterations, or where that is true of a loop around it.
+
+    A library's engine trains and evaluates by the same loops; an evaluation that the training calls is none of its epochs.
+    """
+    if path and path[-1].site.is_within_itself:
+        return True
+    return bool(site.part) and sum(loop.site is site for loop in path) >= site.num_in_nest
 
 
 def is_at(loop: Loop, position: Iterable[tuple[str, int, int, int]]) -> bool:

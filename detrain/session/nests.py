@@ -60,13 +60,18 @@ class NestSearch:
         """Gradients were computed in a call from `frame`."""
         running = self._stack.running(frame)
         self._is_in_loop = self._is_in_loop or bool(running)
+        if _is_within_training(running):
+            return
         nest = self._finder.on_gradient(running)
         if nest is not None:
             self._take(nest)
 
     def on_update(self, frame: types.FrameType) -> None:
         """Weights were updated in a call from `frame`."""
-        nest = self._finder.on_update(self._stack.running(frame))
+        running = self._stack.running(frame)
+        if _is_within_training(running):
+            return
+        nest = self._finder.on_update(running)
         if nest is not None:
             self._take(nest)
         elif not self._info.nests:
@@ -131,6 +136,7 @@ class NestSearch:
                 begun = loop.iteration + 1
                 earlier = max(self._finder.num_computed(loop.site) - begun, 0)  # entries of the loop that have ended
                 self._position.count(loop.site.part, begun, earlier)
+            loop.site.num_in_nest = sum(other.site is loop.site for other in loops)
             loop.follow_sibling()
         if self._position.batches < batches_before:
             self._position.move_to(self._position.epochs, batches_before, self._position.batch_in_epoch)
@@ -146,3 +152,8 @@ class NestSearch:
             self._frameworks.clocks.recounted(since, is_other_nest=is_other_nest)
         if not is_other_nest:
             self._began_at = batches_before
+
+
+def _is_within_training(running: Sequence[Loop]) -> bool:
+    """True in a run of the training's loops in one of their own iterations: what is trained there says nothing of the nest."""
+    return bool(running) and running[-1].site.is_within_itself

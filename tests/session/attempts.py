@@ -171,7 +171,7 @@ class Run:
         info = instfile.read(info_path, self.folder) if info_path.exists() else instfile.InstInfo()
         info.extra.update(self.extra)
         frameworks = Frameworks(loaded={"framework": framework})
-        stack, invocation = LoopStack(info.parts()), Invocation(tuple(self.arguments))
+        stack, invocation = LoopStack(info.parts(), info.nums_in_nest()), Invocation(tuple(self.arguments))
         context = Context(
             Settings(script, "train", 100, invocation, self.attempts), directory, Policy(parse(self.every), time.monotonic()), info,
             frameworks, OutputFiles(directory.path), Replay(info.extra, lambda: digest_of(frameworks.generators())), Position(),

@@ -135,6 +135,39 @@ for epoch in range(2):
         framework.step(head, batch)
         history.append(head[0])
 """,
+    "an engine that trains and evaluates": """
+import framework
+class Engine:
+    def __init__(self, process): self.process, self.handlers = process, []
+    def run(self, data, epochs):
+        self.epoch = 0
+        while self.epoch < epochs:
+            for batch in data: self.process(batch)
+            self.epoch += 1
+            for handler in self.handlers: handler()
+weights, history = [0.0, 1.0], []
+def train(batch):
+    framework.backward(weights[0])
+    framework.step(weights, batch)
+trainer, evaluator = Engine(train), Engine(lambda batch: history.append(weights[0] * batch))
+trainer.handlers = [lambda: evaluator.run(range(3), 1), lambda: history.append(framework.rng.random())]
+evaluator.run(range(2), 1)
+trainer.run(range(4), 3)
+""",
+    "a function that calls itself around the training": """
+import framework
+weights, history = [0.0, 1.0], []
+def search(space, chosen):
+    for value in space[0]:
+        if space[1:]:
+            search(space[1:], [*chosen, value])
+        else:
+            for batch in range(3):
+                framework.backward(weights[0] - value)
+                framework.step(weights, batch + sum(chosen))
+                history.append(weights[0])
+search([range(2), range(2, 4), range(2)], [])
+""",
     "a loop that is left early": """
 import framework
 weights, history = [0.0, 1.0], []
@@ -192,6 +225,13 @@ def test_a_loop_that_makes_up_one_update_is_no_batch_loop(new_run):
     position = ended.session.context.position
     assert position.epochs == 3
     assert 12 <= position.batches <= 14  # those that the wrong loop has counted may stay
+
+
+def test_an_evaluation_by_the_loops_of_the_training_is_none_of_its_epochs(new_run):
+    run = new_run(SCRIPTS["an engine that trains and evaluates"], "epoch")
+    position = run.attempt().session.context.position
+    assert (position.batches, position.epochs) == (12, 3)
+    assert [one.name for one in run.checkpoints()] == ["checkpoint_1_0.h5", "checkpoint_2_0.h5", "checkpoint_3_0.h5"]
 
 
 @pytest.mark.parametrize("name", ["loops that ask", "one loop that counts"])
