@@ -17,7 +17,7 @@ from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import Capturing, Handler, MemoryRange, Restoring, mark_not_saved
 from detrain.state.handlers.objects import register_value
 from detrain.state.registry import register
-from detrain.state.sharing import memory_within
+from detrain.state.sharing import array_within, memory_within
 from detrain.state.tree import Node
 
 _HOLDS_OBJECTS = "a structured array that holds Python objects"
@@ -103,6 +103,8 @@ class ArrayHandler(Handler):
             num_bytes = (
                 sum((count - 1) * stride for count, stride in zip(node["shape"], strides, strict=True)) + dtype.itemsize
             )
+            if cls is np.ndarray and dtype.kind != "V" and num_bytes > 0:
+                return array_within(node, num_bytes, dtype, restore)
             return np.ndarray.__new__(cls, node["shape"], dtype, memory_within(node, num_bytes, restore), 0, strides)
         is_fortran = len(strides) > 1 and strides == sorted(strides) and strides != sorted(strides, reverse=True)
         return np.ndarray.__new__(cls, node["shape"], dtype, order="F" if is_fortran else "C")

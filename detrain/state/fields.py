@@ -46,7 +46,7 @@ FIELDS = _table(
         of to callback over base wrapped told error result lock setter
         storage grad _backward_hooks _post_accumulate_grad_hooks gauss bits seeds loader dataset sampler
     """,
-    list="seq parts stack flying coo",
+    list="seq parts iterators stack flying coo",
     named="attrs slots cells data globals locals loader_attrs made loggers",
     items="items",
     lists="bound",

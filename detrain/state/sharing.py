@@ -6,6 +6,7 @@ address. The one that does not own the memory is the *inner* one: its node names
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from detrain.state.walk import Walk, after_walk
 class _Memory:
     """Some bytes of an object, as numpy's array interface has them."""
 
-    def __init__(self, owner: object, address: int, num_bytes: int) -> None:
+    def __init__(self, owner: object, address: int, shape: Sequence[int], typestr: str, strides: Sequence[int]) -> None:
         self.owner = owner  # lives as long as an array is a view of it
-        self.__array_interface__ = {"data": (address, False), "shape": (num_bytes,), "typestr": "|u1", "version": 3}
+        self.__array_interface__ = {
+            "data": (address, False), "shape": tuple(shape), "typestr": typestr, "strides": tuple(strides), "version": 3,
+        }  # fmt: skip
 
 
 def bytes_at(owner: object, address: int, num_bytes: int) -> np.ndarray[Any, Any]:
@@ -29,7 +32,7 @@ def bytes_at(owner: object, address: int, num_bytes: int) -> np.ndarray[Any, Any
 
     The owner does not know, so nothing keeps it from moving its memory: whoever lets it do so reads no more here.
     """
-    return np.asarray(_Memory(owner, address, num_bytes)) if num_bytes else np.empty(0, np.uint8)
+    return np.asarray(_Memory(owner, address, (num_bytes,), "|u1", (1,))) if num_bytes else np.empty(0, np.uint8)
 
 
 def record_shared_memory(walk: Walk) -> None:
@@ -55,11 +58,22 @@ def memory_within(node: Node, num_bytes: int, restore: Restoring) -> np.ndarray[
 
     Raises ValueError if the owner has none there.
     """
+    owner, begin = _owner_of(node, num_bytes, restore)
+    return bytes_at(owner, begin, num_bytes)
+
+
+def array_within(node: Node, num_bytes: int, dtype: np.dtype[Any], restore: Restoring) -> np.ndarray[Any, Any]:
+    """The same for an array, of the node's shape and strides: no other array stands between it and its memory's owner."""
+    owner, begin = _owner_of(node, num_bytes, restore)
+    return np.asarray(_Memory(owner, begin, node["shape"], dtype.str, node["strides"]))
+
+
+def _owner_of(node: Node, num_bytes: int, restore: Restoring) -> tuple[object, int]:
     owner = restore.value(node["within"])
     begin, end = _place(owner, node)
     if begin + num_bytes > end:
         raise ValueError("the memory of which it is a view is too small")
-    return bytes_at(owner, begin, num_bytes)
+    return owner, begin
 
 
 def is_where_saved(live: object, node: Node, restore: Restoring) -> bool:

@@ -44,6 +44,20 @@ CHAINS = {
         ".shuffle(64).batch(8)"
     ),
 }
+_SHUFFLED_FILES = (
+    "rows.take(4).shuffle(4).interleave(lambda n: tf.data.Dataset.range(16 * n, 16 * n + 16), cycle_length=2)"
+)
+#: A generator of seeds below another, a cache or a repetition is asked later than the pass begins, or not at all.
+LATE = {
+    "files": f"{_SHUFFLED_FILES}.shuffle(16).batch(8).prefetch(2)",
+    "cached": "rows.shuffle(64).cache().shuffle(64).batch(8).prefetch(2)",
+    "files_and_noise": (
+        f"{_SHUFFLED_FILES}.shuffle(16).map(lambda x: tf.cast(x, tf.float32) + tf.random.uniform([])).batch(8)"
+    ),
+    "files_for_ever": f"{_SHUFFLED_FILES}.shuffle(16).repeat().batch(8)",
+    "batches_shuffled_again": "rows.shuffle(64).batch(8).shuffle(4)",
+}
+CHAINS.update(LATE)
 
 
 @pytest.mark.parametrize("name", full_but(["batches", "parallel"], CHAINS))
@@ -56,6 +70,16 @@ def test_after_the_end_of_a_pass_the_next_is_shuffled_as_it_would_have_been(scri
     assert whole.endswith(rest)
 
 
+@pytest.mark.parametrize("name", full_but(["files"], [name for name in LATE if "ever" not in name]))
+def test_between_two_passes_no_iterator_is_needed_to_tell_where_generators_are(script, name: str) -> None:
+    one = script(SCRIPT.replace("#CHAIN", LATE[name]))
+    whole = one.attempt("whole")
+    one.attempt("run", "--every", "epoch", status=-9, DIE="2")
+    rest = one.attempt("run", "--every", "epoch")
+    assert len(rest.splitlines()) == 16
+    assert whole.endswith(rest)
+
+
 @pytest.mark.parametrize(
     "chain",
     ["rows.take(32).shuffle(32).repeat(2).batch(8)", "rows.take(8).concatenate(rows.take(56).shuffle(56)).batch(8)"],
@@ -64,7 +88,7 @@ def test_where_nothing_tells_how_often_it_has_been_shuffled_the_resume_is_refuse
     one = script(SCRIPT.replace("#CHAIN", chain))
     one.attempt("run", "--every", "1batches", status=-9, DIE="1")
     one.attempt("run", "--every", "1batches", status=2)
-    assert "it is exhausted, and its state no longer says how many passes over its shuffled part have begun" in one.said
+    assert "another pass over it may begin at any time, and nothing tells how many have" in one.said
 
 
 #: Goes through the data set inside a graph, as a `for` loop there does.

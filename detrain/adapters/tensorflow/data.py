@@ -8,16 +8,25 @@ shuffles, as many passes are begun as had begun at the checkpoint.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from functools import wraps
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.data.ops import concatenate_op, iterator_ops, repeat_op
 from tensorflow.python.eager import context
-from tensorflow.python.framework import ops
 
-from detrain.adapters.tensorflow.dataset_passes import Dataset, is_late, is_seeded, num_generators, parts_of, passes
+from detrain.adapters.tensorflow import generators
+from detrain.adapters.tensorflow.dataset_passes import (
+    Dataset,
+    is_late,
+    is_seeded,
+    num_generators,
+    parts_of,
+    passes,
+    seeded_parts_of,
+)
 from detrain.adapters.tensorflow.replay import Counted, is_stateful, remembers
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.fields import Holds, plain_fields
@@ -26,29 +35,72 @@ from detrain.state.tree import Node
 
 OwnedIterator = iterator_ops.OwnedIterator
 
-_FAIL_IF_STATEFUL = 2
-#: In an iterator's state, once for each seeded data set in it that has not come to its end: how far its generator of seeds was.
-_GENERATOR = b"epoch_num_random_samples"
+#: Data sets that begin with what they are made of at any time, or several times.
+_AT_ANY_TIME = (repeat_op._RepeatDataset, concatenate_op._ConcatenateDataset)
 
 _counted: weakref.WeakKeyDictionary[Any, Counted] = weakref.WeakKeyDictionary()
+#: Iterators that the script has asked for an element after their last.
+_ended: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def patch() -> None:
     """Patch iterators: report passes that begin, and count elements where TensorFlow cannot save a position."""
-    plain = OwnedIterator._create_iterator
+    plain, plain_next = OwnedIterator._create_iterator, OwnedIterator._next_internal
 
     @wraps(plain)
     def create(iterator: Any, dataset: Any) -> None:
         if context.executing_eagerly() and any(map(is_stateful, parts_of(dataset))):
-            _counted[iterator] = Counted(dataset, passes.before(dataset))
+            _counted[iterator] = Counted(dataset, _begun_before(dataset))
             plain(iterator, _counted[iterator].counting())
         else:
-            plain(iterator, dataset)
+            plain(iterator, _begun_by_the_script(dataset) if is_late(dataset) else dataset)
+            iterator._dataset = dataset
         passes.begin(dataset)
-        if dataset in passes.late:
-            passes.late[dataset].add(iterator)
+        passes.hold(dataset, iterator)
+
+    @wraps(plain_next)
+    def next_or_end(iterator: Any) -> Any:
+        try:
+            return plain_next(iterator)
+        except StopIteration:
+            _ended.add(iterator)
+            raise
 
     OwnedIterator._create_iterator = create
+    OwnedIterator._next_internal = next_or_end
+
+
+def _begun_by_the_script(dataset: Any) -> Any:
+    """The same, but nothing is asked of its parts before the script asks for an element."""
+    options = tf.data.Options()
+    options.experimental_warm_start = False
+    return dataset.with_options(options)
+
+
+def _begun_before(dataset: Any) -> list[int] | None:
+    """Of each part with a generator of seeds: the passes so far; where passes do not tell, the numbers drawn. None if nothing does."""
+    if not is_late(dataset):
+        return passes.before(dataset)
+    parts = seeded_parts_of(dataset, is_cached=False)
+    if not all(map(generators.is_known, parts)) or any(map(_may_still_draw, _holders_of(parts))):
+        return None if any(passes.before(dataset)) else []
+    return [generators.read(one) for one in parts]
+
+
+def _holders_of(parts: Iterable[Any]) -> set[Any]:
+    """The iterators in use over data sets with these parts, of those of which passes do not tell how often their generators were asked."""
+    return {one for part in parts for one in passes.in_doubt.get(part, ())}
+
+
+def _may_still_draw(iterator: Any) -> bool:
+    """True if an iterator may begin another pass over a part that shuffles, at any time: a thread of its own may be ahead of the script.
+
+    Where nothing repeats such a part, and none comes after another, all of them begin with the first element.
+    """
+    if iterator in _ended:
+        return False
+    late = (one for one in parts_of(_dataset_of(iterator)) if isinstance(one, _AT_ANY_TIME))
+    return any(num_generators(part) for one in late for part in parts_of(one))
 
 
 def _dataset_of(iterator: Any) -> Any:
@@ -61,17 +113,32 @@ class DatasetHandler(Handler):
 
     kind = "tensorflow.Dataset"
     is_dropped_silently = True
-    fields: ClassVar = {**plain_fields("passes"), "parts": Holds.LIST}
+    fields: ClassVar = {**plain_fields("passes", "drawn"), "parts": Holds.LIST, "iterators": Holds.LIST}
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["parts"] = walk.children(obj._inputs())
-        if is_seeded(obj):
+        if not is_seeded(obj):
+            return
+        if obj in passes.in_doubt:
+            self._capture_in_doubt(obj, node, walk)
+        elif obj not in passes.cached:
             node["passes"] = passes.number(obj)
-        if obj in passes.late and not passes.late[obj]:
+
+    @staticmethod
+    def _capture_in_doubt(dataset: Any, node: Node, walk: Capturing) -> None:
+        drawing = [one for one in passes.in_doubt[dataset] if _may_still_draw(one)]
+        telling = [one for one in drawing if one in _counted or _holds_generators(_content_of(one), _dataset_of(one))]
+        if telling:
+            node["iterators"] = walk.children(telling)
+        elif drawing or dataset in passes.cached:
+            raise CaptureError("another pass over it may begin at any time, and nothing tells how many have")
+        elif not generators.is_known(dataset):
             raise CaptureError(
                 "only an iterator over it knows how many passes over its shuffled part have begun, and none is in use"
             )
+        else:
+            node["drawn"] = generators.read(dataset)
 
     def build(self, node: Node, restore: Restoring) -> Any:
         raise CannotBuild("a data set")
@@ -81,13 +148,23 @@ class DatasetHandler(Handler):
             restore.value(ref, one)
         if "passes" in node:
             passes.begin_missing_of(obj, node["passes"], restore.path_of(node))
+        elif "drawn" in node:
+            passes.doubt([obj])
+            _put_generator(obj, node["drawn"], node, restore)
+        for ref in node.get("iterators", ()):
+            restore.value(ref)
+
+
+def _put_generator(dataset: Any, drawn: int, node: Node, restore: Restoring) -> None:
+    if not generators.write(dataset, drawn):
+        raise RestoreError(f"{restore.path_of(node)}: its generator of seeds cannot be put back. {restore.set_aside()}")
 
 
 class IteratorHandler(Handler):
     """An iterator over a data set: TensorFlow's own description of its state, else how far Python has taken it."""
 
     kind = "tensorflow.Iterator"
-    fields: ClassVar = {**plain_fields("taken", "begun", "digest"), "dataset": Holds.ONE}
+    fields: ClassVar = {**plain_fields("taken", "begun", "digest", "drawn"), "dataset": Holds.ONE}
     has_attributes = False
     is_last = True  # after its data set, of which it holds the generator of seeds
 
@@ -97,19 +174,29 @@ class IteratorHandler(Handler):
             self._capture_counted(_counted[obj], node)
             return
         try:
-            state = _state_of(obj)
+            content = _content_of(obj)
         except tf.errors.FailedPreconditionError as error:
             raise CaptureError(f"TensorFlow cannot save its position: {error.message.rpartition(' [Op:')[0]}") from None
-        content = tf.io.serialize_tensor(state).numpy()
         dataset = _dataset_of(obj)
-        if dataset in passes.late and not _holds_generators(content, dataset):
+        if not _holds_generators(content, dataset) and is_late(dataset):
+            node["drawn"] = self._generators_beside(obj, dataset)
+        walk.array(node, np.frombuffer(content, dtype=np.uint8))
+
+    @staticmethod
+    def _generators_beside(iterator: Any, dataset: Any) -> list[int]:
+        """How far the generators are of an iterator whose state leaves some of them out."""
+        parts = seeded_parts_of(dataset, is_cached=False)
+        others = [one for one in _holders_of(parts) - {iterator} if _may_still_draw(one)]
+        if others and all(_holds_generators(_content_of(one), _dataset_of(one)) for one in others):
+            return []  # theirs tell
+        if others or _may_still_draw(iterator) or not all(map(generators.is_known, parts)):
             raise CaptureError(
                 "it is exhausted, and its state no longer says how many passes over its shuffled part have begun"
             )
-        walk.array(node, np.frombuffer(content, dtype=np.uint8))
+        return [generators.read(one) for one in parts]
 
     def _capture_counted(self, counted: Counted, node: Node) -> None:
-        if any(counted.begun) and is_late(counted.dataset):
+        if counted.begun is None:
             raise CaptureError("nothing says how many passes over its shuffled part had begun before this one")
         node["taken"], node["begun"], node["digest"] = counted.num_taken, counted.begun, counted.digest
 
@@ -133,7 +220,13 @@ class IteratorHandler(Handler):
             begun = (one for one in list(_counted) if _dataset_of(one) is dataset and not restore.is_claimed(one))
             live = next((one for one in begun if self.matches(one, node, restore)), None)
             if live is None:
-                passes.begin_missing(dataset, node["begun"], restore.path_of(node))
+                if is_late(dataset):
+                    for one, drawn in zip(
+                        seeded_parts_of(dataset), node["begun"], strict=False
+                    ):  # none before its first pass
+                        _put_generator(one, drawn, node, restore)
+                else:
+                    passes.begin_missing(dataset, node["begun"], restore.path_of(node))
                 live = iter(dataset)
             restore.replace_match(number, live)
         why_not = self._advance(live, node)
@@ -177,15 +270,18 @@ class IteratorHandler(Handler):
                 raise RestoreError(f"{restore.path_of(node)}: {why_not}. {restore.set_aside()}")
             return
         content = restore.data(node).tobytes()
-        if _holds_generators(content, _dataset_of(obj)):
-            _set(obj, tf.io.parse_tensor(content, tf.variant))
+        dataset = _dataset_of(obj)
+        if "drawn" in node or _holds_generators(content, dataset):
+            generators.set_state(obj._iterator_resource, tf.io.parse_tensor(content, tf.variant))
+            for one, drawn in zip(seeded_parts_of(dataset, is_cached=False), node.get("drawn", ()), strict=False):
+                _put_generator(one, drawn, node, restore)
         else:
             self._end(obj, content, node, restore)
 
     @staticmethod
     def _end(iterator: Any, content: bytes, node: Node, restore: Restoring) -> None:
         """Set it to a state at its end. TensorFlow begins another pass for that, which draws; the generators are put back."""
-        before = _state_of(iterator)
+        before = generators.state_of(iterator._iterator_resource)
         dataset = _dataset_of(iterator)
         live = tf.io.serialize_tensor(before).numpy()
         if live == content:
@@ -195,24 +291,18 @@ class IteratorHandler(Handler):
                 f"{restore.path_of(node)} has come to its end both here and there with other elements left, and its generator of "
                 f"seeds cannot be put back. {restore.set_aside()}"
             )
-        _set(iterator, tf.io.parse_tensor(content, tf.variant))
+        generators.set_state(iterator._iterator_resource, tf.io.parse_tensor(content, tf.variant))
         put_back = passes.put_back(dataset)
-        _set(iter(dataset), before)
+        generators.set_state(iter(dataset)._iterator_resource, before)
         put_back()
 
 
-def _state_of(iterator: Any) -> Any:
-    return tf.raw_ops.SerializeIterator(
-        resource_handle=iterator._iterator_resource, external_state_policy=_FAIL_IF_STATEFUL
-    )
-
-
-def _set(iterator: Any, state: Any) -> None:
-    with ops.init_scope():
-        tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=state)
+def _content_of(iterator: Any) -> bytes:
+    """An iterator's saved state."""
+    return bytes(tf.io.serialize_tensor(generators.state_of(iterator._iterator_resource)).numpy())
 
 
 def _holds_generators(content: bytes, dataset: Any) -> bool:
     """True if a saved state holds all generators of seeds; a part that has come to its end leaves out those of its inputs."""
-    parts = parts_of(dataset) if dataset is not None else ()
-    return content.count(_GENERATOR) >= sum(map(num_generators, parts))
+    parts = parts_of(dataset, is_cached=False) if dataset is not None else ()
+    return content.count(generators.NAME) >= sum(map(num_generators, parts))

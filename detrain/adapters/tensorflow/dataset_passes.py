@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -81,8 +81,12 @@ class Passes:
         #: Of graphs that take a data set as an argument, by the ids of their variables' handles, which are never freed.
         self._of_arguments: dict[int, Count] = {}
         self._by_variant: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        #: Iterators in use over data sets for which `is_late` holds.
-        self.late: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
+        #: Data sets of which passes do not tell how often their generators were asked, and the iterators in use over each.
+        self.in_doubt: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, None]] = (
+            weakref.WeakKeyDictionary()
+        )
+        #: Those that a cache in memory holds the elements of: another attempt fills it anew, from the same seeds.
+        self.cached: weakref.WeakSet[Any] = weakref.WeakSet()
 
     # --- events ----------------------------------------------------------------------------------------------------------------
 
@@ -97,9 +101,21 @@ class Passes:
             for one, times in seeded.items():
                 self._by_python[one] = self._by_python.get(one, 0) + times
             if is_late(dataset):
-                self.late.setdefault(dataset, weakref.WeakSet())
+                self.doubt(_seeded_in(dataset, is_cached=False))
+                self.cached.update(_seeded_in(dataset, is_cached=True))
         elif seeded or given:
             self._count(seeded, given, is_late=is_late(dataset)).variable.assign_add(1)
+
+    def doubt(self, seeded: Iterable[Any]) -> None:
+        """Passes do not tell how often the generators of these data sets are asked."""
+        for one in seeded:
+            self.in_doubt.setdefault(one, weakref.WeakKeyDictionary())
+
+    def hold(self, dataset: Any, iterator: Any) -> None:
+        """An iterator over a data set is in use: as long as it is, it may ask a generator at any time."""
+        for one in _seeded_in(dataset):
+            if one in self.in_doubt:
+                self.in_doubt[one][iterator] = None
 
     @property
     def has_arguments(self) -> bool:
@@ -147,8 +163,7 @@ class Passes:
             self._of_arguments[id(count.variable.handle)] = count
             return count
         if is_late:
-            for one in seeded:
-                self.late.setdefault(one, weakref.WeakSet())
+            self.doubt(seeded)
         for count in self._by_graphs:
             if dict(count.seeded) == seeded:
                 return count
@@ -225,13 +240,18 @@ def variable(name: str) -> Any:
         return resource_variable_ops.ResourceVariable(0, dtype=tf.int64, trainable=False, name=name)
 
 
-def parts_of(dataset: Any) -> Iterator[Any]:
-    """A data set, and all data sets that it is made of, as often as each is used."""
-    pending = [dataset]
+def parts_of(dataset: Any, *, is_cached: bool | None = None) -> Iterator[Any]:
+    """A data set, and all data sets that it is made of, as often as each is used.
+
+    `is_cached`: only those that a cache in memory is made of, or only the others.
+    """
+    pending = [(dataset, False)]
     while pending:
-        one = pending.pop()
-        yield one
-        pending.extend(one._inputs())
+        one, is_below = pending.pop()
+        if is_cached is None or is_cached == is_below:
+            yield one
+        is_below = is_below or isinstance(one, cache_op.CacheDataset)
+        pending.extend((inner, is_below) for inner in one._inputs())
 
 
 def num_generators(dataset: Any) -> int:
@@ -255,9 +275,9 @@ def _num_in_graph(variant: Any) -> int:
     return sum(node.op.startswith(_SEEDED_OPS) for node in graph.node)
 
 
-def seeded_parts_of(dataset: Any) -> list[Any]:
+def seeded_parts_of(dataset: Any, *, is_cached: bool | None = None) -> list[Any]:
     """The parts with a generator of seeds, each once, the outermost first."""
-    return list(dict.fromkeys(filter(is_seeded, parts_of(dataset))))
+    return list(_seeded_in(dataset, is_cached=is_cached))
 
 
 def is_seeded(dataset: Any) -> bool:
@@ -265,8 +285,8 @@ def is_seeded(dataset: Any) -> bool:
     return isinstance(dataset._variant_tensor, ops.EagerTensor) and num_generators(dataset) > 0
 
 
-def _seeded_in(dataset: Any) -> Counter[Any]:
-    return Counter(filter(is_seeded, parts_of(dataset)))
+def _seeded_in(dataset: Any, *, is_cached: bool | None = None) -> Counter[Any]:
+    return Counter(filter(is_seeded, parts_of(dataset, is_cached=is_cached)))
 
 
 def _given_in(dataset: Any) -> Counter[Any]:

@@ -22,6 +22,12 @@ from detrain.adapters.tensorflow.dataset_passes import parts_of, variable
 
 #: Operations that are registered as stateful but keep no state.
 _HARMLESS = frozenset({"Assert", "Print", "PrintV2", "ReadFile", "MatchingFiles", "LookupTableFindV2", "NoOp"})
+#: Data sets that a function of another may make (`flat_map`, `interleave`); registered as stateful so that nobody folds them into
+#: constants, as TensorFlow's `IsNodeStateful` knows. Where they are is a part of the iterator's own state.
+_SOURCES = frozenset({
+    "FixedLengthRecordDataset", "FixedLengthRecordDatasetV2", "RangeDataset", "SparseTensorSliceDataset", "TFRecordDataset",
+    "TFRecordDatasetV2", "TensorDataset", "TensorSliceDataset", "TextLineDataset",
+})  # fmt: skip
 #: Operations that run Python.
 _PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 #: Data sets that make each element when it is asked for, and keep nothing for the next.
@@ -38,8 +44,8 @@ _FACTOR = 6364136223846793005  # odd: no digest before is lost
 class Counted:
     """An iterator that counts the elements that it gives, to Python or to a graph."""
 
-    def __init__(self, dataset: Any, begun: list[int]) -> None:
-        """`dataset`: the script's; `begun`: passes over its seeded parts, before this one."""
+    def __init__(self, dataset: Any, begun: list[int] | None) -> None:
+        """`dataset`: the script's; `begun`: what was taken of the generators of its seeded parts before this pass; None if unknown."""
         self.dataset, self.begun = dataset, begun
         self._taken, self._digest = variable("taken"), variable("digest")
 
@@ -119,7 +125,7 @@ def _stateful_operations(dataset: Any) -> set[str]:
     found: set[str] = set()
     while graphs:
         graph = graphs.pop()
-        found |= {one.type for one in graph.get_operations() if one.op_def.is_stateful} - _HARMLESS
+        found |= {one.type for one in graph.get_operations() if one.op_def.is_stateful} - _HARMLESS - _SOURCES
         for name, function in graph._functions.items():
             if name not in seen:
                 seen.add(name)

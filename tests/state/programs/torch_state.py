@@ -91,6 +91,9 @@ _TENSORS = {
     "parameter": _torch("p = nn.Parameter(torch.ones(3)); p.note = [1]", "p.data += 1; p.note.append(p)", "p.note.append(2)"),
     "hook on a tensor": _torch("w = torch.ones(3, requires_grad=True); seen = []", "h = w.register_hook(seen.append); (w * w).sum().backward()", "(w * w).sum().backward(); n = len(seen); h.remove(); (w * w).sum().backward(); m = len(seen)", alike=False),
     "subclass": _torch("t = torch.ones(3).as_subclass(T); t.note = 1", "t += 1; t.note = [2]", "t *= 2", definitions=_TORCH + "class T(torch.Tensor): pass\n"),
+    "arrays of tensors that the loop makes": _torch(
+        "", "t = torch.arange(12.0).reshape(3, 4).T; a = t.numpy(); part = a[1:3, ::2]", "t += 1; part *= 2", anew=False,
+    ),
     "shared with numpy": _torch("import numpy as np; n = np.arange(4.0); t = torch.from_numpy(n); u = torch.arange(3.0); m = u.numpy()", "t += 1; m *= 2", "n[0] = 9; u[0] = 7", anew=False),  # `test_storages` has it
     "values": _torch("d = torch.float32", "d = [torch.bfloat16, torch.device('cpu'), torch.Size([2, 3]), torch.strided, torch.channels_last]", "last = d[2].numel()"),
     "packed sequence": _torch("p = None", "p = nn.utils.rnn.pack_sequence([torch.ones(3), torch.zeros(2)])", "last = nn.utils.rnn.pad_packed_sequence(p)[0]"),
