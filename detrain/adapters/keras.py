@@ -13,6 +13,7 @@ from keras.src.ops import function
 from keras.src.utils import traceback_utils, tracking
 
 from detrain import package
+from detrain.adapters import name_numbers
 from detrain.adapters.protocol import Adapter, OperatorCall, Settings
 from detrain.errors import NotSupported
 from detrain.state.attributes import instance_dict
@@ -117,6 +118,20 @@ class Globals:
         return dict(vars(global_state.GLOBAL_STATE_TRACKER))
 
 
+def _look_at_names() -> Callable[[], None]:
+    """The numbers in the names of layers and operations, as they are; returns what puts them back."""
+    numbers = global_state.get_global_attribute("object_name_uids")
+    before = dict(numbers or {})
+
+    def put_back() -> None:
+        now = global_state.get_global_attribute("object_name_uids")
+        if now is not None and (numbers is None or now is numbers):
+            now.clear()
+            now.update(before)
+
+    return put_back
+
+
 class GlobalsHandler(Handler):
     """Keras' global state."""
 
@@ -161,6 +176,7 @@ class KerasAdapter(Adapter):
         """Warn if no adapter sees the backend train. Nothing is seeded: Keras draws its seeds from Python's generator, which is."""
         # Frames of detrain's are left out of the script's tracebacks, as Keras's own are.
         traceback_utils._EXCLUDED_PATHS = (*traceback_utils._EXCLUDED_PATHS, package.FOLDER + os.sep)
+        name_numbers.look_at.append(_look_at_names)
         if keras.config.backend() not in _WATCHED:
             sys.stderr.write(
                 f"detrain: warning: Keras runs on {keras.config.backend()}, whose training detrain does not see: unless the script trains "

@@ -35,6 +35,7 @@ from detrain.adapters.tensorflow import (
     tensors,
     trackables,
     updates,
+    variable_names,
     writers,
 )
 from detrain.state import tree
@@ -95,6 +96,7 @@ class TensorFlowAdapter(Adapter):
         """Seed the global generator and choose deterministic kernels."""
         autograph.CONVERSION_RULES = (autograph.DoNotConvert("detrain"), *autograph.CONVERSION_RULES)
         scopes.patch()
+        variable_names.patch()
         names.seed_now()  # tracing writes temporary files
         functions.patch()
         counters.patch()

@@ -18,6 +18,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
+from detrain.adapters.tensorflow import variable_names
 from detrain.adapters.tensorflow.functions import Place, functions
 from detrain.adapters.tensorflow.scopes import is_in_data_function
 from detrain.errors import CaptureError, RestoreError
@@ -39,7 +40,11 @@ class Counter:
         #: () or (2,) int64; a variable where the operation is in a graph
         self.values: Any = np.array([drawn, drawn] if is_kernels else drawn, dtype=np.int64)
         if place is not None:
-            with ops.init_scope(), tf.device("/cpu:0"):  # not `tf.Variable`: functions intercept that
+            with (
+                ops.init_scope(),
+                tf.device("/cpu:0"),
+                variable_names.count.paused(),
+            ):  # not `tf.Variable`: functions intercept that
                 self.values = resource_variable_ops.ResourceVariable(self.values, trainable=False, name="counter")
 
     @property
@@ -168,6 +173,7 @@ class Counters:
             "drawn": {**self._saved, **{name: counter.drawn for name, counter in kept.items()}},
             "traces": {**self._saved_traces, **{one.trace.name: one.trace.function_name for one in places}},
             "functions": dict(functions.num_of),
+            "variables": variable_names.count.last,
         }
 
     def set_state(self, state: dict[str, Any], set_aside: Callable[[], str]) -> None:
@@ -176,6 +182,7 @@ class Counters:
         for name, counter in self.made.items():
             counter.go_to(self._saved.get(name, 0))
         functions.expect(state["functions"], self._saved_traces, set_aside)
+        variable_names.count.last = state.get("variables", variable_names.count.last)
 
 
 class CountersHandler(Handler):

@@ -29,6 +29,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
+from detrain.adapters.tensorflow import variable_names
 from detrain.adapters.tensorflow.functions import functions
 from detrain.errors import CaptureError, RestoreError
 
@@ -236,7 +237,7 @@ def _wrap_pass(name: str) -> None:
 
 def variable(name: str) -> Any:
     """A counter at 0, outside of any graph."""
-    with ops.init_scope():
+    with ops.init_scope(), variable_names.count.paused():
         return resource_variable_ops.ResourceVariable(0, dtype=tf.int64, trainable=False, name=name)
 
 

@@ -31,16 +31,18 @@ class Traces:
         self._expected: weakref.WeakKeyDictionary[Any, dict[str, list[str]]] = weakref.WeakKeyDictionary()
         self._set_aside: Callable[[], str] = str
 
-    def end(self, function: Any, graph: Any, signature: str) -> None:
-        """Record a finished trace. Raises `RestoreError` if the killed attempt had traced another graph for this signature.
+    def end(self, function: Any, graph: Any, signature: str) -> bool:
+        """Record a finished trace; True if the killed attempt had made it. Raises `RestoreError` if it had traced another graph.
 
         The digest is taken now, because TensorFlow later adds to a loop of the graph what gradients through it need.
         """
         digest = digest_of(graph.as_graph_def())
-        self._graphs.setdefault(function, weakref.WeakKeyDictionary())[graph] = signature, digest
+        made = self._graphs.setdefault(function, weakref.WeakKeyDictionary())
+        is_new = (signature, digest) not in made.values()
+        made[graph] = signature, digest
         expected = self._expected.get(function, {}).get(signature)
         if expected is None or digest in expected:
-            return
+            return is_new and expected is not None
         raise RestoreError(
             f"{function.name}: this `tf.function` has been traced to another graph than before the kill, so what it once read from Python "
             "(an attribute, which layers can be trained, a random number) has changed since, and this resume cannot be exact. "

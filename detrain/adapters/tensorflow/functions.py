@@ -22,6 +22,7 @@ from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.util import tf_decorator, traceback_utils
 
 from detrain import package
+from detrain.adapters import name_numbers
 from detrain.adapters.tensorflow.function_traces import traces
 from detrain.errors import RestoreError
 from detrain.state.fields import Holds, plain_fields
@@ -50,6 +51,8 @@ class Trace:
     is_of_data: bool = False  # what a data set calls for each element
     is_exported: bool = False  # made for a SavedModel
     num_at: dict[str, int] = field(default_factory=dict)
+    #: Puts numbers in names back to where they were before it.
+    put_back_numbers: Callable[[], None] = field(default_factory=name_numbers.remember)
 
 
 @dataclass
@@ -101,8 +104,10 @@ class Functions:
         """A trace has ended. A trace that made variables is followed by a second one, which counts."""
         trace = self._traces[graph]
         function = trace.function() if trace.function is not None else None
-        if function is not None and not (trace.makes_variables and function._created_variables):
-            traces.end(function, graph, trace.signature)
+        if function is None or (trace.makes_variables and function._created_variables):
+            return
+        if traces.end(function, graph, trace.signature):
+            trace.put_back_numbers()
 
     def name_of(self, function: Any) -> str:
         """The name of a function: where its code is, and a number. It keeps it as long as the process lives."""

@@ -11,6 +11,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
+from detrain.adapters.tensorflow import variable_names
 from detrain.errors import CaptureError
 from detrain.state.classes import type_name
 from detrain.state.fields import plain_fields
@@ -141,9 +142,7 @@ class VariableHandler(Handler):
 def _call(variable: Any, unique: str) -> None:
     """Give a variable the name that optimizers know it by, and see to it that no later one is given the same."""
     variable._unique_id = unique
-    _, _, number = unique.rpartition("_")
-    while number.isdigit() and ops.uid() < int(number):
-        pass
+    variable_names.count.see(unique)
 
 
 def _made_as(name: str) -> str:

@@ -106,7 +106,7 @@ class FunctionHandler(Handler):
                 return function  # also what a library's decorator has put in the place of the script's function
         cells = tuple(restore.value(ref) for _, ref in node.get("cells", ()))
         home = node.get("module") or module
-        code = self._read_code(node, restore) if "pickle" in node else _find_code(node["code"], home)
+        code = self._read_code(node, restore) if "pickle" in node else find_code(node["code"], home)
         if code is None:
             raise CannotBuild(f"the code of {qualname} ({node['code'][0]}:{node['code'][1]}) cannot be found")
         if "globals" in node:
@@ -158,10 +158,16 @@ def resolve_module(name: str, node: Node, restore: Restoring) -> types.ModuleTyp
     return sys.modules[name]
 
 
-def _find_code(wanted: list[Any], module: str) -> types.CodeType | None:
-    """Code by file, line and name: in the user's files, or inside the function of a library that it is nested in."""
+def find_code(wanted: list[Any], module: str = "") -> types.CodeType | None:
+    """Code by file, line and name: in the user's files, or inside the function of a library that it is nested in.
+
+    `module`: the library's; the one of that file, if it is not known.
+    """
     filename, _, qualname = wanted[:3]
     outer = user_code.get(filename)
+    if outer is None and not module:
+        files = {name: getattr(one, "__file__", None) for name, one in list(sys.modules.items())}
+        module = next((name for name, file in files.items() if file and os.path.normpath(file) == filename), "")
     try:
         outers = [outer] if outer is not None else _codes(resolve(f"{module}:{qualname.partition('.<locals>')[0]}"))
     except LookupError:

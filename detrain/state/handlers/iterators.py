@@ -26,6 +26,7 @@ from detrain.state import frames, liveness
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, mark_not_saved
+from detrain.state.handlers.functions import find_code
 from detrain.state.registry import register
 from detrain.state.tree import Node, decode_value, is_node
 
@@ -268,6 +269,13 @@ class ComposedIteratorHandler(Handler):
         return made
 
 
+def _not_begun(code: Any) -> Any:
+    """A generator of some code that nobody may ask for an element: it has no arguments."""
+    function = types.FunctionType(code, {}, closure=tuple(types.CellType() for _ in code.co_freevars))
+    by_name = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    return function(*[None] * code.co_argcount, **dict.fromkeys(by_name))
+
+
 class GeneratorHandler(Handler):
     """A suspended generator: where it stands, its variables, and the iterators of the loops that it is in.
 
@@ -358,7 +366,9 @@ class GeneratorHandler(Handler):
 
     def build(self, node: Node, restore: Restoring) -> Any:
         if "finished" in node:
-            made = (nothing for nothing in list[Any]())
+            code = find_code(node["code"])
+            is_one = code is not None and code.co_flags & inspect.CO_GENERATOR
+            made = _not_begun(code) if is_one else (nothing for nothing in list[Any]())
             made.close()
             return made
         raise CannotBuild(f"a suspended generator, {node['code'][2]} of {node['code'][0]}:{node['code'][1]}")

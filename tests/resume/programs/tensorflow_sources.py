@@ -30,6 +30,26 @@ best = keras.callbacks.EarlyStopping(monitor="loss", patience=2, restore_best_we
 history = model.fit(rows, epochs=3, verbose=0, callbacks=[told, best])
 save(model=model, optimizer=model.optimizer, seen=told.seen, history=history.history)
 """,
+    "folds_with_the_names_of_what_they_make": """\
+class Padded(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = keras.layers.Dense(3), keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.outer(keras.ops.pad(self.inner(x), ((0, 0), (0, 1))))
+
+
+told, names = Log(), []
+for fold in range(3):
+    model = Padded()
+    model.compile("adam", "mse")
+    model.fit(X, Y, batch_size=8, epochs=2, verbose=0, callbacks=[told])
+    names += [weight.value._unique_id for weight in model.weights]
+    names += [model.name, *(layer.name for layer in model.layers), *model.optimizer._trainable_variables_indices]
+    keras.layers.Dense(2)(keras.layers.Input((3,)))
+save(model=model, optimizer=model.optimizer, seen=told.seen, names=names, next=keras.layers.Dense(1).name)
+""",
     "saved_models_of_functions_that_draw": """\
 class Embedding(tf.Module):
     def __init__(self):

@@ -14,7 +14,6 @@ def _suspended(
     loop: str = "next(g); next(g)",
     then: str = "rest = list(g)",
     *,
-    alike: bool = True,
     anew: bool = True,
 ) -> Program:
     return Program(
@@ -22,7 +21,6 @@ def _suspended(
         f"g = {call}; also = [g]",
         loop,
         then,
-        alike=alike,
         anew=anew,
     )
 
@@ -33,8 +31,9 @@ PROGRAMS: dict[str, Program] = {
         "untouched": _suspended("def f(n):\n    for i in range(n): yield i", "f(5)", "pass"),
         "in a for loop": _suspended("def f(n):\n    for i in range(n): yield i * i", "f(5)"),
         "in a while loop, with variables": _suspended("def f(n):\n    total, seen = 0, []\n    while total < n:\n        total += 3\n        seen.append(total)\n        yield total, seen", "f(20)"),
-        "that has ended": _suspended("def f(n):\n    for i in range(n): yield i", "f(5)", "list(g)", alike=False),
-        "that was closed": _suspended("def f(n):\n    for i in range(n): yield i", "f(5)", "next(g); g.close()", alike=False),
+        "that has ended": _suspended("def f(n):\n    for i in range(n): yield i", "f(5)", "list(g)", "rest = list(g), g.__qualname__"),
+        "that was closed": _suspended("def f(n):\n    for i in range(n): yield i", "f(5)", "next(g); g.close()", "rest = list(g), g.__qualname__"),
+        "of a closure and named arguments, that has ended": _suspended("def outer(step):\n    def f(n, *, m):\n        for i in range(n, m, step): yield i\n    return f", "outer(2)(1, m=9)", "list(g)", "rest = list(g), g.__name__"),
         "with try and finally": _suspended("def f(n):\n    try:\n        for i in range(n): yield i\n    finally:\n        log.append('closed')", "f(5)", then="one = next(g); g.close(); seen = list(log)"),
         "with a context manager": _suspended("@contextlib.contextmanager\ndef guard():\n    log.append('in')\n    yield 1\n    log.append('out')\ndef f(n):\n    with guard() as one:\n        for i in range(n): yield i + one", "f(4)", then="rest = list(g); seen = list(log)"),
         "in an except branch's loop": _suspended("def f(n):\n    for i in range(n):\n        try:\n            if i % 2: raise ValueError(i)\n            yield i\n        except ValueError: yield -i", "f(6)", "next(g); next(g); next(g)"),
