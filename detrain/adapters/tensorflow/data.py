@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import concatenate_op, iterator_ops, repeat_op
+from tensorflow.python.data.ops import concatenate_op, iterator_ops, multi_device_iterator_ops, repeat_op
 from tensorflow.python.eager import context
 
 from detrain.adapters.tensorflow import generators
@@ -34,6 +34,7 @@ from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring
 from detrain.state.tree import Node
 
 OwnedIterator = iterator_ops.OwnedIterator
+_IteratorOfDevices = multi_device_iterator_ops.OwnedMultiDeviceIterator
 
 #: Data sets that begin with what they are made of at any time, or several times.
 _AT_ANY_TIME = (repeat_op._RepeatDataset, concatenate_op._ConcatenateDataset)
@@ -46,6 +47,7 @@ _ended: weakref.WeakSet[Any] = weakref.WeakSet()
 def patch() -> None:
     """Patch iterators: report passes that begin, and count elements where TensorFlow cannot save a position."""
     plain, plain_next = OwnedIterator._create_iterator, OwnedIterator._next_internal
+    plain_of_devices = _IteratorOfDevices.__init__
 
     @wraps(plain)
     def create(iterator: Any, dataset: Any) -> None:
@@ -66,8 +68,17 @@ def patch() -> None:
             _ended.add(iterator)
             raise
 
+    @wraps(plain_of_devices)
+    def init_of_devices(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
+        plain_of_devices(iterator, dataset, *args, **kwargs)
+        if dataset is not None:  # its parts for the devices, which are iterators as any other, do not know it
+            iterator._dataset = dataset
+            passes.begin(dataset)
+            passes.hold(dataset, iterator)
+
     OwnedIterator._create_iterator = create
     OwnedIterator._next_internal = next_or_end
+    _IteratorOfDevices.__init__ = init_of_devices
 
 
 def _begun_by_the_script(dataset: Any) -> Any:
@@ -103,6 +114,11 @@ def _may_still_draw(iterator: Any) -> bool:
     return any(num_generators(part) for one in late for part in parts_of(one))
 
 
+def _tells(iterator: Any) -> bool:
+    """True if an iterator's saved state tells of all generators of seeds."""
+    return isinstance(iterator, OwnedIterator) and _holds_generators(_content_of(iterator), _dataset_of(iterator))
+
+
 def _dataset_of(iterator: Any) -> Any:
     found = _counted.get(iterator)
     return getattr(iterator, "_dataset", None) if found is None else found.dataset
@@ -128,7 +144,7 @@ class DatasetHandler(Handler):
     @staticmethod
     def _capture_in_doubt(dataset: Any, node: Node, walk: Capturing) -> None:
         drawing = [one for one in passes.in_doubt[dataset] if _may_still_draw(one)]
-        telling = [one for one in drawing if one in _counted or _holds_generators(_content_of(one), _dataset_of(one))]
+        telling = [one for one in drawing if one in _counted or _tells(one)]
         if telling:
             node["iterators"] = walk.children(telling)
         elif drawing or dataset in passes.cached:
@@ -187,7 +203,7 @@ class IteratorHandler(Handler):
         """How far the generators are of an iterator whose state leaves some of them out."""
         parts = seeded_parts_of(dataset, is_cached=False)
         others = [one for one in _holders_of(parts) - {iterator} if _may_still_draw(one)]
-        if others and all(_holds_generators(_content_of(one), _dataset_of(one)) for one in others):
+        if others and all(map(_tells, others)):
             return []  # theirs tell
         if others or _may_still_draw(iterator) or not all(map(generators.is_known, parts)):
             raise CaptureError(

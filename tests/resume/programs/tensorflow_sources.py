@@ -50,6 +50,34 @@ for fold in range(3):
     keras.layers.Dense(2)(keras.layers.Input((3,)))
 save(model=model, optimizer=model.optimizer, seen=told.seen, names=names, next=keras.layers.Dense(1).name)
 """,
+    "batches_of_a_mirrored_strategy": """\
+strategy = tf.distribute.MirroredStrategy()
+rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(64).batch(8).prefetch(2)
+data = strategy.experimental_distribute_dataset(rows)
+with strategy.scope():
+    model, optimizer, seen = network(), keras.optimizers.Adam(0.01), keras.metrics.Mean()
+    model.build((None, 6))
+    optimizer.build(model.trainable_variables)
+
+
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_of(model, x, y)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    seen.update_state(loss)
+    return loss
+
+
+@tf.function
+def distributed(x, y):
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(step, args=(x, y)), axis=None)
+
+
+for epoch in range(3):
+    for batch, (x, y) in enumerate(data):
+        log(epoch, batch, float(distributed(x, y)))
+save(model=model, optimizer=optimizer, seen=float(seen.result()))
+""",
     "saved_models_of_functions_that_draw": """\
 class Embedding(tf.Module):
     def __init__(self):
