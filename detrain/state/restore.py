@@ -284,7 +284,13 @@ class Restore:
 
     def _fill_attributes(self, obj: Any, node: Node, left: Collection[str]) -> None:
         live = instance_dict(obj)
-        if live is not None:
+        if "dict_of" in node:
+            object.__setattr__(obj, "__dict__", self.value(node["dict_of"], MISSING if live is None else live))
+        elif "dict_with" in node:
+            shared = instance_dict(self.value(node["dict_with"]))
+            if shared is not None and shared is not live:
+                object.__setattr__(obj, "__dict__", shared)
+        elif live is not None:
             # Names of attributes are interned, as the interpreter has them: who pickles the object sees the same keys.
             restored = {
                 sys.intern(name): self.value(ref, live.get(name, MISSING))
@@ -295,8 +301,6 @@ class Restore:
             if restored or live:
                 live.clear()
                 live.update(restored)
-        if "dict_of" in node:
-            object.__setattr__(obj, "__dict__", self.value(node["dict_of"]))
         cls: Any = type(obj)
         descriptors = dict(slot_descriptors(cls))
         if descriptors:

@@ -83,6 +83,8 @@ class Walk:
         self._dead: deque[_Dead] = deque()
         self.unfinished: list[Any] = []
         self._made: dict[type, bool] = {}  # whether a class is the script's own, or made at run time
+        #: By its `id`, each instance's dict, which is held so that it keeps that, and the number of the instance.
+        self._attributes: dict[int, tuple[Any, int]] = {}
         self._keys: set[int] = set()  # numbers of those that are named as keys so far
         self._census = census
         #: True if some numbers may be addresses of objects.
@@ -104,6 +106,7 @@ class Walk:
             self._dead.extend(_Dead(None, name, name, obj) for name, obj in dead.items())
             self._capture_all()
             self._drop_moved()
+            self._share_attributes()
             for add in after_walk:
                 add(self)
         return self.captured()
@@ -229,7 +232,10 @@ class Walk:
 
     def _capture_attributes(self, obj: Any, node: Node, cls: type) -> None:
         attrs = instance_dict(obj)
-        if attrs:
+        if attrs and self._attributes.setdefault(id(attrs), (attrs, self._current))[1] != self._current:
+            # `self.__dict__ = self._shared`: all instances have the same attributes
+            node["dict_with"] = ["@", self._attributes[id(attrs)][1]]
+        elif attrs:
             inner = node.get("inner", ())
             node["attrs"] = self.attributes([(name, value) for name, value in attrs.items() if name not in inner])
         elif attrs is None and isinstance(own := own_dict(obj), dict):
@@ -241,6 +247,13 @@ class Walk:
             self._made[cls] = is_user_module(cls.__module__) or is_made_at_run_time(cls)
         if self._made[cls]:
             node["class"] = self.child(cls, ".__class__")  # it may hold state, and no variable may name it
+
+    def _share_attributes(self) -> None:
+        """Where an instance's dict is somebody's own, a class's for example, its attributes are that dict."""
+        for attributes, first in self._attributes.values():
+            if (number := self.numbers.get(id(attributes))) is not None and "attrs" in (node := self.tree.nodes[first]):
+                del node["attrs"]
+                node["dict_of"] = ["@", number]
 
     # --- for handlers; `detrain.state.handler.Capturing` describes these ---------------------------------------------------------
 

@@ -88,6 +88,7 @@ PROGRAMS: dict[str, Program] = {
     "dict, ordered": _changes("collections.OrderedDict(a=1, b=2, c=3)", "a.move_to_end('a'); a.move_to_end('c', last=False)", "first = a.popitem(last=False); a['n'] = 1", imports="import collections"),
     "dict, a counter": _changes("collections.Counter('abracadabra')", "a['a'] -= 10; a.update('zz')", "common = a.most_common(2)", imports="import collections"),
     "dict, of a derived class that overrides": Program("class D(dict):\n    def items(self): return []\n    def __setitem__(self, k, v): dict.__setitem__(self, k, v + 1)", "d = D(); d['x'] = 1; d.tag = []", "d['y'] = 2; d.tag.append(d)", "d['z'] = 3"),
+    "attributes that all instances share": Program("class B:\n    shared = {}\n    def __init__(self, x): self.__dict__ = self.shared; self.x = x", "a = B(1)", "b = B([2]); c = [B(3)]; a.y = b.x", "a.x = 4; seen = b.x, c[0].x, B(5).y, b.x"),
     "dict, that is its own attributes": Program("class D(dict):\n    def __init__(self): self.__dict__ = self", "d = D(); d.x = 1", "d.y = [d.x]", "d.x += 1; seen = d['x'], d['y']"),
     "dict, a chain of maps": Program("import collections", "base = {}; c = collections.ChainMap({}, base)", "base['x'] = 1; c['y'] = 2; c = c.new_child()", "c['z'] = 1; base['w'] = 3; n = dict(c)"),
     "dict, views": Program("", "d = {'a': 1}; k, v, i = d.keys(), d.values(), d.items()", "d['b'] = 2", "d['c'] = 3; seen = list(k), list(v), list(i)"),
