@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ClassVar
 
@@ -34,11 +35,26 @@ from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring
 from detrain.state.tree import Node
 
 OwnedIterator = iterator_ops.OwnedIterator
-_IteratorOfDevices = multi_device_iterator_ops.OwnedMultiDeviceIterator
+IteratorOfDevices = multi_device_iterator_ops.OwnedMultiDeviceIterator
+#: What an iterator over several devices gives to one of them.
+_OF_ONE_DEVICE = (
+    multi_device_iterator_ops._PerDeviceGenerator, multi_device_iterator_ops._ReincarnatedPerDeviceGenerator,
+)  # fmt: skip
 
 #: Data sets that begin with what they are made of at any time, or several times.
 _AT_ANY_TIME = (repeat_op._RepeatDataset, concatenate_op._ConcatenateDataset)
 
+
+@dataclass(frozen=True)
+class _Made:
+    """What an iterator over several devices was made of: its data set, the other arguments, and how far generators were before."""
+
+    dataset: Any
+    arguments: dict[str, Any]
+    begun: list[int] | None
+
+
+_made_of_devices: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
 _counted: weakref.WeakKeyDictionary[Any, Counted] = weakref.WeakKeyDictionary()
 #: Iterators that the script has asked for an element after their last.
 _ended: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -47,11 +63,11 @@ _ended: weakref.WeakSet[Any] = weakref.WeakSet()
 def patch() -> None:
     """Patch iterators: report passes that begin, and count elements where TensorFlow cannot save a position."""
     plain, plain_next = OwnedIterator._create_iterator, OwnedIterator._next_internal
-    plain_of_devices = _IteratorOfDevices.__init__
+    plain_of_devices = IteratorOfDevices.__init__
 
     @wraps(plain)
     def create(iterator: Any, dataset: Any) -> None:
-        if context.executing_eagerly() and any(map(is_stateful, parts_of(dataset))):
+        if context.executing_eagerly() and any(map(_is_to_count, parts_of(dataset))):
             _counted[iterator] = Counted(dataset, _begun_before(dataset))
             plain(iterator, _counted[iterator].counting())
         else:
@@ -70,15 +86,28 @@ def patch() -> None:
 
     @wraps(plain_of_devices)
     def init_of_devices(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
+        begun = _begun_before(dataset) if dataset is not None and context.executing_eagerly() else None
         plain_of_devices(iterator, dataset, *args, **kwargs)
-        if dataset is not None:  # its parts for the devices, which are iterators as any other, do not know it
-            iterator._dataset = dataset
-            passes.begin(dataset)
-            passes.hold(dataset, iterator)
+        if dataset is None:
+            return
+        if context.executing_eagerly():
+            arguments = {
+                **dict(zip(("devices", "max_buffer_size", "prefetch_buffer_size"), args, strict=False)),
+                **kwargs,
+            }
+            arguments["devices"] = list(arguments["devices"])
+            _made_of_devices[iterator] = _Made(dataset, arguments, begun)
+        passes.begin(dataset)
+        passes.hold(dataset, iterator)
 
     OwnedIterator._create_iterator = create
     OwnedIterator._next_internal = next_or_end
-    _IteratorOfDevices.__init__ = init_of_devices
+    IteratorOfDevices.__init__ = init_of_devices
+
+
+def _is_to_count(part: Any) -> bool:
+    """True for a part of whose state TensorFlow saves nothing."""
+    return is_stateful(part) or isinstance(part, _OF_ONE_DEVICE)
 
 
 def _begun_by_the_script(dataset: Any) -> Any:
@@ -120,6 +149,9 @@ def _tells(iterator: Any) -> bool:
 
 
 def _dataset_of(iterator: Any) -> Any:
+    """The script's data set that an iterator is over."""
+    if (made := _made_of_devices.get(iterator)) is not None:
+        return made.dataset
     found = _counted.get(iterator)
     return getattr(iterator, "_dataset", None) if found is None else found.dataset
 
@@ -169,6 +201,15 @@ class DatasetHandler(Handler):
             _put_generator(obj, node["drawn"], node, restore)
         for ref in node.get("iterators", ()):
             restore.value(ref)
+
+
+def _begin_as(dataset: Any, begun: list[int], node: Node, restore: Restoring) -> None:
+    """Bring the generators of a data set to where they were before a pass; see `_begun_before`."""
+    if not is_late(dataset):
+        passes.begin_missing(dataset, begun, restore.path_of(node))
+        return
+    for one, drawn in zip(seeded_parts_of(dataset, is_cached=False), begun, strict=False):  # none before its first pass
+        _put_generator(one, drawn, node, restore)
 
 
 def _put_generator(dataset: Any, drawn: int, node: Node, restore: Restoring) -> None:
@@ -236,13 +277,7 @@ class IteratorHandler(Handler):
             begun = (one for one in list(_counted) if _dataset_of(one) is dataset and not restore.is_claimed(one))
             live = next((one for one in begun if self.matches(one, node, restore)), None)
             if live is None:
-                if is_late(dataset):
-                    for one, drawn in zip(
-                        seeded_parts_of(dataset), node["begun"], strict=False
-                    ):  # none before its first pass
-                        _put_generator(one, drawn, node, restore)
-                else:
-                    passes.begin_missing(dataset, node["begun"], restore.path_of(node))
+                _begin_as(dataset, node["begun"], node, restore)
                 live = iter(dataset)
             restore.replace_match(number, live)
         why_not = self._advance(live, node)
@@ -311,6 +346,79 @@ class IteratorHandler(Handler):
         put_back = passes.put_back(dataset)
         generators.set_state(iter(dataset)._iterator_resource, before)
         put_back()
+
+
+class IteratorOfDevicesHandler(Handler):
+    """An iterator from which the replicas of a distribution strategy have their elements: how many each device has taken."""
+
+    kind = "tensorflow.IteratorOfDevices"
+    fields: ClassVar = {**plain_fields("taken", "begun", "digest", "devices"), "dataset": Holds.ONE}
+    has_attributes = False
+    is_last = True
+
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
+        made = _made_of_devices.get(obj)
+        if made is None:
+            raise CaptureError("it was made inside a graph")
+        node["dataset"] = walk.child(made.dataset, ".<data set>")
+        if made.begun is None:
+            raise CaptureError("nothing says how many passes over its shuffled part had begun before this one")
+        counted = [_counted[one] for one in obj._device_iterators]
+        node["devices"], node["begun"] = made.arguments, made.begun
+        node["taken"], node["digest"] = [one.num_taken for one in counted], [one.digest for one in counted]
+
+    def prepare(self, number: int, node: Node, restore: Restoring) -> None:
+        """As for one device."""
+        if "taken" not in node:
+            return
+        live = restore.matched(number)
+        if not self.matches(live, node, restore):
+            dataset = restore.matched(node["dataset"][1])
+            if dataset is None:
+                return
+            live = self._make(dataset, node, restore)
+            restore.replace_match(number, live)
+        if why_not := self._advance(live, node):
+            restore.give_up(number, why_not)
+
+    def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
+        made = _made_of_devices.get(live) if isinstance(live, IteratorOfDevices) else None
+        if made is None or made.begun != node["begun"] or made.arguments != node["devices"]:
+            return False
+        counted = [_counted[one].num_taken for one in live._device_iterators]
+        return all(here <= there for here, there in zip(counted, node["taken"], strict=True))
+
+    def build(self, node: Node, restore: Restoring) -> Any:
+        dataset = restore.value(node["dataset"])
+        if not isinstance(dataset, Dataset):
+            raise CannotBuild("an iterator over a data set")
+        return self._make(dataset, node, restore)
+
+    def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
+        restore.value(node["dataset"], _dataset_of(obj))
+        if why_not := self._advance(obj, node):
+            raise RestoreError(f"{restore.path_of(node)}: {why_not}. {restore.set_aside()}")
+
+    @staticmethod
+    def _make(dataset: Any, node: Node, restore: Restoring) -> Any:
+        _begin_as(dataset, node["begun"], node, restore)
+        return IteratorOfDevices(dataset, **node["devices"])
+
+    @staticmethod
+    def _advance(iterator: Any, node: Node) -> str:
+        # In turns: what one device does not take keeps the others from theirs.
+        parts = list(zip(iterator._device_iterators, node["taken"], strict=True))
+        for done in range(max(node["taken"], default=0)):
+            for one, taken in parts:
+                if _counted[one].num_taken > done or done >= taken:
+                    continue
+                try:
+                    next(one)
+                except StopIteration:
+                    return f"it ended after {done} elements, and {taken} had been taken from it"
+        if [_counted[one].digest for one, _ in parts] != node["digest"]:
+            return "asked again for its elements, its data set has given others"
+        return ""
 
 
 def _content_of(iterator: Any) -> bytes:

@@ -589,5 +589,5 @@ QUICK = [
     "draws_from_kernels", "methods_that_make_variables", "graph_step_by_hand", "data_set_that_draws", "fit_arrays", "summaries_and_tables",
     "fit_on_torch", "containers_and_arrays", "data_set_begun_anew_in_the_loop", "fit_told_to_tensorboard",
     "generators_seeded_by_chance", "fit_over_lines_of_files", "saved_models_of_functions_that_draw", "batches_of_a_mirrored_strategy",
-    "folds_with_the_names_of_what_they_make",
+    "folds_with_the_names_of_what_they_make", "fit_under_a_mirrored_strategy",
 ]  # fmt: skip

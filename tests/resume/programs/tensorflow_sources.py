@@ -50,8 +50,19 @@ for fold in range(3):
     keras.layers.Dense(2)(keras.layers.Input((3,)))
 save(model=model, optimizer=model.optimizer, seen=told.seen, names=names, next=keras.layers.Dense(1).name)
 """,
+    "fit_under_a_mirrored_strategy": """\
+rows = tf.data.Dataset.from_tensor_slices((X, Y[:, None])).shuffle(64).cache().shuffle(64).batch(8).prefetch(2)
+with tf.distribute.MirroredStrategy().scope():
+    model = network()
+    model.compile("adam", "mse")
+told = Log()
+model.fit(rows, epochs=3, verbose=0, callbacks=[told])
+save(model=model, optimizer=model.optimizer, seen=told.seen)
+""",
     "batches_of_a_mirrored_strategy": """\
-strategy = tf.distribute.MirroredStrategy()
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(64).batch(8).prefetch(2)
 data = strategy.experimental_distribute_dataset(rows)
 with strategy.scope():
