@@ -17,6 +17,10 @@ SHORTEST_S = 2.0
 #: A checkpoint that a signal asks for waits at most so long for a header to which a resume comes without running batches again. Seconds.
 LONGEST_WAIT_S = 2.0
 
+#: Beginnings that are held whatever they cost, while it is not known yet how long an iteration takes. More come where a loop inside a long
+#: first iteration begins again and again.
+_HELD_UNKNOWN = 8
+
 _WHEN = re.compile(r"(?P<count>\d+(?:\.\d+)?)?(?P<unit>epochs?|batch(?:es)?|s|%)$")
 
 
@@ -58,6 +62,7 @@ class Policy:
         self._last_batch = 0
         self._costs_s: list[float] = []  # of the last few
         self._has_saved = False
+        self._num_held = 0
         self._spent_s = 0.0  # on what `holds_beginning` may use of the training's time
         #: Seconds between checkpoints for `auto` and `30s`.
         self.interval_s = every.count if every.kind == "seconds" else SHORTEST_S
@@ -107,6 +112,7 @@ class Policy:
 
     def on_held(self, cost_s: float) -> None:
         """The beginning of an iteration has been copied into memory; the training has waited `cost_s` for it."""
+        self._num_held += 1
         self._count(cost_s, is_spent=True)
 
     def _set_last(self, epoch: int, batch: int, now_s: float) -> None:
@@ -173,16 +179,17 @@ class Policy:
         """At the header of a loop around the batch loop where no checkpoint is due: True if one is to be kept in memory.
 
         It is written with the first that falls due inside, if one does: who counts can tell. Whenever a signal may ask for one, the time
-        that the training waits for it must be within the budget, unless it is not known yet how long an iteration takes.
+        that the training waits for it must be within the budget; while it is not known how long an iteration takes, the first few need not.
         """
         kind = self.every.kind
         if kind == "never":
             return False
-        if kind == "batch" and batch - self._last_batch + 2 * (pace.batches or math.inf) >= self.every.count:
+        is_unknown = not pace.seconds and self._num_held < _HELD_UNKNOWN
+        if kind == "batch" and pace.batches and batch - self._last_batch + 2 * pace.batches >= self.every.count:
             return True
         if kind == "epoch" and is_outer:
             return True
-        if not self._has_saved or not pace.seconds:
+        if not self._has_saved or is_unknown:
             return True
         budget = self.every.count if kind == "auto" else BUDGET
         return self._spent_s + self.cost_s <= budget * (now_s - self._began_s)

@@ -8,7 +8,7 @@ import pytest
 from detrain.errors import UsageError
 from detrain.loops.running import Loop, Site
 from detrain.loops.stack import LoopStack
-from detrain.session.pace import Paces
+from detrain.session.pace import Pace, Paces
 from detrain.session.policy import BUDGET, SHORTEST_S, Policy, parse
 
 
@@ -114,6 +114,17 @@ def test_a_checkpoint_in_an_epoch_comes_with_one_at_its_beginning(every, stall_s
     assert again.count(0) >= 0.8 * len(again), again
     if every in ("auto", "0.2%") and sum(epochs) * 0.1 > 100 * stall_s:
         assert share <= parse(every).count + 6 * stall_s / (sum(epochs) * 0.1)
+
+
+@pytest.mark.parametrize("every", ["auto", "100batches", "epoch", "30s"])
+def test_a_loop_that_begins_again_and_again_in_a_long_first_iteration_costs_no_more_than_the_budget(every):
+    policy, now_s, stall_s = Policy(parse(every), 0.0), 0.0, 0.05
+    for batch in range(5000):
+        now_s += 0.02
+        if policy.holds_beginning(batch, now_s, Pace()):
+            policy.on_held(stall_s)
+            now_s += stall_s
+    assert now_s - 5000 * 0.02 <= 9 * stall_s + BUDGET * now_s
 
 
 @pytest.mark.parametrize("every", ["epoch", "3batches", "30s", "never"])
