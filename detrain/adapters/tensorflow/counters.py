@@ -40,11 +40,8 @@ class Counter:
         #: () or (2,) int64; a variable where the operation is in a graph
         self.values: Any = np.array([drawn, drawn] if is_kernels else drawn, dtype=np.int64)
         if place is not None:
-            with (
-                ops.init_scope(),
-                tf.device("/cpu:0"),
-                variable_names.count.paused(),
-            ):  # not `tf.Variable`: functions intercept that
+            # Not `tf.Variable`: functions intercept that.
+            with ops.init_scope(), tf.device("/cpu:0"), variable_names.count.paused():
                 self.values = resource_variable_ops.ResourceVariable(self.values, trainable=False, name="counter")
 
     @property

@@ -2,7 +2,8 @@
 
 TensorFlow itself saves and restores an iterator, buffers and all, whose data set holds no state of Python or of a random operation. Any
 other iterator counts the elements that it gives, and is brought to its position by taking as many from a new one. Over a data set that
-shuffles, as many passes are begun as had begun at the checkpoint.
+shuffles, as many passes are begun as had begun at the checkpoint; where passes do not tell how often its generator of seeds was asked, the
+generator itself is read and set.
 """
 
 from __future__ import annotations
