@@ -51,8 +51,8 @@ class Trace:
     is_of_data: bool = False  # what a data set calls for each element
     is_exported: bool = False  # made for a SavedModel
     num_at: dict[str, int] = field(default_factory=dict)
-    #: Puts numbers in names back to where they were before it.
-    put_back_numbers: Callable[[], None] = field(default_factory=name_numbers.remember)
+    #: Puts numbers in names back to where they were before it. None for a graph that no `tf.function` has traced.
+    put_back_numbers: Callable[[], None] | None = None
 
 
 @dataclass
@@ -93,6 +93,7 @@ class Functions:
         """A trace begins: record its function and its signature."""
         function = self._by_cache.get(id(options.function_cache)) if options.function_cache is not None else None
         trace = self._traces[graph] = Trace(options.name, f"({_signature(function_type)})")
+        trace.put_back_numbers = name_numbers.remember()
         trace.is_of_data = "_tf_data_function" in (options.attributes or {})
         trace.is_exported = self.is_exporting
         if function is not None:
@@ -106,7 +107,7 @@ class Functions:
         function = trace.function() if trace.function is not None else None
         if function is None or (trace.makes_variables and function._created_variables):
             return
-        if traces.end(function, graph, trace.signature):
+        if traces.end(function, graph, trace.signature) and trace.put_back_numbers is not None:
             trace.put_back_numbers()
 
     def name_of(self, function: Any) -> str:

@@ -19,6 +19,8 @@ from tensorflow.core.framework import tensor_pb2
 from tensorflow.python.data.ops.shuffle_op import _ShuffleDataset
 from tensorflow.python.framework import ops
 
+from detrain.errors import CaptureError
+
 Variant = tensor_pb2.VariantTensorDataProto
 
 _FAIL_IF_STATEFUL = 2
@@ -45,19 +47,28 @@ def is_known(dataset: Any) -> bool:
 
 
 def read(dataset: Any) -> int:
-    """The numbers that passes over a data set have taken from its own generator so far. Nothing else may begin one meanwhile."""
+    """The numbers that passes over a data set have taken from its own generator so far. Nothing else may begin one meanwhile.
+
+    Raises `CaptureError` if TensorFlow does not tell.
+    """
     probe = _Probe(dataset)
-    found = probe.find()
+    try:
+        found = probe.find()
+    except LookupError as error:
+        raise CaptureError(str(error)) from None
     drawn = found.number - (2 if dataset._reshuffle_each_iteration else 1)  # what the probe itself has taken
     probe.set(found, drawn)
     return drawn
 
 
 def write(dataset: Any, drawn: int) -> bool:
-    """Let its generator stand where so many numbers had been taken from it. False if it does not then."""
+    """Let its generator stand where so many numbers had been taken from it. False if it does not then, or cannot be read."""
     probe = _Probe(dataset)
-    probe.set(probe.find(), drawn)
-    return probe.find().number == drawn
+    try:
+        probe.set(probe.find(), drawn)
+        return probe.find().number == drawn
+    except LookupError:  # another TensorFlow than the checkpoint's
+        return False
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,7 @@ class _Probe:
             if NAME in names:
                 values = _values_of(variant, len(names))
                 return _Found(parts, number, variant, values, names.index(NAME))
-        raise LookupError("TensorFlow's saved state of a shuffling iterator does not tell its generator")
+        raise LookupError("TensorFlow's saved state of a shuffling iterator does not tell where its generator stands")
 
     def set(self, found: _Found, drawn: int) -> None:
         values = list(found.values)
