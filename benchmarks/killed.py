@@ -1,0 +1,330 @@
+"""Kills training programs at random moments, starts them again, and compares the end with runs that nobody kills.
+
+The programs are yours: LIST has a JSON object a line, with `id`, `folder` (relative to LIST; copied for each run), `argv` (what follows
+`detrain run`) and, where wanted, `env` (`{CWD}` stands for the folder of the run), `name` and `loop` for the table. For each of them, with
+default options: two whole runs, A and B, and one, K, that is killed (SIGKILL to its process group) up to --kills times and started again
+with the same command. Compared: the state at the end (`detrain diff`), what was printed, and the files. What differs between A and B too is
+time, which no two runs share; what differs only between A and K is a defect.
+
+Several drivers may work on one list at once; each takes programs that no other has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from detrain.errors import DetrainError
+from detrain.report import history
+from detrain.world import output_log
+
+RUNS = ".detrain"
+#: A run that takes so many times as long as A, in all its attempts, is given up.
+LONGEST = 8
+#: Where an attempt writes no checkpoint, it is killed when this part of what is left has passed.
+WITHOUT_CHECKPOINT = 0.85
+#: Numbers, and what hexadecimal digits make of addresses and digests.
+_NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+(?:[.,:][0-9]+)*(?:e[+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One line of the list."""
+
+    id: str
+    folder: Path
+    argv: list[str]
+    env: dict[str, str]
+    name: str
+    loop: str
+
+
+@dataclass
+class Outcome:
+    """What came out; times in seconds."""
+
+    id: str
+    name: str
+    loop: str
+    verdict: str = ""
+    seconds: float = 0.0  # of A
+    batches: int = 0
+    kills: list[float] = field(default_factory=list)  # when, since the attempt was started
+    resumed: int = 0  # kills after which an attempt went on from a checkpoint
+    again: list[int] = field(default_factory=list)  # batches that the next attempt did again
+    messages: list[str] = field(default_factory=list)
+    differs: list[str] = field(default_factory=list)  # between A and K, and not between A and B
+    times: list[str] = field(default_factory=list)  # between A and K, and between A and B too
+
+
+class RunFailedError(Exception):
+    """A run that did not come to its end."""
+
+
+def read_list(path: Path) -> list[Program]:
+    """The programs, in the order of the file."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip():
+            one = json.loads(line)
+            folder = path.parent / one["folder"]
+            found.append(
+                Program(one["id"], folder, one["argv"], one.get("env", {}), one.get("name", one["id"]), one.get("loop", ""))
+            )  # fmt: skip
+    return found
+
+
+def start(program: Program, work: Path) -> subprocess.Popen:
+    """One attempt, in its own process group; what it prints is appended to files beside its folder."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env |= {name: value.replace("{CWD}", str(work)) for name, value in program.env.items()}
+    with open(work.parent / "stdout", "ab") as out, open(work.parent / "stderr", "ab") as err:
+        command = [sys.executable, "-m", "detrain", "run", *program.argv]
+        return subprocess.Popen(
+            command, cwd=work, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+        )
+
+
+def checkpoints(work: Path) -> set[tuple[str, int]]:
+    """Names and times of the checkpoints of a run."""
+    return {(path.name, path.stat().st_mtime_ns) for path in (work / RUNS).glob("*/checkpoint_*.h5")}
+
+
+def end_group(process: subprocess.Popen) -> None:
+    """SIGKILL to everything that the attempt has started."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def whole_run(program: Program, place: Path, limit_s: float) -> float:
+    """A run that nobody kills. Returns how long it took."""
+    work = fresh(program, place)
+    began_s = time.monotonic()
+    process = start(program, work)
+    finish(process, began_s + limit_s)
+    return time.monotonic() - began_s
+
+
+def finish(process: subprocess.Popen, until_s: float) -> None:
+    """Wait for the end of an attempt that is to come to its end. Raises `RunFailedError` if it does not."""
+    try:
+        status = process.wait(max(1, until_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        end_group(process)
+        raise RunFailedError("not over in time") from None
+    if status:
+        raise RunFailedError(f"exit status {status}")
+
+
+def fresh(program: Program, place: Path) -> Path:
+    """An empty place with a copy of the program in it."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    shutil.copytree(program.folder, place / "work", symlinks=True)
+    return place / "work"
+
+
+def killed_run(program: Program, place: Path, outcome: Outcome, num_kills: int) -> None:
+    """K: each attempt is killed a random time after its first checkpoint, the last one comes to its end."""
+    chance = random.Random(program.id)
+    work = fresh(program, place)
+    until_s = time.monotonic() + LONGEST * outcome.seconds + 60
+    left_s = outcome.seconds
+    for _ in range(num_kills):
+        began_s, there = time.monotonic(), checkpoints(work)
+        process = start(program, work)
+        until_kill_s = began_s + WITHOUT_CHECKPOINT * left_s
+        is_saved = False
+        while process.poll() is None and time.monotonic() < until_kill_s:
+            if not is_saved and checkpoints(work) - there:
+                is_saved = True
+                until_kill_s = time.monotonic() + chance.uniform(0, 0.4) * max(1.0, left_s)
+            time.sleep(0.05)
+        if process.poll() is not None:
+            if process.returncode:
+                raise RunFailedError(f"an attempt ended with exit status {process.returncode}")
+            return
+        outcome.kills.append(round(time.monotonic() - began_s, 1))
+        end_group(process)
+        if is_saved:
+            left_s = max(3.0, left_s - outcome.kills[-1] / 2)
+    finish(start(program, work), until_s)
+
+
+def run_directory(work: Path) -> Path:
+    """The run directory. Raises `RunFailedError` if there is not just one."""
+    found = [path for path in (work / RUNS).glob("*") if (path / "run.json").exists()]
+    if len(found) != 1:
+        raise RunFailedError(f"{len(found)} run directories")
+    return found[0]
+
+
+def differences(a: Path, other: Path) -> dict[str, str]:
+    """What differs between two runs that have ended: a key for each thing, and words. Numbers stand for themselves in no key."""
+    found = {}
+    command = [sys.executable, "-m", "detrain", "diff", "--json", str(run_directory(a)), str(run_directory(other))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        for one in json.loads(done.stdout)["differences"]:
+            text = json.dumps(one)
+            path = str(one.get("path", text))
+            found[f"state {path}"] = text[:400]
+    except (json.JSONDecodeError, KeyError) as error:
+        found["diff"] = f"{error!r}: {done.stderr[-400:]}"
+    printed = [output_log.read(run_directory(work) / output_log.NAME) for work in (a, other)]
+    lines = [[line.text for line in one if line.stream == 1] for one in printed]
+    found |= text_differences("printed", *lines)
+    names = [set(files_of(work)) for work in (a, other)]
+    for name in sorted(names[0] ^ names[1]):
+        found[f"file {_NUMBER.sub('#', name)}"] = f"{name} is only in {'A' if name in names[0] else 'the other'}"
+    for name in sorted(names[0] & names[1]):
+        if not filecmp.cmp(a / name, other / name, shallow=False):
+            found |= file_differences(name, a / name, other / name)
+    return found
+
+
+def files_of(work: Path) -> Iterator[str]:
+    """Names of the files that a run has left, without its run directory and what Python compiles."""
+    for path in work.rglob("*"):
+        name = path.relative_to(work)
+        if path.is_file() and name.parts[0] != RUNS and "__pycache__" not in name.parts:
+            yield str(name)
+
+
+def file_differences(name: str, a: Path, other: Path) -> dict[str, str]:
+    """Of text each line, of anything else one entry."""
+    try:
+        lines = [path.read_text(encoding="utf-8").splitlines() for path in (a, other)]
+    except UnicodeDecodeError:
+        return {f"file {name}": f"{name}: {a.stat().st_size} and {other.stat().st_size} bytes"}
+    return text_differences(f"file {name}", *lines)
+
+
+def text_differences(where: str, a: list[str], other: list[str]) -> dict[str, str]:
+    """Lines that differ, by what is left of them without numbers."""
+    found = {}
+    if len(a) != len(other):
+        found[f"{where}: lines"] = f"{where}: {len(a)} and {len(other)} lines"
+    for one, two in zip(a, other, strict=False):
+        if one != two:
+            found[f"{where}: {_NUMBER.sub('#', one)}"] = f"{where}: {one[:200]!r} and {two[:200]!r}"
+    return found
+
+
+def judge(outcome: Outcome, place: Path) -> None:
+    """The verdict, from the three runs."""
+    a, b, k = (place / name / "work" for name in "ABK")
+    found, between = differences(a, k), differences(a, b)
+    outcome.differs = [text for key, text in found.items() if key not in between]
+    outcome.times = [text for key, text in found.items() if key in between]
+    outcome.verdict = "differs" if outcome.differs else ("exact but for times" if outcome.times else "exact")
+
+
+def run(program: Program, folder: Path, num_kills: int, limit_s: float) -> Outcome:
+    """Everything for one program."""
+    outcome = Outcome(program.id, program.name, program.loop)
+    place = folder / program.id
+    # All three in a folder of the same path, since programs print and save it.
+    try:
+        outcome.seconds = round(whole_run(program, place / "now", limit_s), 1)
+        move(place, "A")
+        killed_run(program, place / "now", outcome, num_kills)
+        move(place, "K")
+        whole_run(program, place / "now", limit_s)
+        move(place, "B")
+        judge(outcome, place)
+    except RunFailedError as error:
+        outcome.verdict = str(error)
+        errors = place / "now" / "stderr"
+        outcome.messages += (
+            errors.read_text(encoding="utf-8", errors="replace").splitlines()[-12:] if errors.exists() else []
+        )
+        return outcome
+    for line in (place / "K" / "stderr").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("detrain: "):
+            outcome.messages.append(line.removeprefix("detrain: "))
+            outcome.resumed += "resumed from" in line
+    try:
+        told = history.read(run_directory(place / "K" / "work"))
+        outcome.again = [max(0, one.end - two.begin) for one, two in pairwise(told.attempts)]
+        outcome.batches = told.batches
+    except DetrainError as error:
+        outcome.messages.append(str(error))
+    return outcome
+
+
+def move(place: Path, name: str) -> None:
+    """Put a run aside."""
+    shutil.rmtree(place / name, ignore_errors=True)
+    (place / "now").rename(place / name)
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """Markdown."""
+    lines = [
+        "| program | loop | verdict | batches | resumed | batches done again |",
+        "| --- | --- | --- | ---: | --- | --- |",
+    ]
+    for one in sorted(outcomes, key=lambda one: (one.loop.lower(), one.name.lower())):
+        again = ", ".join(map(str, one.again)) or "-"
+        lines.append(
+            f"| {one.name} | {one.loop} | {one.verdict} | {one.batches} | {one.resumed} of {len(one.kills)} | {again} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("list", type=Path, metavar="LIST")
+    parser.add_argument(
+        "--work", type=Path, required=True, metavar="DIR", help="where the runs and their outcomes are kept"
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="ID", help="only these programs, also if they have run before"
+    )
+    parser.add_argument("--kills", type=int, default=3, metavar="N", help="default %(default)s")
+    parser.add_argument(
+        "--limit", type=float, default=300, metavar="SECONDS", help="of a whole run (default %(default)s)"
+    )
+    parser.add_argument("--table", action="store_true", help="only print the table of what has run")
+    given = parser.parse_args()
+    outcomes = given.work.absolute() / "outcomes"
+    outcomes.mkdir(parents=True, exist_ok=True)
+    programs = {program.id: program for program in read_list(given.list.absolute())}
+    if not given.table:
+        for program in programs.values():
+            path = outcomes / f"{program.id}.json"
+            if given.only:
+                if program.id not in given.only:
+                    continue
+                path.unlink(missing_ok=True)
+            try:
+                path.touch(exist_ok=False)
+            except FileExistsError:
+                continue  # another driver has it
+            outcome = run(program, given.work.absolute() / "runs", given.kills, given.limit)
+            path.write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
+            print(
+                f"{program.id}: {outcome.verdict} ({outcome.seconds} s, kills {outcome.kills}, again {outcome.again})",
+                flush=True,
+            )
+    found = [path.read_text(encoding="utf-8") for path in sorted(outcomes.glob("*.json")) if path.stem in programs]
+    print(table([Outcome(**json.loads(text)) for text in found if text]))
+
+
+if __name__ == "__main__":
+    main()
