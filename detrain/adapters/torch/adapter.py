@@ -17,6 +17,7 @@ from detrain.adapters.torch import (
     loading,
     operators,
     outlasting,
+    pickles,
     process_wide,
     profiling,
     scripted,
@@ -36,6 +37,7 @@ register(scripted.ScriptModuleHandler(), torch.jit.RecursiveScriptModule)
 register(profiling.SpanHandler(), torch.autograd.profiler.record_function)
 register(profiling.RecordingHandler(), torch.autograd.profiler.profile)
 register(distributed.DistributedHandler(), *distributed.TYPES)
+pickles.register()
 objects.register_value(torch.dtype, lambda v: (tensors.dtype_name(v),), lambda name: getattr(torch, name))
 objects.register_value(torch.device, lambda v: (str(v),))
 objects.register_value(torch.Size, tuple, lambda *dims: torch.Size(dims))

@@ -270,7 +270,7 @@ class StorageHandler(Handler):
             return
         # Not by `numpy()`: a storage that has been handed out so can never be resized again.
         is_copy = obj.device.type != "cpu"
-        raw = devices.copied(_bytes_of(obj)).numpy() if is_copy else bytes_at(obj, obj.data_ptr(), obj.nbytes())
+        raw = devices.copied(bytes_of(obj)).numpy() if is_copy else bytes_at(obj, obj.data_ptr(), obj.nbytes())
         owner = None if is_copy else obj
         name, shape = node.get("as", ("", None))
         if shape is None:
@@ -304,10 +304,11 @@ class StorageHandler(Handler):
         data = restore.data(node)
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         # A tensor of its own over the bytes: no version counter of the script's tensors moves.
-        _bytes_of(obj).copy_(torch.from_numpy(flat.copy() if not flat.flags.writeable else flat))
+        bytes_of(obj).copy_(torch.from_numpy(flat.copy() if not flat.flags.writeable else flat))
 
 
-def _bytes_of(storage: Any) -> Any:
+def bytes_of(storage: Any) -> Any:
+    """A storage as a tensor, (nbytes,) uint8, over the same memory."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 

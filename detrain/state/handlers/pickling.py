@@ -11,7 +11,8 @@ import ctypes
 import functools
 import io
 import pickle
-from collections.abc import Collection
+from collections import ChainMap
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +33,10 @@ _POINTERS = (ctypes.c_void_p, ctypes._Pointer)
 _VALUES = ATOMS | {tuple}
 #: Characters of a text that holds the state of something.
 _LONG = 64
+
+
+#: By type, as in `copyreg.dispatch_table`: for objects whose own pickling tells where they lie in memory, so that no two were alike.
+reducers: dict[type, Callable[[Any], Any]] = {}
 
 
 class Reduced:
@@ -263,6 +268,8 @@ def reduction(obj: Any) -> tuple[Any, ...]:
 
 class _Recording(pickle.Pickler):
     """Records what a pickle takes in."""
+
+    dispatch_table: Any = ChainMap(reducers, copyreg.dispatch_table)
 
     def __init__(self, file: Any) -> None:
         super().__init__(file, protocol=4)

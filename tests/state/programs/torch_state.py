@@ -114,6 +114,38 @@ _PARAMETRIZED = {
 }
 _SYMMETRIC = "import torch.nn.utils.prune\nclass Scaled(nn.Module):\n    def forward(self, X): return X * 2\n"
 
+_QUANTISED = """
+import copy
+from torch.ao import quantization
+def prepared():
+    net = nn.Sequential(quantization.QuantStub(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2), quantization.DeQuantStub())
+    net.qconfig = quantization.get_default_qat_qconfig(torch.backends.quantized.engine)
+    return quantization.prepare_qat(net.train())
+def train(model, optimizer):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+"""
+_LOW_RANK = """
+class LowRank(nn.Module):
+    def __init__(self, base, rank):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(rank, base.in_features))
+        self.up = nn.Parameter(torch.zeros(base.out_features, rank))
+    def forward(self, x):
+        return self.base(x) + x @ self.down.T @ self.up.T
+    def merge(self):
+        return (self.base.weight + self.up @ self.down).detach()
+def wrap(model):
+    for name, child in list(model.named_modules()):
+        if isinstance(child, nn.Linear):
+            parent = model.get_submodule(name.rpartition('.')[0])
+            setattr(parent, name.rpartition('.')[2], LowRank(child, 2))
+"""
+
 _MODULES = {
     "model and optimizer, trained": Program(_MODEL, "model = Model(); opt = torch.optim.SGD(model.parameters(), 0.1)", _TWO_STEPS, _ONE_MORE),
     "model, evaluating and frozen in part": Program(_MODEL, "model = Model(); opt = torch.optim.SGD(model.parameters(), 0.1)", "step(model, opt); model.eval(); model.head.weight.requires_grad_(False); model.body[0].weight.grad = None", _ONE_MORE),
@@ -127,6 +159,9 @@ _MODULES = {
     "models, stacked": Program(_TORCH + "import copy\n", "ms = [nn.Linear(4, 4) for _ in range(3)]; params, buffers = torch.func.stack_module_state(ms); base = copy.deepcopy(ms[0]).to('meta'); call = lambda p, b, x: torch.func.functional_call(base, (p, b), (x,)); f = torch.vmap(call, (0, 0, None))", "params['weight'].data.add_(1)", "last = f(params, buffers, torch.ones(1, 4)).detach()", alike=False),
     "model, recurrent": Program(_TORCH, "model = nn.LSTM(3, 4); h = None", "out, h = model(torch.ones(2, 1, 3)); h = tuple(one.detach() for one in h); out = out.detach()", "last = model(torch.ones(1, 1, 3), h)[0].detach()"),
     "model, lazy": Program(_TORCH, "model = nn.LazyLinear(3)", "model(torch.ones(2, 5))", "last = model(torch.ones(1, 5)).detach()", anew=False),
+    "model, quantised while it is trained": Program(_MODEL + _QUANTISED, "model = prepared(); opt = torch.optim.SGD(model.parameters(), 0.1)", "train(model, opt); train(model, opt)", "last = train(model, opt); frozen = torch.ao.quantization.convert(copy.deepcopy(model).eval()); out = frozen(x[:, :4])"),
+    "model, quantised after training": Program(_MODEL + _QUANTISED, "model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)); small = None", "model[0].weight.data.fill_(0.5); small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)", "last = small(x)"),
+    "model, wrapped by adapters of low rank": Program(_MODEL + _LOW_RANK, "model = Model(); wrap(model); opt = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)", _TWO_STEPS, _ONE_MORE + "; merged = model.head.merge()"),
     "model, scripted": Program(_TORCH, "model = torch.jit.script(nn.Linear(3, 2))", "model.weight.data += 1", "last = model(torch.ones(1, 3)).detach()", anew=False),
     "enumerations of C++": Program(_TORCH + "import torch.nn.attention\n", "m = nn.Linear(1, 1); m.backends = [torch.nn.attention.SDPBackend.MATH]", "m.backends.append(torch.nn.attention.SDPBackend.FLASH_ATTENTION); a = torch.profiler.ProfilerActivity.CPU", "last = [one.name for one in m.backends], a == torch.profiler.ProfilerActivity.CPU", alike=False),
     "containers of parameters": Program(_TORCH, "l = nn.ParameterList([torch.ones(2)]); d = nn.ParameterDict({'a': torch.zeros(2)}); m = nn.ModuleDict({'x': nn.Linear(1, 1)})", "l.append(torch.full((1,), 3.0)); d['b'] = torch.ones(1); m['x'].weight.data.fill_(5.0)", "last = len(l), sorted(d)"),

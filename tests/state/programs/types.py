@@ -91,6 +91,7 @@ TYPES = [
     Type("torch.utils.data.DataLoader and its iterator", "torch", _TORCH, "l = torch.utils.data.DataLoader(range(8), 2, shuffle=True); it = iter(l)", "next(it)", "x = [b.tolist() for b in it]", SET_UP),
     Type("torch.distributions", "torch", _TORCH, "d = torch.distributions.Normal(0.0, 1.0)", "d = torch.distributions.Categorical(logits=torch.arange(3.0))", "x = d.log_prob(torch.tensor(1)).item()"),
     Type("torch.fx.GraphModule", "torch", _TORCH + "; import torch.fx", "", "g = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))", "x = g(torch.ones(1, 2)).tolist()"),
+    Type("torch.ao.quantization (while trained, and after)", "torch", _TORCH, "m = torch.nn.Sequential(torch.nn.Linear(2, 2)); q = None", "q = torch.ao.quantization.quantize_dynamic(m, {torch.nn.Linear}, dtype=torch.qint8)", "x = q(torch.ones(1, 2)).tolist()"),
     Type("torch.jit modules", "torch", _TORCH, "m = torch.jit.script(torch.nn.Linear(2, 2))", "m.weight.data.add_(1)", "x = m(torch.ones(1, 2)).tolist()", SET_UP),
     Type("hooks on modules and tensors", "torch", _TORCH, "seen = []; m = torch.nn.Linear(2, 2); h = m.register_forward_hook(lambda *_: seen.append(1))", "m(torch.ones(1, 2))", "m(torch.ones(1, 2)); h.remove(); m(torch.ones(1, 2)); x = len(seen)"),
     Type("tqdm.tqdm", "tqdm", "from tqdm import tqdm\nimport io", "b = tqdm(total=10, file=io.StringIO())", "b.update(3); b.set_postfix(a=1)", "b.update(1); x = b.n"),
