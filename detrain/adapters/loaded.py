@@ -116,6 +116,10 @@ class Frameworks:
         """True if the script has loaded a framework that trains models."""
         return any(adapter.can_train for adapter in self.loaded.values())
 
+    def trained(self) -> list[Any]:
+        """The parameters that optimizers have stepped so far."""
+        return [one for adapter in self.loaded.values() for one in adapter.trained()]
+
     def has_optimizer(self) -> bool:
         """True if the script has made an optimizer whose steps are reported."""
         return any(adapter.has_optimizer() for adapter in self.loaded.values())

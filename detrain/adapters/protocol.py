@@ -114,6 +114,10 @@ class Adapter:
         """What reads each loss among the tensors that `on_gradient` was given. Does not wait for a device; the readers do."""
         return []
 
+    def trained(self) -> list[Any]:
+        """The parameters that optimizers have stepped since `report_updates`, and that are still alive."""
+        return []
+
     def has_optimizer(self) -> bool:
         """True if the script has made an optimizer, whose steps `report_updates` reports."""
         return False

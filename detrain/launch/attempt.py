@@ -31,6 +31,7 @@ from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import ending, policy
 from detrain.session.context import Context, Settings
 from detrain.session.leaving import fail
+from detrain.session.libraries import Libraries
 from detrain.session.replay import Replay, digest_of
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, plan
@@ -118,6 +119,7 @@ class Attempt:
             OutputFiles(self.directory.path), Replay(info.extra, lambda: digest_of(self.frameworks.generators())), Position(),
             self.stack.is_user_file, self._start_again if may_start_again else None,
             (lambda error: _restart(request, begun, error)) if request.may_restart else None,
+            Libraries(self.frameworks.loaded),
         )  # fmt: skip
         rerun = Rerun(context, request.goal) if request.goal is not None else None
         self.resume = Resume(

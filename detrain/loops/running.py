@@ -67,8 +67,8 @@ class Loop:
 
     __slots__ = (
         "__weakref__", "children", "ended", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted", "is_led_past",
-        "iteration", "listener", "num_updated", "ordinals", "parent", "site", "stack", "start_iteration", "start_point", "ticker",
-        "updated_at",
+        "iteration", "listener", "num_modules", "num_updated", "ordinals", "parent", "site", "stack", "start_iteration", "start_point",
+        "ticker", "updated_at",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +81,7 @@ class Loop:
         #: and in the whole attempt.
         self.ordinals = ordinals
         self.frame_address = frame_address
+        self.num_modules = len(sys.modules)  # that were loaded when it was entered
         self.iteration = -1
         self.gradient_at = -1  # the last iteration in which gradients were computed
         self.updated_at, self.num_updated = -1, 0  # the last iteration with a weight update, and how many there were

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,6 +12,7 @@ from detrain.errors import InexactResume
 from detrain.loops.instfile import InstInfo
 from detrain.loops.position import Position
 from detrain.outputs.following import OutputFiles
+from detrain.session.libraries import Libraries
 from detrain.session.policy import Policy
 from detrain.session.replay import Replay
 from detrain.store.directory import RunDirectory
@@ -53,3 +54,4 @@ class Context:
     start_again: Callable[[], NoReturn] | None = None
     #: Starts the run over where a resume cannot be exact, and says why; None where that is refused.
     start_over: Callable[[InexactResume], NoReturn] | None = None
+    libraries: Libraries = field(default_factory=Libraries)

@@ -22,6 +22,7 @@ from detrain.errors import CheckpointError, DetrainError, InexactResume, Restore
 from detrain.loops.running import Loop
 from detrain.loops.stack import is_at
 from detrain.messages import say, warn
+from detrain.session import libraries
 from detrain.session.context import Context
 from detrain.session.leaving import fail, kill_children, refuse
 from detrain.session.rerun import Rerun
@@ -169,6 +170,7 @@ class Resume:
         for name in meta.modules:
             if name not in sys.modules:
                 importlib.import_module(name)  # the loop had imported it, and used what it holds
+        libraries.load(meta.libraries)
         around = roots.find_surroundings(frame, loop, context)
         if around.call_path() != meta.call_path:
             raise RestoreError(

@@ -1,7 +1,7 @@
 """The roots of a run's state: where a capture begins, and how restored roots get back to where they came from.
 
 Roots are the variables of the frames from the loop's up to the module's, the globals of the user's modules, the process-wide generators
-of random numbers, and the iterators of the loops themselves.
+of random numbers, the iterators of the loops themselves, and what libraries keep in globals of theirs (`detrain.session.libraries`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from detrain.loops.running import Loop
 from detrain.messages import warn
 from detrain.session import progress
 from detrain.session.context import Context
+from detrain.session.libraries import Libraries, is_name
 from detrain.session.replay import Replay, check
 from detrain.state import frames, liveness, registry
 from detrain.state.captured import Captured
@@ -42,6 +43,7 @@ class Surroundings:
     loops: list[Loop]
     #: By the name of its globals in `modules`: the frame of a module whose code runs.
     running: dict[str, types.FrameType]
+    libraries: Libraries
 
     def call_path(self) -> list[list[object]]:
         """Function and file of each frame; a checkpoint can be restored only into the same ones."""
@@ -72,7 +74,7 @@ def find_surroundings(frame: types.FrameType, loop: Loop, context: Context) -> S
         for name in ["__main__", *sorted(user_modules - {"__main__"})]
         if name in sys.modules
     ]
-    return Surroundings(named, modules, loop.nest, running)
+    return Surroundings(named, modules, loop.nest, running, context.libraries)
 
 
 def _module_name(name: str, script_name: str) -> str:
@@ -98,6 +100,7 @@ def live_roots(around: Surroundings, generators: dict[str, object]) -> dict[str,
             roots[f"loops[{number}].iterator"] = iterator
     roots.update(_streams())
     roots.update({f"generators.{name}": generator for name, generator in generators.items()})
+    roots.update(around.libraries.roots())
     return roots
 
 
@@ -159,14 +162,22 @@ def _capture(around: Surroundings, generators: dict[str, object], census: Census
 
 
 def _excuse_libraries(captured: Captured) -> None:
-    """An object of C that a library holds in its globals is the library's own, also where `from library import *` brings it here."""
+    """An object of C that a library holds in its globals is the library's own, also where `from library import *` brings it here.
+
+    So is whatever cannot be captured of a library's state, and nothing of the script leads to.
+    """
     nodes = captured.tree.nodes
     for node in nodes:
-        if not node.get("loud") or node["k"] != "opaque":
+        if not node.get("loud"):
             continue
         top = node
         while top["p"] is not None:
             top = nodes[top["p"]]
+        if is_name(top["s"]):
+            del node["loud"]
+            continue
+        if node["k"] != "opaque":
+            continue
         name = top["s"].rpartition(".")[2]
         ref = captured.tree.roots.get(top["s"])
         if ref is not None and is_node(ref) and _is_of_library(name, captured.objects[ref[1]]):
@@ -272,6 +283,7 @@ def restore(
     restored in place of the first.
     Raises `RestoreError` naming what cannot be restored.
     """
+    around.libraries.expect(tree.roots)
     live = live_roots(around, generators)
     missing = {
         name.removeprefix("generators.") for name in tree.roots if name.startswith("generators.") and name not in live
@@ -301,6 +313,7 @@ def restore(
         _write_globals(prefix, module, restored, live)
     for prefix, frame in around.frames:
         _write_variables(prefix, frame, restored, live)
+    around.libraries.put(restored)
     for number, loop in enumerate(around.loops):
         name = f"loops[{number}].iterator"
         if name not in restored:

@@ -198,6 +198,8 @@ class Saver:
         until_s = time.monotonic() + LONGEST_WORK_S
         while True:
             captured = roots.capture(around, self._context, self.census)
+            if self._context.libraries.look(self._context.frameworks.trained(), captured):
+                continue  # with what has been found
             if not captured.unfinished or time.monotonic() >= until_s:
                 return captured
             for obj in captured.unfinished:
@@ -299,6 +301,7 @@ class Saver:
             call_path=around.call_path(),
             # Not the script itself, where `-m` has had it found under its own name: it is only `__main__`.
             modules=sorted(name for name in user_code.user_modules - {"__main__"} if name in sys.modules),
+            libraries=context.libraries.loaded(),
             # Of the batch loop's header, the epoch that runs; of any other, the one that is about to begin.
             epoch=max(position.epochs - is_batch, 0),
             batch=position.batch_in_epoch if is_batch else 0,

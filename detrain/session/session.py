@@ -149,6 +149,7 @@ class Session:
         if not self._is_training:
             self._is_training = True
             self._policy.begin(monotonic())
+            self.context.libraries.begin(loop.nest[0].num_modules)
             self._replay.begin()
             self.on_training()
         if self.resume.is_pending:

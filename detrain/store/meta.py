@@ -37,6 +37,8 @@ class Meta:
     call_path: list[list[Any]] = field(default_factory=list)
     #: The script's own modules that were loaded; an earlier detrain did not write them.
     modules: list[str] = field(default_factory=list)
+    #: Modules of libraries that were loaded since the loops were entered, in that order.
+    libraries: list[str] = field(default_factory=list)
     #: In the file's name: the epoch, and the batch in it, before which the checkpoint stands. From 0.
     epoch: int = 0
     batch: int = 0

@@ -35,6 +35,7 @@ from detrain.rewrite.importer import Instrumenter
 from detrain.session import recorder
 from detrain.session.context import Context, Settings
 from detrain.session.goal import Goal
+from detrain.session.libraries import Libraries
 from detrain.session.policy import Policy, parse
 from detrain.session.replay import Replay, digest_of
 from detrain.session.rerun import REPORT, Rerun
@@ -73,6 +74,7 @@ class Framework(Adapter, types.ModuleType):
         self.mode, self.version = "train", "1.0"
         self.kill_at, self.steps = kill_at, 0
         self.shortage: BaseException | None = None
+        self.stepped: dict[int, list[float]] = {}
 
     def backward(self, loss: float) -> None:
         """Gradients are computed."""
@@ -82,6 +84,7 @@ class Framework(Adapter, types.ModuleType):
         """Weights are updated, after which the attempt may be over."""
         weights[0] += by * self.rng.random()
         weights[1] *= 1.01
+        self.stepped[id(weights)] = weights
         self._on_update()
         self.steps += 1
         if self.steps == self.kill_at:
@@ -96,6 +99,9 @@ class Framework(Adapter, types.ModuleType):
 
     def losses(self, outputs: list[float]) -> Any:
         return [lambda value=value: (struct.pack("<d", value), [value]) for value in outputs]
+
+    def trained(self) -> list[Any]:
+        return list(self.stepped.values())
 
     def has_optimizer(self) -> bool:
         return True
@@ -175,7 +181,7 @@ class Run:
         context = Context(
             Settings(script, "train", 100, invocation, self.attempts), directory, Policy(parse(self.every), time.monotonic()), info,
             frameworks, OutputFiles(directory.path), Replay(info.extra, lambda: digest_of(frameworks.generators())), Position(),
-            stack.is_user_file, _begin_anew if starts_again else None,
+            stack.is_user_file, _begin_anew if starts_again else None, libraries=Libraries(frameworks.loaded),
         )  # fmt: skip
         rerun = Rerun(context, self.goal) if self.goal is not None else None
         trusting = Trusting(invocation, self.changes, self.olds)

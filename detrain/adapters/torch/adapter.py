@@ -48,7 +48,12 @@ objects.register_value(
 register(
     objects.KeptHandler(),
     torch.cuda.Stream, torch.cuda.Event, torch.finfo, torch.iinfo, torch._C.ScriptFunction, torch._C.ScriptMethod,
-    torch._C.CompilationUnit,
+    torch._C.CompilationUnit, torch.library.Library, torch._C._DispatchModule, torch._C._DispatchOperatorHandle,
+)  # fmt: skip
+objects.register_value(torch._ops.OpOverloadPacket, lambda v: (v._qualified_op_name,), operators.find_operator)
+objects.register_value(
+    torch._ops.OpOverload, lambda v: (v._schema.name, v._overloadname),
+    lambda name, overload: getattr(operators.find_operator(name), overload),
 )  # fmt: skip
 
 registry.process_roots.append(process_wide.roots)
@@ -112,6 +117,9 @@ class TorchAdapter(Adapter):
 
     def losses(self, outputs: Any) -> list[LossReader]:
         return updates.losses(outputs)
+
+    def trained(self) -> list[Any]:
+        return updates.trained()
 
     def has_optimizer(self) -> bool:
         return updates.has_optimizer()

@@ -76,3 +76,9 @@ def _digest(tensor: torch.Tensor) -> str:
     with torch.utils._python_dispatch._disable_current_modes():
         plain = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
         return xxhash.xxh3_64_hexdigest(ctypes.string_at(plain.data_ptr(), plain.nbytes))
+
+
+def find_operator(name: str) -> Any:
+    """`torch.ops.aten.add` of `aten::add`."""
+    library, _, operator = name.partition("::")
+    return getattr(getattr(torch.ops, library), operator)

@@ -27,14 +27,31 @@ def has_optimizer() -> bool:
 _INPUTS = 3
 
 
+#: The optimizers that have made a step.
+stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+
+def trained() -> list[torch.Tensor]:
+    """Their parameters, each once."""
+    found = {
+        id(one): one for optimizer in list(stepped) for group in optimizer.param_groups for one in group["params"]
+        if isinstance(one, torch.Tensor)
+    }  # fmt: skip
+    return list(found.values())
+
+
 class Reporter:
     """Reports every optimizer step and every computation of gradients."""
 
     def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
-        self._on_gradient = on_gradient
-        register_optimizer_step_post_hook(lambda *_: on_update())
+        self._on_gradient, self._on_update = on_gradient, on_update
+        register_optimizer_step_post_hook(self._note_step)
         self._plain = torch.autograd._engine_run_backward
         torch.autograd._engine_run_backward = self._run_backward
+
+    def _note_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        stepped.add(optimizer)
+        self._on_update()
 
     def _run_backward(self, outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if tensors.GoneGraph.alive and len(args) > _INPUTS and args[_INPUTS]:

@@ -247,6 +247,12 @@ class MethodHandler(Handler):
             if owner is None or isinstance(owner, types.ModuleType):
                 node["module"] = getattr(obj, "__module__", None) or "builtins"
                 return
+            if is_of_cpp(owner):
+                if _is_found(obj):
+                    node["module"] = obj.__module__
+                else:
+                    mark_not_saved(node, "a function written in C++, which no module has by its name", warns=False)
+                return
         else:
             node["function"] = walk.child(obj.__func__, ".__func__")
         node["self"] = walk.child(owner, ".__self__")
@@ -269,6 +275,19 @@ class MethodHandler(Handler):
         if "name" in node:
             return getattr(owner, node["name"])
         return types.MethodType(restore.value(node["function"]), owner)
+
+
+def is_of_cpp(owner: Any) -> bool:
+    """True for what a function that pybind11 has made is bound to: the description of its C++ function, which never changes."""
+    return type(owner).__name__ == "PyCapsule" or type(owner).__module__ == "pybind11_builtins"
+
+
+def _is_found(function: Any) -> bool:
+    """True if its module has it by its name."""
+    try:
+        return resolve(f"{function.__module__}:{function.__name__}") is function
+    except LookupError:
+        return False
 
 
 class PartialHandler(Handler):
