@@ -173,7 +173,7 @@ def run_directory(work: Path) -> Path:
 
 
 def differences(a: Path, other: Path) -> dict[str, str]:
-    """What differs between two runs that have ended: a key for each thing, and words. Numbers stand for themselves in no key."""
+    """What differs between two runs that have ended: a key for each thing, in which no number stands for itself, and words."""
     found = {}
     command = [sys.executable, "-m", "detrain", "diff", "--json", str(run_directory(a)), str(run_directory(other))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -181,7 +181,7 @@ def differences(a: Path, other: Path) -> dict[str, str]:
         for one in json.loads(done.stdout)["differences"]:
             text = json.dumps(one)
             path = str(one.get("path", text))
-            found[f"state {path}"] = text[:400]
+            found[f"state {_NUMBER.sub('#', path)}"] = text[:400]
     except (json.JSONDecodeError, KeyError) as error:
         found["diff"] = f"{error!r}: {done.stderr[-400:]}"
     printed = [output_log.read(run_directory(work) / output_log.NAME) for work in (a, other)]
@@ -231,6 +231,16 @@ def judge(outcome: Outcome, place: Path) -> None:
     outcome.differs = [text for key, text in found.items() if key not in between]
     outcome.times = [text for key, text in found.items() if key in between]
     outcome.verdict = "differs" if outcome.differs else ("exact but for times" if outcome.times else "exact")
+
+
+def judge_again(folder: Path, outcomes: Path) -> None:
+    """Compare once more what has run."""
+    for path in sorted(outcomes.glob("*.json")):
+        text = path.read_text(encoding="utf-8")
+        if text and (folder / path.stem / "B").is_dir():
+            outcome = Outcome(**json.loads(text))
+            judge(outcome, folder / path.stem)
+            path.write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
 
 
 def run(program: Program, folder: Path, num_kills: int, limit_s: float) -> Outcome:
@@ -300,12 +310,15 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=float, default=300, metavar="SECONDS", help="of a whole run (default %(default)s)"
     )
+    parser.add_argument("--judge", action="store_true", help="only compare once more what has run")
     parser.add_argument("--table", action="store_true", help="only print the table of what has run")
     given = parser.parse_args()
     outcomes = given.work.absolute() / "outcomes"
     outcomes.mkdir(parents=True, exist_ok=True)
     programs = {program.id: program for program in read_list(given.list.absolute())}
-    if not given.table:
+    if given.judge:
+        judge_again(given.work.absolute() / "runs", outcomes)
+    elif not given.table:
         for program in programs.values():
             path = outcomes / f"{program.id}.json"
             if given.only:
