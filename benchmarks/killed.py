@@ -231,6 +231,17 @@ def judge(outcome: Outcome, place: Path) -> None:
     outcome.differs = [text for key, text in found.items() if key not in between]
     outcome.times = [text for key, text in found.items() if key in between]
     outcome.verdict = "differs" if outcome.differs else ("exact but for times" if outcome.times else "exact")
+    said = re.split(
+        r"[\r\n]", (place / "K" / "stderr").read_text(encoding="utf-8", errors="replace")
+    )  # bars end no line
+    outcome.messages = [line.partition("detrain: ")[2] for line in said if "detrain: " in line]
+    outcome.resumed = sum(line.startswith("resumed at") for line in outcome.messages)
+    try:
+        told = history.read(run_directory(k))
+        outcome.again = [max(0, one.end - two.begin) for one, two in pairwise(told.attempts)]
+        outcome.batches = told.batches
+    except DetrainError as error:
+        outcome.messages.append(str(error))
 
 
 def judge_again(folder: Path, outcomes: Path) -> None:
@@ -262,17 +273,6 @@ def run(program: Program, folder: Path, num_kills: int, limit_s: float) -> Outco
         outcome.messages += (
             errors.read_text(encoding="utf-8", errors="replace").splitlines()[-12:] if errors.exists() else []
         )
-        return outcome
-    for line in (place / "K" / "stderr").read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("detrain: "):
-            outcome.messages.append(line.removeprefix("detrain: "))
-            outcome.resumed += "resumed from" in line
-    try:
-        told = history.read(run_directory(place / "K" / "work"))
-        outcome.again = [max(0, one.end - two.begin) for one, two in pairwise(told.attempts)]
-        outcome.batches = told.batches
-    except DetrainError as error:
-        outcome.messages.append(str(error))
     return outcome
 
 
