@@ -22,7 +22,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -187,21 +186,25 @@ def differences(a: Path, other: Path) -> dict[str, str]:
     printed = [output_log.read(run_directory(work) / output_log.NAME) for work in (a, other)]
     lines = [[line.text for line in one if line.stream == 1] for one in printed]
     found |= text_differences("printed", *lines)
-    names = [set(files_of(work)) for work in (a, other)]
-    for name in sorted(names[0] ^ names[1]):
-        found[f"file {_NUMBER.sub('#', name)}"] = f"{name} is only in {'A' if name in names[0] else 'the other'}"
-    for name in sorted(names[0] & names[1]):
-        if not filecmp.cmp(a / name, other / name, shallow=False):
-            found |= file_differences(name, a / name, other / name)
+    names = [files_of(work) for work in (a, other)]
+    for masked in sorted({*names[0], *names[1]}):
+        here, there = (one.get(masked, []) for one in names)
+        if here != there:  # of as many, names that have a time in them
+            found[f"name {masked}" if len(here) == len(there) else f"files {masked}"] = f"{here} and {there}"
+        for one, two in zip(here, there, strict=False):
+            if not filecmp.cmp(a / one, other / two, shallow=False):
+                found |= file_differences(masked, a / one, other / two)
     return found
 
 
-def files_of(work: Path) -> Iterator[str]:
-    """Names of the files that a run has left, without its run directory and what Python compiles."""
-    for path in work.rglob("*"):
+def files_of(work: Path) -> dict[str, list[str]]:
+    """The files that a run has left, without its run directory and what Python compiles, by their names without numbers."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(work.rglob("*")):
         name = path.relative_to(work)
         if path.is_file() and name.parts[0] != RUNS and "__pycache__" not in name.parts:
-            yield str(name)
+            found.setdefault(_NUMBER.sub("#", str(name)), []).append(str(name))
+    return found
 
 
 def file_differences(name: str, a: Path, other: Path) -> dict[str, str]:

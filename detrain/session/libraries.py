@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+import time
 import types
 from collections.abc import Collection, Iterable, Iterator
 from importlib.machinery import ModuleSpec
@@ -60,6 +61,8 @@ class Libraries:
         self._names: list[str] = []
         self._seen: tuple[int, ...] = ()
         self._num_before = 0
+        #: How long looking has taken, all in all. Seconds.
+        self.looked_s = 0.0
         self._loaded: tuple[int, list[str]] = (0, [])
 
     def begin(self, num_modules: int) -> None:
@@ -104,7 +107,7 @@ class Libraries:
 
         `captured`: what the known roots lead to. Looks again only when other parameters are trained.
         """
-        now = tuple(map(id, trained))
+        now, began_s = tuple(map(id, trained)), time.monotonic()
         if now == self._seen:
             return False
         self._seen = now
@@ -112,6 +115,7 @@ class Libraries:
         ignored = {id(one) for one in (trained, followed, captured.objects)}
         found = sorted(set(self._places_above(followed, captured, ignored)) - set(self._names))
         self._names += found
+        self.looked_s += time.monotonic() - began_s
         return bool(found)
 
     def _places_above(self, objects: list[Any], captured: Captured, ignored: set[int]) -> Iterator[str]:

@@ -367,17 +367,17 @@ class Session:
 
             assert self.recorder is not None, "nothing is saved before the ledger is open"
             self._saver = Saver(self.context, self.stack, self.recorder, self.resume.checkpoint, self.resume.census)
-        started_s = monotonic()
+        # What libraries keep is looked for once: that says nothing of what a checkpoint costs.
+        started_s = monotonic() - self.context.libraries.looked_s
         if is_held:
             self._saver.hold(loop, frame, entropy)
-            self._policy.on_held(monotonic() - started_s)
+            self._policy.on_held(monotonic() - self.context.libraries.looked_s - started_s)
             return
         self._saver.save(loop, frame, entropy)
         now_s = monotonic()
+        cost_s = now_s - self.context.libraries.looked_s - started_s
         is_outer = loop.site.part == "outer"
-        self._policy.on_saved(
-            self._position.epochs, self._position.batches, now_s, now_s - started_s, is_outer=is_outer
-        )
+        self._policy.on_saved(self._position.epochs, self._position.batches, now_s, cost_s, is_outer=is_outer)
 
     # --- called by adapters ----------------------------------------------------------------------------------------------
 
