@@ -365,7 +365,8 @@ class NumpyAdapter(Adapter):
 
     def set_flags(self, flags: dict[str, Any]) -> None:
         np.seterr(**flags["errors"])
-        np.set_printoptions(**flags["print"])
+        # What is no plain value, a formatter, is the set-up code's.
+        np.set_printoptions(**{**np.get_printoptions(), **flags["print"]})
 
     def facts(self) -> dict[str, Any]:
         """The installed version."""

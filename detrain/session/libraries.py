@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Begins the names of these roots: `<library pyro.primitives>.STORE`.
 _START = "<library "
+#: Places where libraries that hold no parameters keep what the script makes without naming it: pyplot its figures.
+_KNOWN = ("<library matplotlib._pylab_helpers>.Gcf.figs",)
 #: Parameters that are followed: of those that an optimizer steps, all are kept in the same places.
 _NUM_FOLLOWED = 8
 #: How far up, and how many objects at most: a store is near what it stores.
@@ -79,7 +81,7 @@ class Libraries:
     def roots(self) -> dict[str, Any]:
         """What stands at these places now; of a module that is not loaded, nothing."""
         found = {}
-        for name in self._names:
+        for name in (*_KNOWN, *self._names):
             try:
                 found[name] = resolve(_place(name))
             except LookupError:
@@ -88,8 +90,9 @@ class Libraries:
 
     def expect(self, names: Iterable[str]) -> None:
         """Add the roots of a checkpoint. Raises `RestoreError` if this attempt does not have one of them."""
-        self._names += [name for name in names if is_name(name) and name not in self._names]
-        for name in self._names:
+        names = {name for name in names if is_name(name)}
+        self._names += sorted(names - {*self._names, *_KNOWN})
+        for name in sorted({*names, *self._names}):
             try:
                 resolve(_place(name))
             except LookupError as error:
@@ -113,7 +116,7 @@ class Libraries:
         self._seen = now
         followed = trained[:: max(1, len(trained) // _NUM_FOLLOWED)][:_NUM_FOLLOWED]
         ignored = {id(one) for one in (trained, followed, captured.objects)}
-        found = sorted(set(self._places_above(followed, captured, ignored)) - set(self._names))
+        found = sorted(set(self._places_above(followed, captured, ignored)) - {*self._names, *_KNOWN})
         self._names += found
         self.looked_s += time.monotonic() - began_s
         return bool(found)

@@ -41,7 +41,7 @@ def _table(**names: str) -> Mapping[str, Holds]:
 #: The fields that hold refs.
 FIELDS = _table(
     one="""
-        class dict_of dict_with within
+        class dict_of within
         v value args state self function dict defaults kwdefaults keywords factory fget fset fdel __func__
         of to callback over base wrapped told error result lock setter
         storage grad _backward_hooks _post_accumulate_grad_hooks gauss bits seeds loader dataset sampler

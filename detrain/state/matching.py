@@ -17,9 +17,8 @@ from detrain.state.tree import Node, Ref, Tree, is_node
 from detrain.state.walk import Walk
 
 #: Fields through which no object is matched, because what they refer to has a place of its own: the target of a weak reference, the
-#: owner of memory that a view is of, the object with which attributes are shared, and what handlers find in the live object by name when
-#: they fill it.
-_NOT_MATCHED_THROUGH = frozenset({"to", "within", "made", "loggers", "bound", "dict_with"})
+#: owner of memory that a view is of, and what handlers find in the live object by name when they fill it.
+_NOT_MATCHED_THROUGH = frozenset({"to", "within", "made", "loggers", "bound"})
 
 
 def _fields(wanted: Holds) -> tuple[str, ...]:

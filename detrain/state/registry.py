@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +82,8 @@ def is_named_last(cls: type) -> bool:
 def _find(cls: type) -> Handler:
     if issubclass(cls, type):
         return _by_type[type]  # also where a metaclass is written in C
+    if issubclass(cls, enum.Enum):
+        return _by_type[enum.Enum]  # each member exists once, also where it is a text or a number as well
     if issubclass(cls, tuple) and hasattr(cls, "n_sequence_fields"):
         return _by_kind["opaque"]  # os.stat_result, time.struct_time: tuples that only their own type can make
     for base in cls.__mro__:

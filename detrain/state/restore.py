@@ -286,10 +286,6 @@ class Restore:
         live = instance_dict(obj)
         if "dict_of" in node:
             object.__setattr__(obj, "__dict__", self.value(node["dict_of"], MISSING if live is None else live))
-        elif "dict_with" in node:
-            shared = instance_dict(self.value(node["dict_with"]))
-            if shared is not None and shared is not live:
-                object.__setattr__(obj, "__dict__", shared)
         elif live is not None:
             # Names of attributes are interned, as the interpreter has them: who pickles the object sees the same keys.
             restored = {

@@ -233,8 +233,8 @@ class Walk:
     def _capture_attributes(self, obj: Any, node: Node, cls: type) -> None:
         attrs = instance_dict(obj)
         if attrs and self._attributes.setdefault(id(attrs), (attrs, self._current))[1] != self._current:
-            # `self.__dict__ = self._shared`: all instances have the same attributes
-            node["dict_with"] = ["@", self._attributes[id(attrs)][1]]
+            # `self.__dict__ = self._shared`: all instances have the same attributes, and none is their owner
+            node["dict_of"] = self.child(attrs, ".__dict__")
         elif attrs:
             inner = node.get("inner", ())
             node["attrs"] = self.attributes([(name, value) for name, value in attrs.items() if name not in inner])

@@ -148,3 +148,38 @@ def test_modules_that_the_loops_load_are_told_in_their_order(monkeypatch):
     del sys.modules["wave"]
     libraries.load(["no_such_module_anywhere", "wave"])
     assert sys.modules["wave"] is not wave
+
+
+PLOTTED = """
+import framework
+import matplotlib
+matplotlib.use("Agg")
+from matplotlib import pyplot
+weights = [0.0, 1.0]
+for epoch in range(4):
+    for batch in range(3):
+        framework.backward(weights[0])
+        framework.step(weights, batch)
+    pyplot.plot(epoch, weights[0], "o")
+    pyplot.figure(2)
+    pyplot.bar([epoch], [weights[1]])
+    pyplot.figure(1)
+drawn = [[len(axes.lines), len(axes.patches)] for number in pyplot.get_fignums() for axes in pyplot.figure(number).axes]
+pyplot.close("all")
+pyplot = matplotlib = axes = None
+"""
+
+
+@pytest.mark.parametrize("kill_at", [5, 10])
+def test_figures_that_only_pyplot_knows_have_what_was_drawn_before_the_kill(kill_at, tmp_path, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    pyplot.close("all")
+    run = Run(PLOTTED, tmp_path / "run", "epoch")
+    assert isinstance(run.attempt(kill_at).by, Killed)
+    pyplot.close("all")  # as in a new process
+    ended = run.attempt(framework=Framework())
+    assert ended.by is None
+    assert ended.steps < 12, "it was not resumed"
+    assert ended.variables["drawn"] == [[4, 0], [0, 4]]

@@ -28,6 +28,7 @@ PROGRAMS: dict[str, Program] = {
     "enumeration": Program("import enum\nclass E(enum.Enum):\n    A = 1\n    B = [2]", "e = E.A; d = {E.A: 1}", "e = E.B; d[E.B] = e; e.value.append(3)", "last = E.A in d, e is E.B, list(d)"),
     "enumeration, attributes of a member": Program("import enum\nclass E(enum.Enum):\n    A = 1", "E.A.seen = 0", "E.A.seen = [E.A]; E.A.more = 1", "E.A.seen.append(2)"),
     "flags": Program("import enum\nclass F(enum.Flag):\n    A = 1\n    B = 2\n    C = 4", "f = F.A", "f |= F.C; g = F(0); h = ~F.A", "last = F.C in f, f.value, g.value, h.value"),
+    "enumeration of a library": Program("import enum, signal, inspect, http", "e = None", "e = [signal.SIGINT, http.HTTPStatus.OK, http.HTTPMethod.GET, inspect.Parameter.empty, signal.Handlers.SIG_DFL]", "last = e[0] is signal.SIGINT, e[1] is http.HTTPStatus.OK, e[2] is http.HTTPMethod.GET, e[4] is signal.Handlers.SIG_DFL"),
     "int enumeration": Program("import enum\nclass I(enum.IntEnum):\n    A = 1\n    B = 2\nclass S(str, enum.Enum):\n    X = 'x'", "i, s = I.A, None", "i = I.B; s = S.X", "last = i + 1, s + 'y', i is I.B"),
     "namespace": Program("import types, argparse", "n = types.SimpleNamespace(a=1); a = argparse.Namespace(x=[1])", "n.b = a; a.x.append(n); del n.a", "a.x.append(2)"),
     "thread local": Program("import threading", "t = threading.local(); t.a = 1", "t.b = [t.a]; del t.a", "t.b.append(2)"),
