@@ -89,16 +89,16 @@ def test_neutral_answers_change_nothing():
 
 
 def test_how_numpy_prints_comes_back_and_a_formatter_of_the_set_up_stays():
-    adapter = numpy_adapter.NumpyAdapter()
-    with np.printoptions(precision=3, formatter={"float_kind": "{:.1f}".format}), np.errstate(over="raise"):
+    adapter, own = numpy_adapter.NumpyAdapter(), {"float_kind": "{:.1f}".format}
+    with np.printoptions(precision=3, formatter=own), np.errstate(over="raise"):
         flags = adapter.flags()
         assert "formatter" not in flags["print"], "it is no plain value"
-        with np.printoptions(precision=8), np.errstate(over="ignore"):
+        with np.printoptions(precision=8, formatter=own), np.errstate(over="ignore"):
             adapter.set_flags(flags)
             assert np.get_printoptions()["precision"] == 3
             assert np.geterr()["over"] == "raise"
             assert str(np.array([0.25])) == "[0.2]"
-    with np.printoptions(formatter={"float_kind": "{:.1f}".format}):
+    with np.printoptions(formatter=own):
         with np.printoptions(formatter=None):
             flags = adapter.flags()
         adapter.set_flags(flags)
