@@ -34,7 +34,7 @@ RUNS = ".detrain"
 #: A run that takes so many times as long as A, in all its attempts, is given up.
 LONGEST = 8
 #: Where an attempt writes no checkpoint, it is killed when this part of what is left has passed.
-WITHOUT_CHECKPOINT = 0.85
+WITHOUT_CHECKPOINT = 0.7
 #: Numbers, and what hexadecimal digits make of addresses and digests.
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+(?:[.,:][0-9]+)*(?:e[+-]?[0-9]+)?")
 
