@@ -116,6 +116,14 @@ class Frameworks:
         """True if the script has loaded a framework that trains models."""
         return any(adapter.can_train for adapter in self.loaded.values())
 
+    def generator_types(self) -> frozenset[type]:
+        """Types of generators of random numbers that anybody may make."""
+        import random
+
+        return frozenset(
+            {random.Random, *(kind for adapter in self.loaded.values() for kind in adapter.generator_types)}
+        )
+
     def trained(self) -> list[Any]:
         """The parameters that optimizers have stepped so far."""
         return [one for adapter in self.loaded.values() for one in adapter.trained()]

@@ -349,6 +349,7 @@ class NumpyAdapter(Adapter):
 
     name = "numpy"
     can_train = False
+    generator_types = (np.random.Generator, np.random.RandomState)
 
     def prepare(self, settings: Settings) -> None:
         """Seed the global generator."""

@@ -78,6 +78,8 @@ class Adapter:
     name: ClassVar[str]
     #: False for a library that trains nothing by itself.
     can_train: ClassVar[bool] = True
+    #: Its generators of random numbers that anybody may make, and Python's collector of garbage knows.
+    generator_types: tuple[type, ...] = ()
     #: What the framework raises where a device has no memory left.
     shortages: tuple[type[BaseException], ...] = ()
 

@@ -1,8 +1,9 @@
-"""State that a library keeps in a global of one of its own modules, or in an attribute of one of its classes: a store of parameters, say.
+"""State that a library keeps in a global of one of its own modules, or in an attribute of one of its classes.
 
-No variable of the script leads to it. It is found from its other end: from the parameters that an optimizer has stepped, by who refers to
-them, up to a module. Its names go into the checkpoint, so that a later attempt looks there before it has trained anything. So do the
-names of the modules that the loops have loaded.
+No variable of the script leads to it: to a store of parameters (Pyro), to a generator of random numbers (imgaug). It is found from its
+other end: from the parameters that an optimizer has stepped, and the generators that are there, by who refers to them, up to a module. Its
+names go into the checkpoint, so that a later attempt looks there before it has trained anything. So do the names of the modules that the
+loops have loaded.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
 
 from detrain.errors import RestoreError
+from detrain.state.attributes import instance_dict
 from detrain.state.classes import resolve
 from detrain.state.user_code import user_modules
 
@@ -29,6 +31,8 @@ _START = "<library "
 _KNOWN = ("<library matplotlib._pylab_helpers>.Gcf.figs",)
 #: Parameters that are followed: of those that an optimizer steps, all are kept in the same places.
 _NUM_FOLLOWED = 8
+#: Generators that are followed.
+_NUM_GENERATORS = 64
 #: How far up, and how many objects at most: a store is near what it stores.
 _FURTHEST, _MOST = 8, 200
 
@@ -62,6 +66,7 @@ class Libraries:
         self._frameworks = frameworks
         self._names: list[str] = []
         self._seen: tuple[int, ...] = ()
+        self._num_modules = self._num_captures = 0
         self._num_before = 0
         #: How long looking has taken, all in all. Seconds.
         self.looked_s = 0.0
@@ -92,6 +97,7 @@ class Libraries:
         """Add the roots of a checkpoint. Raises `RestoreError` if this attempt does not have one of them."""
         names = {name for name in names if is_name(name)}
         self._names += sorted(names - {*self._names, *_KNOWN})
+        load(_place(name).partition(":")[0] for name in sorted({*names, *self._names}))
         for name in sorted({*names, *self._names}):
             try:
                 resolve(_place(name))
@@ -105,21 +111,51 @@ class Libraries:
                 owner, _, attribute = _place(name).rpartition("." if "." in _place(name).partition(":")[2] else ":")
                 setattr(resolve(owner) if ":" in owner else sys.modules[owner], attribute, value)
 
-    def look(self, trained: list[Any], captured: Captured) -> bool:
-        """Look who refers to the parameters that are trained; True if there is a place that was not known.
+    def look(self, trained: list[Any], kinds: Collection[type], captured: Captured) -> bool:
+        """Look who refers to the parameters that are trained, and to generators of these types; True if a place was not known before.
 
-        `captured`: what the known roots lead to. Looks again only when other parameters are trained.
+        `captured`: what the known roots lead to. Looks again for parameters when others are trained; for generators when modules were
+        loaded, and else ever less often: all objects of the process are looked through.
         """
-        now, began_s = tuple(map(id, trained)), time.monotonic()
-        if now == self._seen:
-            return False
-        self._seen = now
-        followed = trained[:: max(1, len(trained) // _NUM_FOLLOWED)][:_NUM_FOLLOWED]
-        ignored = {id(one) for one in (trained, followed, captured.objects)}
-        found = sorted(set(self._places_above(followed, captured, ignored)) - {*self._names, *_KNOWN})
-        self._names += found
+        began_s, found = time.monotonic(), set[str]()
+        now = tuple(map(id, trained))
+        if now != self._seen:
+            self._seen = now
+            followed = trained[:: max(1, len(trained) // _NUM_FOLLOWED)][:_NUM_FOLLOWED]
+            ignored = {id(one) for one in (trained, followed, captured.objects)}
+            found.update(self._places_above(followed, captured, ignored))
+        self._num_captures += 1
+        is_turn = not self._num_captures & (self._num_captures - 1)  # the first, second, fourth, eighth …
+        if is_turn or len(sys.modules) != self._num_modules:
+            self._num_modules = len(sys.modules)
+            found.update(self._places_of_generators(kinds, captured))
+        new = sorted(found - {*self._names, *_KNOWN})
+        self._names += new
         self.looked_s += time.monotonic() - began_s
-        return bool(found)
+        return bool(new)
+
+    def _places_of_generators(self, kinds: Collection[type], captured: Captured) -> Iterator[str]:
+        """Of those that nothing captured leads to: in a module or a class, or an attribute of what is there."""
+        lone = [one for one in gc.get_objects() if type(one) in kinds and id(one) not in captured.numbers]
+        lone = lone[:_NUM_GENERATORS]
+        holders: list[tuple[Any, str]] = []
+        for one in gc.get_referrers(*lone) if lone else ():
+            name = self._name_of(one)
+            for attribute, value in _attributes(one):
+                if any(value is generator for generator in lone):
+                    if name is not None:
+                        yield f"{name}.{attribute}"
+                    else:
+                        holders.append((one, attribute))
+        dicts = [one for one, _ in holders if type(one) is dict]
+        for one in gc.get_referrers(*dicts) if dicts else ():
+            own = instance_dict(one)
+            holders += [(one, attribute) for space, attribute in holders if space is own]
+        instances = [one for one, _ in holders if type(one) is not dict]
+        for one in gc.get_referrers(*instances) if instances else ():
+            name = self._name_of(one)
+            for attribute, value in _attributes(one) if name is not None else ():
+                yield from (f"{name}.{attribute}.{inner}" for holder, inner in holders if holder is value)
 
     def _places_above(self, objects: list[Any], captured: Captured, ignored: set[int]) -> Iterator[str]:
         seen = {*ignored, id(objects), *map(id, objects)}
@@ -167,6 +203,12 @@ class Libraries:
         package = module.partition(".")[0]
         others = user_modules, self._frameworks, sys.stdlib_module_names, {"detrain"}
         return module not in user_modules and not any(package in names for names in others)
+
+
+def _attributes(obj: Any) -> list[tuple[str, Any]]:
+    """What stands in a namespace, or in the attributes of an instance, under names."""
+    found = obj if type(obj) is dict else None if isinstance(obj, (type, types.ModuleType)) else instance_dict(obj)
+    return [(name, value) for name, value in (found or {}).items() if type(name) is str and name.isidentifier()]
 
 
 def _is_of_python(obj: Any) -> bool:

@@ -198,7 +198,8 @@ class Saver:
         until_s = time.monotonic() + LONGEST_WORK_S
         while True:
             captured = roots.capture(around, self._context, self.census)
-            if self._context.libraries.look(self._context.frameworks.trained(), captured):
+            frameworks = self._context.frameworks
+            if self._context.libraries.look(frameworks.trained(), frameworks.generator_types(), captured):
                 continue  # with what has been found
             if not captured.unfinished or time.monotonic() >= until_s:
                 return captured

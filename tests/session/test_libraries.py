@@ -1,5 +1,6 @@
 """What libraries keep in globals of their own modules, and the modules that loops load."""
 
+import random
 import sys
 import threading
 import types
@@ -64,11 +65,11 @@ def captured(**variables):
 def test_a_store_of_parameters_is_found_by_what_it_stores(load):
     storage, known = load(), Libraries()
     weights = storage.parameter("w")
-    assert known.look([weights], captured(optimizer=[weights]))
+    assert known.look([weights], (), captured(optimizer=[weights]))
     assert list(known.roots()) == ["<library storage>.Counts.made", "<library storage>.PARAMETERS"]
     assert known.roots()["<library storage>.PARAMETERS"] is storage.PARAMETERS
-    assert not known.look([weights], captured(optimizer=[weights])), "the same parameters are trained"
-    assert not known.look([weights, [1.0]], captured(optimizer=[weights], **known.roots())), "nothing new is found"
+    assert not known.look([weights], (), captured(optimizer=[weights])), "the same parameters are trained"
+    assert not known.look([weights, [1.0]], (), captured(optimizer=[weights], **known.roots())), "nothing new is found"
 
 
 @pytest.mark.parametrize("whose", ["the script", "a framework", "Python"])
@@ -80,7 +81,7 @@ def test_globals_of_others_are_no_librarys(whose, load, monkeypatch):
         user_code.user_modules.add("storage")
     try:
         weights = storage.parameter("w")
-        assert not known.look([weights], captured(optimizer=[weights]))
+        assert not known.look([weights], (), captured(optimizer=[weights]))
     finally:
         user_code.user_modules.discard("storage")
 
@@ -88,7 +89,7 @@ def test_globals_of_others_are_no_librarys(whose, load, monkeypatch):
 def test_what_the_script_leads_to_is_not_looked_for_again(load):
     storage = load()
     weights = storage.parameter("w")
-    assert not Libraries().look([weights], captured(all=[weights, storage.PARAMETERS, storage.Counts.made["w"]]))
+    assert not Libraries().look([weights], (), captured(all=[weights, storage.PARAMETERS, storage.Counts.made["w"]]))
 
 
 def test_a_library_that_keeps_nothing_there_any_more_is_named(load):
@@ -183,3 +184,52 @@ def test_figures_that_only_pyplot_knows_have_what_was_drawn_before_the_kill(kill
     assert ended.by is None
     assert ended.steps < 12, "it was not resumed"
     assert ended.variables["drawn"] == [[4, 0], [0, 4]]
+
+
+DRAWS = """
+import random
+class Draws:
+    shared = random.Random(1)
+    def __init__(self): self.own = random.Random(2)
+drawing, plain, hidden = Draws(), random.Random(3), [random.Random(4)]
+def local():
+    class Inner: generator = random.Random(5)
+    return Inner
+inner = local()
+"""
+
+
+def test_generators_that_a_library_has_made_are_found(load):
+    load(DRAWS, "drawing")
+    known = Libraries()
+    assert known.look([], {random.Random}, captured(python=random._inst))
+    found = {name for name in known.roots() if name.startswith("<library drawing>")}
+    assert found == {f"<library drawing>.{name}" for name in ("Draws.shared", "drawing.own", "plain")}
+    assert type(known.roots()["<library drawing>.drawing.own"]) is random.Random
+
+
+DRAWING = """
+import framework, storage
+weights, history = [1.0, 2.0], []
+for epoch in range(3):
+    for batch in range(4):
+        framework.backward(weights[0])
+        framework.step(weights, batch)
+        history.append([storage.drawing.own.random(), storage.Draws.shared.random()])
+"""
+
+
+def test_a_generator_that_a_library_has_made_goes_on_where_it_was(load, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+    load(DRAWS)
+    whole = Run(DRAWING, tmp_path / "whole", "2batches").attempt()
+    killed = Run(DRAWING, tmp_path / "killed", "2batches")
+    load(DRAWS)
+    assert isinstance(killed.attempt(7).by, Killed)
+    load(DRAWS)
+    ended = killed.attempt(framework=Framework())
+    assert ended.by is None
+    assert ended.steps < whole.steps, "it was not resumed"
+    assert ended.variables["history"] == whole.variables["history"]
