@@ -4,7 +4,7 @@ The programs are yours: LIST has a JSON object a line, with `id`, `folder` (rela
 `detrain run`) and, where wanted, `env` (`{CWD}` stands for the folder of the run), `name` and `loop` for the table. For each of them, with
 default options: two whole runs, A and B, and one, K, that is killed (SIGKILL to its process group) up to --kills times and started again
 with the same command. Compared: the state at the end (`detrain diff`), what was printed, and the files. What differs between A and B too is
-time, which no two runs share; what differs only between A and K is a defect.
+time, which no two runs share. What differs only between A and K is to be looked at: a defect, or a time that A and B share by chance.
 
 Several drivers may work on one list at once; each takes programs that no other has.
 """
@@ -223,8 +223,16 @@ def text_differences(where: str, a: list[str], other: list[str]) -> dict[str, st
         found[f"{where}: lines"] = f"{where}: {len(a)} and {len(other)} lines"
     for one, two in zip(a, other, strict=False):
         if one != two:
-            found[f"{where}: {_NUMBER.sub('#', one)}"] = f"{where}: {one[:200]!r} and {two[:200]!r}"
+            found[f"{where}: {_NUMBER.sub('#', one)}, {_places(one, two)}"] = (
+                f"{where}: {one[:200]!r} and {two[:200]!r}"
+            )
     return found
+
+
+def _places(one: str, two: str) -> list[int]:
+    """Which of the numbers in two lines differ: a time beside a loss is no reason to pass over the loss."""
+    numbers = zip(_NUMBER.findall(one), _NUMBER.findall(two), strict=False)
+    return [place for place, (here, there) in enumerate(numbers) if here != there]
 
 
 def judge(outcome: Outcome, place: Path) -> None:

@@ -247,7 +247,7 @@ class MethodHandler(Handler):
             if owner is None or isinstance(owner, types.ModuleType):
                 node["module"] = getattr(obj, "__module__", None) or "builtins"
                 return
-            if is_of_cpp(owner):
+            if _is_of_cpp(owner):
                 if _is_found(obj):
                     node["module"] = obj.__module__
                 else:
@@ -277,7 +277,7 @@ class MethodHandler(Handler):
         return types.MethodType(restore.value(node["function"]), owner)
 
 
-def is_of_cpp(owner: Any) -> bool:
+def _is_of_cpp(owner: Any) -> bool:
     """True for what a function that pybind11 has made is bound to: the description of its C++ function, which never changes."""
     return type(owner).__name__ == "PyCapsule" or type(owner).__module__ == "pybind11_builtins"
 
