@@ -184,8 +184,9 @@ def differences(a: Path, other: Path) -> dict[str, str]:
     except (json.JSONDecodeError, KeyError) as error:
         found["diff"] = f"{error!r}: {done.stderr[-400:]}"
     printed = [output_log.read(run_directory(work) / output_log.NAME) for work in (a, other)]
-    # Of a bar that is overwritten, what it says last.
-    lines = [[line.text.rpartition("\b")[2] for line in one if line.stream == 1] for one in printed]
+    # Of a bar that is overwritten, what it says last; how often one leaves a line empty hangs on the time.
+    said = [[line.text.rpartition("\b")[2] for line in one if line.stream == 1] for one in printed]
+    lines = [[text for text in one if text.strip()] for one in said]
     found |= text_differences("printed", *lines)
     names = [files_of(work) for work in (a, other)]
     for masked in sorted({*names[0], *names[1]}):
