@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from detrain.state.captured import Captured
+from detrain.state.registry import handlers_with_memory
 from detrain.state.tree import Node, decode_value
 
 
 class Census:
     """The paths of the objects of one walk.
 
-    Objects are remembered by address without being held alive. If an address is used again by an object of the same type, the
-    old object was unreachable, so nothing that is restored can tell the two apart.
+    Objects are remembered by address without being held alive. An address that is used again by an object of the same type is told by
+    a weak reference. Lists, numbers and the like have none: what is restored of them is all that there is, so the two are the same. The
+    same holds of what owns memory, to which there must be none: numpy and torch refuse to resize or to swap it then.
     """
 
     def __init__(self, captured: Captured) -> None:
         self._numbers = captured.numbers
+        plain = handlers_with_memory()
+        self._references = {
+            number: weakref.ref(obj)
+            for number, obj in enumerate(captured.objects)
+            if type(obj).__weakrefoffset__ and captured.tree.nodes[number]["k"] not in plain
+        }
         self._types = [node["t"] for node in captured.tree.nodes]
         self._paths = [path.removeprefix(".") for path in captured.paths]
         #: By path: of objects that can only be compared, or only as long as nobody else changes them.
@@ -39,9 +48,13 @@ class Census:
         "" says that another object stood there and was replaced: restoring must build a new one.
         """
         number = self._numbers.get(id(obj))
-        if number is not None and self._types[number] == node["t"]:
+        if number is not None and self._types[number] == node["t"] and self._is_same(number, obj):
             origin = self._paths[number]
             if origin != path:
                 node["from"] = origin
         elif path in self._by_path:
             node["from"] = ""
+
+    def _is_same(self, number: int, obj: object) -> bool:
+        reference = self._references.get(number)
+        return reference is None or reference() is obj
