@@ -10,13 +10,24 @@ from collections.abc import Iterator
 from typing import Any
 
 
+#: The rank of this process in its job; 0 also where it is alone.
+_rank = 0
+
+
+def speak_as(rank: int) -> None:
+    """From now on this process is one of several ranks: 0 speaks for all, another only when something is wrong, and with its number."""
+    global _rank
+    _rank = rank
+
+
 def say(text: str) -> None:
     """Print a line to standard error; never fails the run."""
     stream = sys.__stderr__
-    if stream is None:
+    if stream is None or (_rank and not text.startswith(("error:", "warning:"))):
         return
+    prefix = f"detrain [rank {_rank}]" if _rank else "detrain"
     try:
-        stream.write(f"detrain: {text}\n")
+        stream.write(f"{prefix}: {text}\n")
         stream.flush()
     except (OSError, ValueError) as error:
         here = error.__traceback__

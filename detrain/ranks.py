@@ -1,4 +1,4 @@
-"""One rank of several is refused before anything begins: ranks checkpoint at batches of their own, and no resume would be exact."""
+"""Ranks that detrain cannot follow are refused: each would checkpoint at batches of its own, and no resume would be exact."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from collections.abc import Mapping
 
 from detrain.errors import UsageError
 
-#: Number of processes that train together, as launchers tell each of them: torchrun and its relatives, Open MPI, MVAPICH. Not srun's,
-#: whose tasks may have nothing to do with each other; where they have, they join a group, and are refused then.
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-
 
 def refuse_several(environment: Mapping[str, str]) -> None:
     """Raises `UsageError` in one sentence if the environment says that this process is one of several ranks."""
-    for name in _SIZES:
-        if environment.get(name, "").isdigit() and int(environment[name]) > 1:
-            raise UsageError(refusal(f"{name}={environment[name]}", int(environment[name])))
     count = _tasks(environment.get("TF_CONFIG", ""))
     if count > 1:
         raise UsageError(refusal("TF_CONFIG", count))
@@ -25,8 +18,8 @@ def refuse_several(environment: Mapping[str, str]) -> None:
 def refusal(why: str, count: int) -> str:
     """The sentence; `why`: what told that there are `count` ranks."""
     return (
-        f"{why}: this process is one of {count} ranks, and detrain cannot yet checkpoint several as one; train with one rank, or "
-        "without detrain"
+        f"{why}: this process is one of {count} ranks, and detrain cannot checkpoint these as one; start the ranks with torchrun "
+        "(torchrun --nproc-per-node=N -m detrain run SCRIPT), train with one, or without detrain"
     )
 
 

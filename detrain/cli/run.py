@@ -103,9 +103,13 @@ def run(module: str | None, words: tuple[str, ...], from_: str | None, **options
 
     def start() -> int:
         from detrain import ranks
-        from detrain.launch import environment
+        from detrain.job.place import place_of
+        from detrain.launch import environment, joining
 
         ranks.refuse_several(os.environ)
+        place = place_of(os.environ)
+        if place is not None:
+            environment.replace_process(joining.of_rank(request, place))
         if os.path.isdir(request.ckpt_dir):
             from detrain.proof import probing
 

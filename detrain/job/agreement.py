@@ -34,8 +34,11 @@ class Agreement(Protocol):
         """The header's number up to which nothing new can be heard."""
 
     @property
-    def is_writing(self) -> bool:
-        """True if some rank was writing a checkpoint when rank 0 was last asked."""
+    def is_alone(self) -> bool:
+        """True if no other rank has to be asked."""
+
+    def is_writing(self, own: bool) -> bool:
+        """True if a checkpoint is being written: by this rank, if it is alone (`own`), else by some rank when rank 0 last looked."""
 
     @property
     def is_out(self) -> bool:
@@ -51,8 +54,35 @@ class Agreement(Protocol):
         """A checkpoint has been taken here, at the cost of so many seconds; returns the time, and the cost that the policy counts."""
 
 
+class Alone:
+    """A process that trains by itself: it goes by its own clock, and asks nobody."""
+
+    is_alone, is_out, until = True, False, math.inf
+
+    def __init__(self, on_asked: Callable[[float], None]) -> None:
+        self._on_asked = on_asked
+
+    def is_writing(self, own: bool) -> bool:
+        """See `Agreement`."""
+        return own
+
+    def now_s(self, header: int) -> float:  # noqa: ARG002 - at every header it is the time that it is
+        """See `Agreement`."""
+        return time.monotonic()
+
+    def ask(self) -> None:
+        """See `Agreement`."""
+        self._on_asked(time.monotonic())
+
+    def saved(self, name: str, cost_s: float) -> tuple[float, float]:  # noqa: ARG002
+        """See `Agreement`."""
+        return time.monotonic(), cost_s
+
+
 class Leader:
     """Rank 0."""
+
+    is_alone = False
 
     def __init__(
         self,
@@ -74,8 +104,7 @@ class Leader:
         """See `Agreement`."""
         return self._now.until if self._now is not None else -math.inf
 
-    @property
-    def is_writing(self) -> bool:
+    def is_writing(self, own: bool) -> bool:  # noqa: ARG002 - what this rank does the others do not know
         """See `Agreement`."""
         return self._now is not None and self._now.is_writing
 
@@ -85,8 +114,9 @@ class Leader:
             self._now = Tick(header, header + 1, self._clock())
             self._tell_all(self._now)
             self._publish(1)
-        elif header >= self._now.until and self._next is not None:
+        while header >= self._now.until:
             num_headers = header - self._now.header
+            assert self._next is not None
             self._now = self._next
             self._publish(num_headers)
             if self._now.is_asked:
@@ -118,6 +148,8 @@ class Leader:
 class Follower:
     """Any other rank."""
 
+    is_alone = False
+
     def __init__(
         self, tell: Callable[[Message], None], on_asked: Callable[[float], None], on_out: Callable[[str], None], on_wait: Callable[[], None]
     ) -> None:
@@ -138,8 +170,7 @@ class Follower:
             return math.inf
         return self._now.until if self._now is not None else -math.inf
 
-    @property
-    def is_writing(self) -> bool:
+    def is_writing(self, own: bool) -> bool:  # noqa: ARG002
         """See `Agreement`."""
         return self._now is not None and self._now.is_writing
 

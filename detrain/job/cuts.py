@@ -129,7 +129,10 @@ class Cuts:
         parts[rank] = part
         if len(parts) < len(self._places):
             return None, ""
-        del self._parts[part.name]
+        # A rank writes one after the other, so what all have said nothing of by now some have passed over.
+        names = list(self._parts)
+        for name in names[: names.index(part.name) + 1]:
+            del self._parts[name]
         trouble = self._trouble(parts)
         if trouble:
             return None, trouble

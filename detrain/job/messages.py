@@ -66,9 +66,10 @@ class Welcome(Message):
 
 @dataclass(frozen=True)
 class Propose(Message):
-    """Can this cut be resumed from? "" begins the run."""
+    """Can this cut be resumed from? `digests`: of the ranks' parts."""
 
     name: str
+    digests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,11 @@ class Start(Message):
     aside: str = ""
     refusal: str = ""
     status: int = 2
+
+
+@dataclass(frozen=True)
+class Ready(Message):
+    """The rank has put back the files that the script will find; or, from rank 0: all have."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from detrain.job.messages import Answer, Hello, Propose, Start
 from detrain.job.place import Place
 from detrain.messages import say
 
+CanBegin = Callable[[str, str], str]
 #: How long ranks wait for each other before the script begins. Seconds.
 LONGEST_WAIT_S = 600.0
 #: What all ranks have to be given alike, and what it is called.
@@ -42,11 +43,11 @@ class Wish:
 
 
 def lead(
-    place: Place, hub: Hub, own: Hello, manifests: Manifests, wish: Wish, can_begin: Callable[[str], str]
+    place: Place, hub: Hub, own: Hello, manifests: Manifests, wish: Wish, can_begin: CanBegin
 ) -> tuple[Start, list[Manifest]]:
     """Decide, on rank 0. Returns what all ranks do, and the cuts that stay.
 
-    `can_begin` says of a cut why this rank cannot go on from it, "" if it can. Raises what ends the job; the other ranks have been told.
+    `can_begin` says of a cut, by its name and the digest of this rank's part, why this rank cannot go on from it, "" if it can. Raises what ends the job; the other ranks have been told.
     """
     try:
         hellos = _gather(place, hub, own)
@@ -58,13 +59,13 @@ def lead(
     return start, there
 
 
-def follow(spoke: Spoke, can_begin: Callable[[str], str]) -> Start:
+def follow(spoke: Spoke, rank: int, can_begin: CanBegin) -> Start:
     """Answer rank 0's questions until it has decided. Raises `DetrainError` if the job does not begin, which rank 0 has said."""
-    until_s = time.monotonic() + LONGEST_WAIT_S
+    until_s = time.monotonic() + 2 * LONGEST_WAIT_S  # rank 0 waits for the others first
     while True:
         message = spoke.hear(until_s)
         if isinstance(message, Propose):
-            spoke.send(0, Answer(message.name, can_begin(message.name)))
+            spoke.send(0, Answer(message.name, can_begin(message.name, message.digests[rank])))
         elif isinstance(message, Start):
             return message
         else:
@@ -96,7 +97,7 @@ def _gather(place: Place, hub: Hub, own: Hello) -> list[Hello]:
 
 
 def _decide(
-    hub: Hub, hellos: list[Hello], manifests: Manifests, wish: Wish, can_begin: Callable[[str], str]
+    hub: Hub, hellos: list[Hello], manifests: Manifests, wish: Wish, can_begin: CanBegin
 ) -> tuple[Start, list[Manifest]]:
     job = manifests.path.parent
     if wish.is_fresh:
@@ -118,7 +119,7 @@ def _decide(
             raise ResumeRefused(f"--from {wish.start}: the job in {job} has no such cut")
     if not cuts:
         _check_nothing_is_lost(hellos, job)
-    passed_over = []
+    passed_over: list[str] = []
     for position, cut in enumerate(cuts):
         trouble = _trouble(hub, cut, hellos, can_begin)
         if not trouble:
@@ -134,13 +135,14 @@ def _decide(
     return Start(), []
 
 
-def _trouble(hub: Hub, cut: Manifest, hellos: list[Hello], can_begin: Callable[[str], str]) -> str:
+def _trouble(hub: Hub, cut: Manifest, hellos: list[Hello], can_begin: CanBegin) -> str:
     """Why a cut cannot be resumed from; "" if every rank has its part whole."""
     lacking = [hello for hello in hellos if cut.name not in hello.checkpoints]
     if lacking:
         return "; ".join(f"{cut.name} is not in {hello.directory} of rank {hello.rank} on {hello.host}" for hello in lacking)
-    hub.tell_all(Propose(cut.name))
-    own = can_begin(cut.name)
+    digests = tuple(part.digest for part in cut.parts)
+    hub.tell_all(Propose(cut.name, digests))
+    own = can_begin(cut.name, digests[0])
     answers = hub.hear_all(time.monotonic() + LONGEST_WAIT_S)
     troubles = [f"rank 0: {own}"] if own else []
     for rank, answer in sorted(answers.items()):

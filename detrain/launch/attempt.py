@@ -10,6 +10,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,13 +20,14 @@ from detrain.adapters.loaded import Frameworks
 from detrain.errors import AlreadyFinished, DetrainError, InexactResume, UsageError
 from detrain.launch import beneath, environment, events, script
 from detrain.launch.beneath import Beneath
+from detrain.launch.joining import Joining, Refused
 from detrain.launch.opening import OpenRun
 from detrain.launch.request import Request
 from detrain.launch.signals import Signals
 from detrain.loops import instfile
 from detrain.loops.position import Position
 from detrain.loops.stack import LoopStack
-from detrain.messages import say, warn
+from detrain.messages import say, speak_as, warn
 from detrain.outputs.following import OutputFiles
 from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import ending, policy
@@ -34,9 +36,10 @@ from detrain.session.leaving import fail
 from detrain.session.libraries import Libraries
 from detrain.session.replay import Replay, digest_of
 from detrain.session.rerun import Rerun
-from detrain.session.resume import Resume, plan
+from detrain.session.resume import Resume, chain_to, plan
 from detrain.session.session import Session
 from detrain.session.trusting import Trusting
+from detrain.store.directory import RunDirectory
 from detrain.store.record import Change
 from detrain.world import preload
 from detrain.world.clocks import Clocks
@@ -63,8 +66,11 @@ def main() -> None:
 
         Tracing(request).run()
         return
+    speak_as(request.rank)
     try:
         attempt = _begin(request, begun)
+    except Refused as error:
+        sys.exit(error.exit_status)
     except AlreadyFinished as error:
         say(str(error))
         sys.exit(error.exit_status)
@@ -75,10 +81,13 @@ def main() -> None:
 
 
 def _begin(request: Request, begun: environment.Begun) -> Attempt:
+    joining = Joining(request) if request.job else None
+    if joining is not None:
+        request = replace(request, fresh=False)  # it has been moved aside
     try:
-        attempt = Attempt(request, begun)
+        attempt = Attempt(request, begun, joining)
     except InexactResume as error:
-        if not request.may_restart:
+        if not request.may_restart or joining is not None:
             raise
         _restart(request, begun, error)
     attempt.begin()
@@ -95,8 +104,9 @@ def _restart(request: Request, begun: environment.Begun, why: InexactResume) -> 
 class Attempt:
     """Prepares everything that stands around the script. Raises `DetrainError` before the script begins, or never."""
 
-    def __init__(self, request: Request, begun: environment.Begun) -> None:
-        self.request = request
+    def __init__(self, request: Request, begun: environment.Begun, joining: Joining | None = None) -> None:
+        """`joining`: of one rank of several."""
+        self.request, self.joining = request, joining
         self.begun = begun
         every = policy.parse(request.every)
         self.run_files = OpenRun(request)
@@ -112,14 +122,16 @@ class Attempt:
         # Who names a checkpoint wants no other; and what old arguments made is known of the chosen ones alone.
         may_start_again = (
             request.goal is None and not request.start and request.olds is None and not request.trust_changes
-        )
+        ) and joining is None  # the others cannot start again
         self.stack = LoopStack(info.parts(), info.nums_in_nest())
+        when = policy.Policy(every, time.monotonic())
+        self.member = joining.member(when.request) if joining is not None else None
         context = Context(
-            settings, self.directory, policy.Policy(every, time.monotonic()), info, self.frameworks,
-            OutputFiles(self.directory.path), Replay(info.extra, lambda: digest_of(self.frameworks.generators())), Position(),
+            settings, self.directory, when, info, self.frameworks,
+            OutputFiles(self.directory.path, Path(request.job) if request.job else None), Replay(info.extra, lambda: digest_of(self.frameworks.generators())), Position(),
             self.stack.is_user_file, self._start_again if may_start_again else None,
-            (lambda error: _restart(request, begun, error)) if request.may_restart else None,
-            Libraries(self.frameworks.loaded),
+            (lambda error: _restart(request, begun, error)) if request.may_restart and joining is None else None,
+            Libraries(self.frameworks.loaded), self.member,
         )  # fmt: skip
         rerun = Rerun(context, request.goal) if request.goal is not None else None
         self.resume = Resume(
@@ -161,7 +173,10 @@ class Attempt:
 
     def _plan_chain(self) -> list[Checkpoint]:
         """The checkpoints to resume through; empty where the run begins. Raises `InexactResume` where none of those there can be used."""
-        chain, messages = plan(self.directory, self.request.start)
+        if self.joining is not None:
+            chain, messages = chain_to(self.directory, self.joining.cut) if self.joining.cut else [], list[str]()
+        else:
+            chain, messages = plan(self.directory, self.request.start)
         for message in messages:
             warn("checkpoint-passed-over", message)
         if not chain and self.record.attempts > 1 and self.request.goal is None:
@@ -265,11 +280,14 @@ class Attempt:
         hooks.session = session
         for name, function in _HOOKS.items():
             setattr(builtins, f"__detrain_{name}__", function)
-        random.seed(self.request.seed)
+        random.seed(self.request.rank_seed)
         if not self.request.leave_files:
             session.context.files.rewind(is_resuming=self.resume.is_pending)
+        if self.member is not None:
+            self.member.begin()
+            self.member.ready()
         settings = protocol.Settings(
-            self.request.seed,
+            self.request.rank_seed,
             not self.request.nondeterministic,
             preload.key_entropy,
             preload.outlast,
@@ -319,7 +337,7 @@ class Attempt:
 
     def _on_group(self, size: int) -> None:
         """The script joins a group of so many processes; in a forked child nothing is checkpointed anyway."""
-        if size > 1 and not self.session.is_off:
+        if size > 1 and self.member is None and not self.session.is_off:
             fail(self.session.context.files, UsageError(ranks.refusal("a process group was initialised", size)))
 
     def _start_again(self) -> NoReturn:
@@ -353,6 +371,9 @@ class Attempt:
         if session.is_off:
             return  # a forked child that leaves through the script's end
         session.end()
+        is_done = ending.is_finished(session, status, self.arrivals.ending())
+        if self.member is not None:
+            is_done = self.member.end(int(status) if isinstance(status, int) else 1, is_finished=is_done) and is_done
         was_pending = self.resume.is_pending
         if session.rerun is not None:
             session.rerun.write(is_stopped=False)
@@ -372,15 +393,17 @@ class Attempt:
             say(f"no training loop was seen, so nothing was checkpointed: {session.nests.why_nothing()}")
         else:
             ending.say_last(session, status, signal_name, is_interrupted=is_interrupted)
-        if ending.is_finished(session, status, signal_name):
+        if is_done:
             session.context.info.is_complete = True
             session.nests.write_info()
-            self._mark_finished()
+            if not self.request.rank:
+                self._mark_finished()
 
     def _mark_finished(self) -> None:
         """Note the end; by the very last act of this process, if the preload is there to do it."""
         try:
-            prepared, final = self.directory.prepare_end(time.strftime("%Y-%m-%d %H:%M:%S %z"))
+            directory = RunDirectory(Path(self.request.job)) if self.request.job else self.directory
+            prepared, final = directory.prepare_end(time.strftime("%Y-%m-%d %H:%M:%S %z"))
             if not preload.rename_at_exit(prepared, final):
                 prepared.replace(final)
         except OSError as error:

@@ -37,6 +37,8 @@ def key_of_program(request: Request) -> str:
     else:
         name, content = _source_of_script(request.script)
     told = json.dumps([request.seed, name, instfile.digest(content), *request.arguments])
+    if request.rank:
+        told += f" rank {request.rank}"  # the first draws what it would draw alone
     return instfile.digest(told.encode())  # short, however many arguments there are
 
 

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+import xxhash
+
 from detrain.session.goal import Goal
 from detrain.store.record import Change, Invocation
 from detrain.world.machine import Machine
@@ -44,6 +46,13 @@ class Request:
     #: Said if the script does not know its arguments and some are options of detrain's.
     hint: str = ""
 
+    #: The job's directory, of which `ckpt_dir` is this rank's part; "" where the process trains alone. Then the rank, and the number of ranks.
+    job: str = ""
+    rank: int = 0
+    size: int = 1
+    #: The process that has started this rank.
+    launcher: int = 0
+
     #: The interpreter's own flags (-O, -X …); None for those of this process.
     interpreter: list[str] | None = None
     #: This machine, and the key of the stream of entropy; set before the process is replaced.
@@ -65,6 +74,13 @@ class Request:
     def invocation(self) -> Invocation:
         """Arguments and seed."""
         return Invocation(tuple(self.arguments), self.seed)
+
+    @property
+    def rank_seed(self) -> int:
+        """The base seed of this rank's generators: each rank draws numbers of its own, the first those that it would draw alone."""
+        if not self.rank:
+            return self.seed
+        return int(xxhash.xxh3_64_hexdigest(f"{self.seed} rank {self.rank}".encode())[:8], 16)
 
     @property
     def trusts(self) -> bool:

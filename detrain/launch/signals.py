@@ -65,7 +65,8 @@ class Signals:
         if self._pending is not None:
             number, self._pending = self._pending, None
             self._session.finish_write()
-            if (saved := self._session.last_checkpoint) is not None:
+            saved, member = self._session.last_checkpoint, self._session.context.member
+            if saved is not None and (member is None or member.wait_for(saved.name)):
                 say(f"{saved.name} is on disk; the same command resumes from it")
             self._deliver(number, None)
 

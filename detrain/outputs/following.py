@@ -38,10 +38,11 @@ _BEGINNING, _WHOLE = 1, 2
 class OutputFiles:
     """Follows the files of one attempt."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, around: Path | None = None) -> None:
+        """`around`: a directory that `directory` is a part of and that is nobody's but detrain's, if there is one."""
         self.journal = Journal(directory)
         self._mark_of_rewinding = directory / "rewinding"
-        self._not_followed = (*_NOT_FILES, _CACHES, f"{os.path.realpath(directory)}{os.sep}")
+        self._not_followed = (*_NOT_FILES, _CACHES, f"{os.path.realpath(around or directory)}{os.sep}")
         self._lock = threading.RLock()
         self._changed: dict[str, int] = {}
         self._is_stopped = False

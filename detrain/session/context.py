@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import NoReturn
 
 from detrain.adapters.loaded import Frameworks
 from detrain.errors import InexactResume
+from detrain.job.agreement import Agreement, Alone
+from detrain.job.member import Member
 from detrain.loops.instfile import InstInfo
 from detrain.loops.position import Position
 from detrain.outputs.following import OutputFiles
@@ -55,3 +58,10 @@ class Context:
     #: Starts the run over where a resume cannot be exact, and says why; None where that is refused.
     start_over: Callable[[InexactResume], NoReturn] | None = None
     libraries: Libraries = field(default_factory=Libraries)
+    #: What this process is a rank of; None if it trains alone.
+    member: Member | None = None
+
+    @functools.cached_property
+    def agreement(self) -> Agreement:
+        """What the policy goes by."""
+        return self.member.agreement if self.member is not None else Alone(self.policy.request)

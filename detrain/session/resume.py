@@ -206,7 +206,7 @@ class Resume:
             frameworks.entropy.set_entropy_of_threads((first, second))
         loop.mark(target.name)
         context.position.move_to(meta.epochs, meta.batches, meta.batch_in_epoch)
-        context.policy.on_resumed(meta.epochs, meta.batches, time.monotonic(), meta.cost_s)
+        context.policy.on_resumed(meta.epochs, meta.batches, context.agreement.now_s(meta.batches), meta.cost_s)
         if frameworks.clocks is not None:
             frameworks.clocks.seek(meta.clocks, is_last=len(self._targets) == 1)
         self.num_batches_again -= loop.site.part == "batch"
@@ -318,6 +318,14 @@ class Resume:
         if self._trusting is not None:
             self._trusting.report(checkpoint)
         self._on_resumed()
+
+
+def chain_to(directory: RunDirectory, name: str) -> list[Checkpoint]:
+    """The chain to the checkpoint of this name, read whole. Raises `CheckpointError`."""
+    from detrain.store import checkpoint as checkpoint_file
+
+    target = checkpoint_file.load(directory.path / name)[0]
+    return [*(checkpoint_file.load(directory.path / one)[0] for one in target.meta.chain), target]
 
 
 def plan(directory: RunDirectory, start: str | None) -> tuple[list[Checkpoint], list[str]]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+from detrain.job.messages import Part
 from detrain.loops.running import Loop
 from detrain.loops.stack import LoopStack
 from detrain.messages import Trouble, say, warn
@@ -28,7 +29,7 @@ from detrain.state.census import Census
 from detrain.state.collector import collector_paused
 from detrain.state.registry import handler_for
 from detrain.state.tree import Tree
-from detrain.store.checkpoint import Checkpoint
+from detrain.store.checkpoint import Checkpoint, fingerprint
 from detrain.store.commit import commit
 from detrain.store.meta import LoopPosition, Meta
 from detrain.store.staging import Staging
@@ -166,6 +167,7 @@ class Saver:
         context, began_s = self._context, time.monotonic()
         around = roots.find_surroundings(frame, loop, context)
         captured = self._capture_settled(around)
+        member = context.member
         if self.census is None:
             # The first capture of this attempt; by it later ones see which object has moved where.
             self.census = Census(captured)
@@ -174,6 +176,7 @@ class Saver:
             meta = self._meta(loop, around, entropy)
         except OSError as error:
             self._say_failed(error)
+            self._sequence += member is not None  # the other ranks have counted it
             return None
         path = context.directory.checkpoint_path(meta.epoch, meta.batch)
         if path.name in meta.chain or any(path.name in found.needs for found in self._checkpoints):
@@ -183,6 +186,8 @@ class Saver:
         self._sequence += 1
         if context.frameworks.printing is not None:
             context.frameworks.printing.mark_checkpoint(self._sequence)
+        if member is not None:
+            member.begins(path.name)
         instead = loop.checkpoints_here()
         loop.mark(path.name)
         taken = _Taken(
@@ -248,7 +253,9 @@ class Saver:
             saved = commit(taken.path, taken.tree, replace(taken.meta, chain=chain), self._last)
         except (OSError, MemoryError) as error:
             self._say_failed(error)
+            self._tell(taken, f"it could not be written: {error}")
             return False
+        self._tell(taken)
         self._last = saved
         if self._is_first:
             self._is_first = False
@@ -259,11 +266,35 @@ class Saver:
         self._recorder.on_saved(saved.path, taken.batches, stall_s, taken.interval_s)
         self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
         try:
-            self._checkpoints = context.directory.retain(context.settings.keep, self._checkpoints, taken.needed)
+            self._checkpoints = self._retain(taken)
             self._kept.worked()
         except OSError as error:
             self._kept.failed(error, f"an old checkpoint cannot be deleted: {error}. It takes room, and does no harm")
         return True
+
+    def _tell(self, taken: _Taken, trouble: str = "") -> None:
+        """Tell the job, if there is one, how this rank's part of the cut stands."""
+        if self._context.member is None:
+            return
+        meta = taken.meta
+        position = tuple((os.path.basename(one.filename), one.line, one.ordinal, one.iteration) for one in meta.position)
+        self._context.member.wrote(
+            Part(
+                taken.path.name, meta.sequence, meta.epoch, meta.batch, meta.batches, tuple(meta.chain), position,
+                "" if trouble else fingerprint(taken.path), trouble,
+            )
+        )  # fmt: skip
+
+    def _retain(self, taken: _Taken) -> list[Checkpoint]:
+        """Delete what no resume needs any more. Of a cut that is not whole yet, nobody knows whether one will."""
+        context, member = self._context, self._context.member
+        if member is None:
+            return context.directory.retain(context.settings.keep, self._checkpoints, taken.needed)
+        kept, whole = member.kept(), member.whole()
+        if kept is None:
+            return self._checkpoints
+        needed = {found.name for found in self._checkpoints if found.name in kept or found.name not in whole}
+        return context.directory.retain(0, self._checkpoints, needed | taken.needed)
 
     def end(self) -> None:
         """The script has ended."""

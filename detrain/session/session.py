@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -49,7 +50,10 @@ class Session:
         #: Gives the name of a signal that has asked the script to end; "" if none has.
         self.end_asked_for: Callable[[], str] = str
         self.nests = NestSearch(context, stack)
-        self._position, self._policy = context.position, context.policy
+        self._position, self._policy, self._agreement = context.position, context.policy, context.agreement
+        #: Headers of loops around the batch loop, and ends of loops, since the attempt came to its place.
+        self._num_other_headers = 0
+        self._agreed_s = 0.0
         self._frameworks, self._replay = context.frameworks, context.replay
         self._thread = threading.get_ident()
         self._paces = Paces()
@@ -77,7 +81,7 @@ class Session:
 
     def request_checkpoint(self) -> None:
         """A checkpoint is wanted at the next header; may be called by a signal's handler."""
-        self._policy.request(monotonic())
+        self._agreement.ask()
         self._nothing_due_in = None
 
     # --- called by hooks ---------------------------------------------------------------------------------------------------
@@ -148,7 +152,7 @@ class Session:
         self.is_nest_exhausted = self.is_behind = False
         if not self._is_training:
             self._is_training = True
-            self._policy.begin(monotonic())
+            self._policy.begin(self._now_s())
             self.context.libraries.begin(loop.nest[0].num_modules)
             self._replay.begin()
             self.on_training()
@@ -157,7 +161,7 @@ class Session:
                 self.resume.at_header(loop, loop.find_frame())
         if self.recorder is None and not self.resume.is_pending:
             self._begin_recording(loop)
-        now_s = monotonic()  # what a resume has taken is no time of the policy's nor of the ledger's
+        now_s = self._now_s()  # what a resume has taken is no time of the policy's nor of the ledger's
         if loop.site.part == "batch":
             self._at_batch(loop, now_s)
         else:
@@ -193,6 +197,9 @@ class Session:
         ):
             return
         policy_batches, policy_s = self._policy.next_at_batch(is_near=is_near)
+        if not self._agreement.is_alone:  # the policy's clock stands still until the others are heard again
+            policy_batches = min(policy_batches, self._agreement.until - self._num_other_headers)
+            policy_s = math.inf if self._agreed_s < policy_s else -math.inf
         recorder_batches, recorder_s = self.recorder.next_at_header(self._position.batches)
         self._nothing_due_until_batch, self._nothing_due_until_s = (
             min(policy_batches, recorder_batches),
@@ -204,6 +211,7 @@ class Session:
 
     def _at_epoch(self, loop: Loop, now_s: float) -> None:
         """Or at the header of a loop around epochs."""
+        self._num_other_headers += 1
         policy, position, is_outer = self._policy, self._position, loop.site.part == "outer"
         position.leave_epoch()
         pace = self._paces.at_header(loop, now_s, position.batches, is_whole=not self.resume.is_pending)
@@ -224,9 +232,10 @@ class Session:
         self.stack.top = loop
         self.is_nest_exhausted = self.is_behind = loop.nest_parent is None
         self._position.take_back(loop.site.part)
+        self._num_other_headers += 1
         if self.resume.is_pending or not self._may_save(loop):
             return
-        now_s = monotonic()
+        now_s = self._now_s()
         is_outermost = loop.nest_parent is None
         if is_outermost and self.recorder is not None:
             self._record(self.recorder, loop, now_s, must=True)
@@ -242,9 +251,10 @@ class Session:
         self.is_behind = True
         if loop.site.part != "batch":
             self._position.leave_epoch()
+        self._num_other_headers += 1
         if self.resume.is_pending or not self._may_save(loop):
             return
-        now_s = monotonic()
+        now_s = self._now_s()
         if self.recorder is not None:
             self._record(self.recorder, loop, now_s, must=True)
         if self._policy.is_due_at_end(now_s, is_outermost=True, is_near=loop.is_near) or self._is_goal(loop):
@@ -297,7 +307,7 @@ class Session:
 
     def _record(self, recorder: Recorder, loop: Loop, now_s: float, *, must: bool) -> None:
         with handlers_deferred():
-            recorder.at_header(self._position, loop, now_s, must=must)
+            recorder.at_header(self._position, loop, now_s if self._agreement.is_alone else monotonic(), must=must)
         if self.rerun is not None:
             self.rerun.at_header(loop)
 
@@ -321,15 +331,25 @@ class Session:
                 ),
             )
 
+    @property
+    def _header(self) -> int:
+        """How many headers the run has passed since this attempt came to its place; the same on all ranks."""
+        return self._position.batches + self._num_other_headers
+
+    def _now_s(self) -> float:
+        """The time that the policy goes by."""
+        self._agreed_s = self._agreement.now_s(self._header)
+        return self._agreed_s
+
     def _may_save(self, loop: Loop) -> bool:
         """False while fast-forwarding, and while the nest may still turn out to be another."""
-        if self.is_off or self.resume.is_pending:
+        if self.is_off or self.resume.is_pending or self._agreement.is_out:
             return False
         return self.nests.is_final(loop)
 
     def _is_put_off(self) -> bool:
         """By the clock, none is due while another is being written; by counting, the next waits for it."""
-        is_writing = self._saver is not None and self._saver.is_writing
+        is_writing = self._agreement.is_writing(self._saver is not None and self._saver.is_writing)
         return is_writing and self._policy.goes_by_clock and not self._policy.is_requested
 
     def _is_goal(self, loop: Loop) -> bool:
@@ -371,11 +391,12 @@ class Session:
         started_s = monotonic() - self.context.libraries.looked_s
         if is_held:
             self._saver.hold(loop, frame, entropy)
-            self._policy.on_held(monotonic() - self.context.libraries.looked_s - started_s)
+            own_s = monotonic() - self.context.libraries.looked_s - started_s
+            self._policy.on_held(self._agreement.saved(str(self._header), own_s)[1])
             return
         self._saver.save(loop, frame, entropy)
-        now_s = monotonic()
-        cost_s = now_s - self.context.libraries.looked_s - started_s
+        own_s = monotonic() - self.context.libraries.looked_s - started_s
+        now_s, cost_s = self._agreement.saved(str(self._header), own_s)
         is_outer = loop.site.part == "outer"
         self._policy.on_saved(self._position.epochs, self._position.batches, now_s, cost_s, is_outer=is_outer)
 

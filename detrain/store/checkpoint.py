@@ -116,6 +116,12 @@ def read_header(path: Path) -> Checkpoint:
     return checkpoint
 
 
+def fingerprint(path: Path) -> str:
+    """Of the file as it was written: its first page has the digests of all else in it. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+        return str(xxhash.xxh3_128_hexdigest(file.read(USER_BLOCK)))
+
+
 def load(path: Path) -> tuple[Checkpoint, Tree]:
     """A checkpoint with its state: the arrays are private maps of the files, to be copied by who keeps them.
 

@@ -89,8 +89,8 @@ def test_whether_one_is_being_written_is_what_rank_0_has_published():
     pair.is_busy = True
     for number in (1, 2):
         pair.header(number, 1.0)
-    assert pair.leader.is_writing
-    assert pair.follower.is_writing
+    assert pair.leader.is_writing(False)
+    assert pair.follower.is_writing(False)
 
 
 def test_a_rank_waits_for_rank_0(monkeypatch):
@@ -132,3 +132,12 @@ def test_another_checkpoint_than_rank_0s_is_out_of_step():
     follower.on_message(Saved("a", 2.0, 0.1))
     follower.saved("b", 0.2)
     assert out == ["rank 0 has saved a, this rank b"]
+
+
+def test_headers_may_be_far_apart():
+    pair = Pair()
+    for number in (0, 5, 6, 4000, 4001, 90000):
+        due = pair.header(number, 0.4)
+        assert due[0] == due[1]
+    assert not pair.out
+    assert pair.leader.until == pair.follower.until

@@ -42,7 +42,7 @@ class Job:
 
     def cut(self, *names):
         for number, name in enumerate(names):
-            self.manifests.write(Manifest(name, number, 0, number, number, (), (Held(0, "host", "/x", ""),)))
+            self.manifests.write(Manifest(name, number, 0, number, number, (), tuple(Held(rank, "host", "/x", "d") for rank in range(3))))
 
     def begin(self, wish=Wish()):
         threads = [threading.Thread(target=self._run, args=(place, wish)) for place in self.places]
@@ -55,7 +55,8 @@ class Job:
     def _run(self, place, wish):
         own = hello(place, **self.changes[place.rank])
 
-        def can_begin(name):
+        def can_begin(name, digest):
+            assert digest == "d"
             return self.bad[place.rank].get(name, "")
 
         try:
@@ -64,7 +65,7 @@ class Job:
                 start, _ = opening.lead(place, hub, own, self.manifests, wish, can_begin)
             else:
                 spoke = self.lines[place.rank] = Spoke(place, own, 10 + time.monotonic())
-                start = opening.follow(spoke, can_begin)
+                start = opening.follow(spoke, place.rank, can_begin)
             self.results[place.rank] = start
         except Exception as error:  # noqa: BLE001 - compared by the test
             self.results[place.rank] = error
@@ -84,13 +85,13 @@ def test_a_new_job_begins_at_its_beginning(job):
     assert job.begin() == [Start()] * 3
 
 
-def test_the_latest_cut_that_all_have_whole(job, capsys):
+def test_the_latest_cut_that_all_have_whole(job, capfd):
     job.cut("a", "b", "c")
     for rank in range(3):
         job.changes[rank] = {"checkpoints": ("a", "b", "c") if rank != 2 else ("a", "b")}
     job.bad[1] = {"b": "b is damaged"}
     assert job.begin() == [Start("a")] * 3
-    said = capsys.readouterr().err
+    said = capfd.readouterr().err
     assert "c is not in /job/rank_2 of rank 2 on host" in said
     assert "rank 1: b is damaged" in said
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from detrain.errors import CaptureError
 from detrain.state.handler import Capturing, Handler, mark_not_saved
 from detrain.state.tree import Node
 
@@ -20,9 +19,7 @@ class DistributedHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
-        if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-            raise CaptureError("it belongs to several processes, and detrain checkpoints one")
-        mark_not_saved(node, "of a group of one process, it changes nothing", warns=False)
+        mark_not_saved(node, "the set-up code makes it anew, for the processes of this attempt", warns=False)
 
 
 def report_groups(on_group: Callable[[int], None]) -> None:
