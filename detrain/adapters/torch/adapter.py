@@ -10,6 +10,7 @@ import torch
 
 from detrain.adapters.protocol import Adapter, DataFlow, LossReader, OperatorCall, Settings
 from detrain.adapters.torch import (
+    buckets,
     devices,
     distributed,
     flow,
@@ -37,6 +38,7 @@ register(scripted.ScriptModuleHandler(), torch.jit.RecursiveScriptModule)
 register(profiling.SpanHandler(), torch.autograd.profiler.record_function)
 register(profiling.RecordingHandler(), torch.autograd.profiler.profile)
 register(distributed.DistributedHandler(), *distributed.TYPES)
+register(buckets.ReducerHandler(), *distributed.REDUCERS)
 pickles.register()
 objects.register_value(torch.dtype, lambda v: (tensors.dtype_name(v),), lambda name: getattr(torch, name))
 objects.register_value(torch.device, lambda v: (str(v),))
@@ -76,6 +78,7 @@ class TorchAdapter(Adapter):
         """
         loading.patch(settings.key_entropy)
         distributed.report_groups(settings.on_group)
+        buckets.patch()
         outlasting.patch(settings.outlast)
         torch.manual_seed(settings.seed)
         if settings.is_deterministic:

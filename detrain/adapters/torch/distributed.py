@@ -44,9 +44,11 @@ def _types() -> tuple[type, ...]:
     """Those of the types that this build of torch has."""
     if not torch.distributed.is_available():
         return ()
-    names = ("ProcessGroup", "Backend", "Store", "Reducer", "Logger")
+    names = ("ProcessGroup", "Backend", "Store", "Logger")
     kinds = (getattr(torch._C._distributed_c10d, name, None) for name in names)
     return tuple(kind for kind in kinds if kind is not None)
 
 
 TYPES = _types()
+#: Averages gradients.
+REDUCERS = (torch._C._distributed_c10d.Reducer,) if torch.distributed.is_available() else ()
