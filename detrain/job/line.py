@@ -150,7 +150,7 @@ class Line:
         with selectors.DefaultSelector() as selector:
             for rank, peer in self._peers.items():
                 selector.register(peer.connection, selectors.EVENT_READ, rank)
-            while not self._is_closed and selector.get_map():
+            while not self._is_closed:
                 for key, _ in selector.select(TURN_S):
                     self._read(key.data, selector, listener)
                 if not self._is_closed:

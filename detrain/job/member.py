@@ -40,6 +40,10 @@ class Member(Protocol):
     def wrote(self, part: Part) -> None:
         """This rank's part of a cut is on its disk, or could not be written. Called by the thread that writes."""
 
+    @property
+    def is_broken(self) -> bool:
+        """True if a rank is gone that had not ended, so that nothing can be agreed any more."""
+
     def wait_for(self, name: str) -> bool:
         """Wait until the cut of this name exists; False if it will not."""
 
@@ -83,6 +87,7 @@ class First:
             self._ready.add(0)
             while len(self._ready) < self._size:
                 self._changed.wait(0.5)
+                self._watch.leave_if_lost()
         self._hub.tell_all(Ready())
 
     # --- the thread that reads ---------------------------------------------------------------------------------------------------
@@ -121,6 +126,11 @@ class First:
         self._watch.turn()
 
     # --- cuts --------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_broken(self) -> bool:
+        """See `Member`."""
+        return bool(self._watch.why)
 
     def begins(self, name: str) -> None:
         """See `Member`."""
@@ -210,11 +220,11 @@ class Other:
         with self._changed:
             while not self._are_ready:
                 self._changed.wait(0.5)
+                self._watch.leave_if_lost()
 
     def _on_wait(self) -> None:
         """Called by the script's thread while rank 0 is waited for."""
-        if self._watch.why:
-            self._watch.turn()
+        self._watch.leave_if_lost()
 
     def begin(self) -> None:
         """See `Member`."""
@@ -252,6 +262,11 @@ class Other:
     def on_turn(self) -> None:
         """See `Listener`."""
         self._watch.turn()
+
+    @property
+    def is_broken(self) -> bool:
+        """See `Member`."""
+        return bool(self._watch.why)
 
     def begins(self, name: str) -> None:
         """See `Member`."""

@@ -40,11 +40,16 @@ class Watch:
         if not self._why:
             self._why, self._since_s = why, self._clock()
 
+    def leave_if_lost(self) -> None:
+        """End this process at once if a peer is gone: the script's thread can do no more without it."""
+        if self._why:
+            say(f"error: {self._why}, so rank {self._rank} ends")
+            self._leave(STATUS)
+
     def turn(self) -> None:
         """Called by the thread that reads: it goes on while the script is blocked in a collective."""
         if os.getppid() != self._launcher:
             say(f"error: the launcher of rank {self._rank} (process {self._launcher}) is gone, so this rank ends; start the job again to resume it")
             self._leave(STATUS)
-        elif self._why and self._clock() - self._since_s > GRACE_S:
-            say(f"error: {self._why}, so rank {self._rank} ends")
-            self._leave(STATUS)
+        elif self._clock() - self._since_s > GRACE_S:
+            self.leave_if_lost()

@@ -51,7 +51,7 @@ class Signals:
         if number == signal.SIGTERM and self._pending == number:
             if monotonic() - self._asked_s > _ONCE_S:
                 self._deliver(number, frame)  # a second one does not wait
-        elif session.has_active_batch_loop and not session.resume.is_pending:
+        elif session.has_active_batch_loop and not session.resume.is_pending and not self._is_broken():
             session.request_checkpoint()
             if number == signal.SIGTERM:
                 self._pending, self._asked_s = number, monotonic()
@@ -60,6 +60,11 @@ class Signals:
                 self._deliver(number, frame)
         elif number == signal.SIGTERM or callable(self._theirs[number]):
             self._deliver(number, frame)
+
+    def _is_broken(self) -> bool:
+        """True for one rank of several that can come to no agreement: it would never get to a cut."""
+        member = self._session.context.member
+        return member is not None and member.is_broken
 
     def _after_save(self) -> None:
         if self._pending is not None:
