@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-
 #: The rank of this process in its job; 0 also where it is alone.
 _rank = 0
 

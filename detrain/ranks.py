@@ -18,8 +18,8 @@ def refuse_several(environment: Mapping[str, str]) -> None:
 def refusal(why: str, count: int) -> str:
     """The sentence; `why`: what told that there are `count` ranks."""
     return (
-        f"{why}: this process is one of {count} ranks, and detrain cannot checkpoint these as one; start the ranks with torchrun "
-        "(torchrun --nproc-per-node=N -m detrain run SCRIPT), train with one, or without detrain"
+        f"{why}: this process is one of {count} ranks, and detrain cannot checkpoint these as one; start the ranks with `detrain run "
+        "--ranks N SCRIPT`, train with one, or without detrain"
     )
 
 

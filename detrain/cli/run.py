@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detrain import ranks as several
+from detrain.adapters import launchers
 from detrain.errors import UsageError
+from detrain.job.place import place_of
 from detrain.session import policy
 from detrain.store import naming
 
@@ -18,12 +21,16 @@ if TYPE_CHECKING:
     from detrain.launch.request import Request
 
 
+#: Under this key a context keeps the command line: detrain's options, and what follows.
+_GIVEN = "detrain.given"
+
+
 class ScriptCommand(click.Command):
     """Ends detrain's own options at `-m MODULE`, as python does; at a script click does so itself."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does, with what follows `-m MODULE` left to the module."""
-        position = 0
+        position, given = 0, list(args)
         while position < len(args):
             word = args[position]
             if word == "-m":
@@ -35,6 +42,7 @@ class ScriptCommand(click.Command):
                 word in option.opts for option in self.params if isinstance(option, click.Option) and not option.is_flag
             )
             position += 2 if takes_value else 1
+        ctx.meta[_GIVEN] = given[:position], given[position:]
         return super().parse_args(ctx, args)
 
 
@@ -91,23 +99,46 @@ class ScriptCommand(click.Command):
 )
 @click.option("--no-pickle", is_flag=True, help="Refuse to resume from a checkpoint that contains pickled objects.")
 @click.option("--leave-files", is_flag=True, help="Do not restore the script's own output files on a resume.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Train with N processes on this host, as torchrun starts them; all checkpoint as one.",
+)
+@click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="With --ranks: start them again so often.",
+)
 @click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m; its arguments follow.")
 @click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
-def run(module: str | None, words: tuple[str, ...], from_: str | None, **options: Any) -> Callable[[], int]:
+def run(
+    module: str | None, words: tuple[str, ...], from_: str | None, ranks: int | None, restarts: int, **options: Any
+) -> Callable[[], int]:
     """Run a training script, or resume it from its latest checkpoint.
 
     Options for detrain go before the script's name, the script's own arguments after it.
     """  # fmt: skip
     policy.parse(options["every"])
+    if restarts and not ranks:
+        raise UsageError(
+            "--restarts is for --ranks; `until detrain run …; do :; done` starts one process again and again"
+        )
+    several.refuse_several(os.environ)
+    place = place_of(os.environ)
+    if place is None:
+        _check_launcher(module, words)
     request = request_of(module, words, {**options, "start": from_})
+    if ranks and place is None:
+        options_given, words_given = click.get_current_context().meta[_GIVEN]
+        return lambda: _supervise(request, options_given, words_given, ranks, restarts)
 
     def start() -> int:
-        from detrain import ranks
-        from detrain.job.place import place_of
         from detrain.launch import environment, joining
 
-        ranks.refuse_several(os.environ)
-        place = place_of(os.environ)
         if place is not None:
             environment.replace_process(joining.of_rank(request, place))
         if os.path.isdir(request.ckpt_dir):
@@ -117,6 +148,26 @@ def run(module: str | None, words: tuple[str, ...], from_: str | None, **options
         environment.replace_process(request)
 
     return start
+
+
+def _check_launcher(module: str | None, words: tuple[str, ...]) -> None:
+    """Raises `UsageError` where what is to be run would only start the processes that train."""
+    name = launchers.launcher_in("" if module is not None or not words else words[0], module or "")
+    if name:
+        raise UsageError(
+            f"{name} starts the processes that train, and detrain has to stand in each of them: {launchers.HOW}, or "
+            "detrain run --ranks N SCRIPT"
+        )
+
+
+def _supervise(request: Request, options: list[str], words: list[str], num_ranks: int, num_restarts: int) -> int:
+    """Start the ranks with the same options; started again, they go on."""
+    from detrain.launch.supervising import Supervisor
+
+    again = [option for option in options if option != "--fresh"]
+    command = ["-m", "detrain", "run"]
+    job = Path(os.path.abspath(request.ckpt_dir))
+    return Supervisor([*command, *options, *words], [*command, *again, *words], num_ranks, num_restarts, job).run()
 
 
 def request_of(

@@ -151,7 +151,11 @@ class Follower:
     is_alone = False
 
     def __init__(
-        self, tell: Callable[[Message], None], on_asked: Callable[[float], None], on_out: Callable[[str], None], on_wait: Callable[[], None]
+        self,
+        tell: Callable[[Message], None],
+        on_asked: Callable[[float], None],
+        on_out: Callable[[str], None],
+        on_wait: Callable[[], None],
     ) -> None:
         """`on_out` is told why this rank is out of step. `on_wait` is called while rank 0 is waited for: ends the process if it is gone."""
         self._tell, self._on_asked, self._on_out, self._on_wait = tell, on_asked, on_out, on_wait

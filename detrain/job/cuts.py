@@ -109,7 +109,9 @@ class Manifests:
 class Cuts:
     """Collects the parts of the cuts that the ranks are writing. Used under one lock."""
 
-    def __init__(self, manifests: Manifests, places: list[tuple[str, str]], keep: int, there: Iterable[Manifest]) -> None:
+    def __init__(
+        self, manifests: Manifests, places: list[tuple[str, str]], keep: int, there: Iterable[Manifest]
+    ) -> None:
         """`places`: host and directory of each rank. `keep`: cuts to keep. `there`: those that the job goes on from."""
         self._manifests, self._places, self._keep = manifests, places, keep
         self._whole = {one.name: one for one in there}

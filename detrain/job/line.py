@@ -252,7 +252,9 @@ def _listen(place: Place) -> socket.socket:
             continue
         return server
     last = place.port + NUM_PORTS - 1
-    raise UsageError(f"rank 0 can listen at none of the ports {place.port} to {last}: {failed}; DETRAIN_PORT names the first of others")
+    raise UsageError(
+        f"rank 0 can listen at none of the ports {place.port} to {last}: {failed}; DETRAIN_PORT names the first of others"
+    )
 
 
 def _connect(place: Place, hello: Hello, until_s: float) -> _Peer | None:

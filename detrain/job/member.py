@@ -35,10 +35,10 @@ class Member(Protocol):
         """Wait until all ranks have put back the files that their scripts will find."""
 
     def begins(self, name: str) -> None:
-        """This rank is about to write its part of a cut."""
+        """The part of a cut is about to be written."""
 
     def wrote(self, part: Part) -> None:
-        """This rank's part of a cut is on its disk, or could not be written. Called by the thread that writes."""
+        """The part of a cut is on the disk, or could not be written. Called by the thread that writes."""
 
     @property
     def is_broken(self) -> bool:
@@ -162,7 +162,9 @@ class First:
                 self._whole.add(part.name)
                 self._hub.tell_all(Committed(part.name, self._cuts.kept()))
             elif trouble:
-                self._trouble.failed(OSError(trouble), f"the cut {part.name} does not exist: {trouble}. Training goes on")
+                self._trouble.failed(
+                    OSError(trouble), f"the cut {part.name} does not exist: {trouble}. Training goes on"
+                )
             self._changed.notify_all()
 
     def kept(self) -> frozenset[str] | None:
@@ -186,7 +188,10 @@ class First:
             missing = [rank for rank in range(self._size) if rank not in self._ended]
             is_whole = not missing and all(one.status == 0 and one.is_finished for one in self._ended.values())
         if status == 0 and missing and not self._watch.why:
-            warn("rank-not-ended", f"ranks {missing} have not ended {LONGEST_END_S:.0f} s behind rank 0, so the job is not finished")
+            warn(
+                "rank-not-ended",
+                f"ranks {missing} have not ended {LONGEST_END_S:.0f} s behind rank 0, so the job is not finished",
+            )
         self._trouble.end()
         self._hub.tell_all(AllEnded(is_whole))
         return is_whole
@@ -199,9 +204,13 @@ class First:
 class Other:
     """Any other rank."""
 
-    def __init__(self, spoke: Spoke, rank: int, watch: Watch, there: Iterable[str], on_asked: Callable[[float], None]) -> None:
+    def __init__(
+        self, spoke: Spoke, rank: int, watch: Watch, there: Iterable[str], on_asked: Callable[[float], None]
+    ) -> None:
         self._spoke, self._rank, self._watch = spoke, rank, watch
-        self.agreement: Follower = Follower(lambda message: spoke.send(0, message), on_asked, self._on_out, self._on_wait)
+        self.agreement: Follower = Follower(
+            lambda message: spoke.send(0, message), on_asked, self._on_out, self._on_wait
+        )
         self._changed = threading.Condition()
         self._whole = set(there)
         self._kept: frozenset[str] | None = None
@@ -230,7 +239,7 @@ class Other:
         """See `Member`."""
         self._spoke.begin(self)
 
-    def on_message(self, rank: int, message: Message) -> None:
+    def on_message(self, rank: int, message: Message) -> None:  # noqa: ARG002 - only rank 0 is heard
         """See `Listener`."""
         if isinstance(message, Tick | Saved):
             self.agreement.on_message(message)
@@ -252,7 +261,7 @@ class Other:
                 self._all_ended = message
                 self._changed.notify_all()
 
-    def on_gone(self, rank: int) -> None:
+    def on_gone(self, rank: int) -> None:  # noqa: ARG002
         """See `Listener`."""
         if self._all_ended is None:
             self._watch.lost("rank 0 is gone")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from detrain.errors import AlreadyFinished, CheckpointError, DetrainError, InexactResume, ResumeRefused, UsageError
+from detrain.errors import AlreadyFinished, DetrainError, InexactResume, ResumeRefused, UsageError
 from detrain.job.cuts import Manifest, Manifests
 from detrain.job.line import Hub, Spoke
 from detrain.job.messages import Answer, Hello, Propose, Start
@@ -47,7 +47,8 @@ def lead(
 ) -> tuple[Start, list[Manifest]]:
     """Decide, on rank 0. Returns what all ranks do, and the cuts that stay.
 
-    `can_begin` says of a cut, by its name and the digest of this rank's part, why this rank cannot go on from it, "" if it can. Raises what ends the job; the other ranks have been told.
+    `can_begin` says of a cut, by its name and the digest of this rank's part, why this rank cannot go on from it, "" if it can. Raises
+    what ends the job; the other ranks have been told.
     """
     try:
         hellos = _gather(place, hub, own)
@@ -89,7 +90,9 @@ def _gather(place: Place, hub: Hub, own: Hello) -> list[Hello]:
             mine, theirs = getattr(own, name), getattr(hello, name)
             if mine != theirs:
                 shown = "" if name == "key" else f": {_shown(theirs)}, rank 0 {_shown(mine)}"
-                raise UsageError(f"rank {hello.rank} has another {what} than rank 0{shown}. All ranks have to run the same command")
+                raise UsageError(
+                    f"rank {hello.rank} has another {what} than rank 0{shown}. All ranks have to run the same command"
+                )
     for hello in hellos:
         if hello.trouble:
             raise ResumeRefused(f"rank {hello.rank} on {hello.host}: {hello.trouble}")
@@ -139,7 +142,9 @@ def _trouble(hub: Hub, cut: Manifest, hellos: list[Hello], can_begin: CanBegin) 
     """Why a cut cannot be resumed from; "" if every rank has its part whole."""
     lacking = [hello for hello in hellos if cut.name not in hello.checkpoints]
     if lacking:
-        return "; ".join(f"{cut.name} is not in {hello.directory} of rank {hello.rank} on {hello.host}" for hello in lacking)
+        return "; ".join(
+            f"{cut.name} is not in {hello.directory} of rank {hello.rank} on {hello.host}" for hello in lacking
+        )
     digests = tuple(part.digest for part in cut.parts)
     hub.tell_all(Propose(cut.name, digests))
     own = can_begin(cut.name, digests[0])

@@ -6,33 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from detrain.adapters.launchers import HOW, LAUNCHERS, SLURM, Launcher
 from detrain.errors import UsageError
 
-#: Port of rank 0 where the launcher names none; torch's own default.
+#: Port of rank 0 where the launcher names none.
 _PORT = 29500
 #: How many ports, from the one above the launcher's, rank 0 tries for itself.
 NUM_PORTS = 16
-
-
-@dataclass(frozen=True)
-class Launcher:
-    """Names of the variables by which a launcher tells a process its place."""
-
-    name: str
-    rank: str
-    size: str
-    local_size: str
-    #: Variables that tell one start of a job from the next.
-    start: tuple[str, ...] = ()
-
-
-#: In this order: `accelerate launch`, `deepspeed` and Lightning's own children set torchrun's variables, whatever started them.
-LAUNCHERS = (
-    Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")),
-    Launcher("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", ("OMPI_MCA_ess_base_jobid",)),
-    Launcher("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,15 +36,15 @@ class Place:
 
 
 def place_of(environment: Mapping[str, str]) -> Place | None:
-    """This process's place; None if it trains alone.
+    """The place of this process; None if it trains alone.
 
-    Raises `UsageError` where the environment says that there are several ranks, and not which this one is or where the first is to be met.
+    Raises `UsageError` where the environment tells of several ranks, and not which this one is or where the first is to be met.
     """
     for launcher in LAUNCHERS:
         size = _number(environment, launcher.size)
         if size is None or size < 2:
             continue
-        if launcher.name == "srun" and "MASTER_ADDR" not in environment:
+        if launcher is SLURM and "MASTER_ADDR" not in environment:
             continue  # its tasks may have nothing to do with each other
         return _place(environment, launcher, size)
     return None
@@ -75,14 +55,16 @@ def _place(environment: Mapping[str, str], launcher: Launcher, size: int) -> Pla
     said = f"{launcher.size}={size}: this process is one of {size} ranks"
     if rank is None or rank >= size:
         what = "is not set" if rank is None else f"is {rank}"
-        raise UsageError(f"{said}, but {launcher.rank} {what}; start them with torchrun")
+        raise UsageError(f"{said}, but {launcher.rank} {what}; start the ranks by `{HOW}`")
     is_one_host = _number(environment, launcher.local_size) == size
     address = environment.get("MASTER_ADDR", "127.0.0.1" if is_one_host else "")
     if not address:
         raise UsageError(f"{said} on several hosts; MASTER_ADDR has to name the host of rank 0")
     port = _number(environment, "DETRAIN_PORT") or (_number(environment, "MASTER_PORT") or _PORT) + 1
     start = [environment.get(name, "") for name in launcher.start]
-    return Place(rank, size, address, port, " ".join([str(size), environment.get("MASTER_PORT", ""), *start]), launcher.name)
+    return Place(
+        rank, size, address, port, " ".join([str(size), environment.get("MASTER_PORT", ""), *start]), launcher.name
+    )
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

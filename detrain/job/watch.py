@@ -49,7 +49,9 @@ class Watch:
     def turn(self) -> None:
         """Called by the thread that reads: it goes on while the script is blocked in a collective."""
         if os.getppid() != self._launcher:
-            say(f"error: the launcher of rank {self._rank} (process {self._launcher}) is gone, so this rank ends; start the job again to resume it")
+            say(
+                f"error: the launcher of rank {self._rank} (process {self._launcher}) is gone, so it ends; the same command resumes"
+            )
             self._leave(STATUS)
         elif self._clock() - self._since_s > GRACE_S:
             self.leave_if_lost()

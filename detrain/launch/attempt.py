@@ -128,7 +128,8 @@ class Attempt:
         self.member = joining.member(when.request) if joining is not None else None
         context = Context(
             settings, self.directory, when, info, self.frameworks,
-            OutputFiles(self.directory.path, Path(request.job) if request.job else None), Replay(info.extra, lambda: digest_of(self.frameworks.generators())), Position(),
+            OutputFiles(self.directory.path, Path(request.job) if request.job else None),
+            Replay(info.extra, lambda: digest_of(self.frameworks.generators())), Position(),
             self.stack.is_user_file, self._start_again if may_start_again else None,
             (lambda error: _restart(request, begun, error)) if request.may_restart and joining is None else None,
             Libraries(self.frameworks.loaded), self.member,

@@ -64,7 +64,9 @@ class Joining:
     def _lead(self) -> Start:
         hub = Hub(self._place)
         self._line = hub
-        start, self._there = opening.lead(self._place, hub, self._hello(), self._manifests, self._wish(), self._can_begin)
+        start, self._there = opening.lead(
+            self._place, hub, self._hello(), self._manifests, self._wish(), self._can_begin
+        )
         if start.aside:
             self._directory.unlock()
             self._job.rename(self._job.with_name(start.aside))
@@ -135,7 +137,7 @@ class Joining:
     # --- from then on -----------------------------------------------------------------------------------------------------------
 
     def member(self, on_asked: Callable[[float], None]) -> Member:
-        """This rank, for its session. `on_asked`: a checkpoint is asked for."""
+        """The rank, for its session. `on_asked`: a checkpoint is asked for."""
         place, watch = self._place, Watch(self._place.rank, self._request.launcher)
         if isinstance(self._line, Hub):
             places = [(host(), str(self._job / f"rank_{rank}")) for rank in range(place.size)]

@@ -46,7 +46,7 @@ class Request:
     #: Said if the script does not know its arguments and some are options of detrain's.
     hint: str = ""
 
-    #: The job's directory, of which `ckpt_dir` is this rank's part; "" where the process trains alone. Then the rank, and the number of ranks.
+    #: The job's directory, of which `ckpt_dir` is this rank's part; "" where the process trains alone. Then the rank, and their number.
     job: str = ""
     rank: int = 0
     size: int = 1

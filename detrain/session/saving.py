@@ -247,7 +247,6 @@ class Saver:
 
     def _write(self, taken: _Taken) -> bool:
         """False if that failed, which is said at once."""
-        context = self._context
         chain = self.chain_without_failed(taken.meta.chain)  # one that was held may have failed meanwhile
         try:
             saved = commit(taken.path, taken.tree, replace(taken.meta, chain=chain), self._last)
@@ -277,7 +276,9 @@ class Saver:
         if self._context.member is None:
             return
         meta = taken.meta
-        position = tuple((os.path.basename(one.filename), one.line, one.ordinal, one.iteration) for one in meta.position)
+        position = tuple(
+            (os.path.basename(one.filename), one.line, one.ordinal, one.iteration) for one in meta.position
+        )
         self._context.member.wrote(
             Part(
                 taken.path.name, meta.sequence, meta.epoch, meta.batch, meta.batches, tuple(meta.chain), position,

@@ -110,7 +110,10 @@ def main():
             optimizer.zero_grad(set_to_none=True)
             schedule.step()
             if rank == 0 and number // args.accumulate % 10 == 0:
-                print(f"epoch {epoch} step {number // args.accumulate}: loss {loss.item() * args.accumulate:.6f}", flush=True)
+                print(
+                    f"epoch {epoch} step {number // args.accumulate}: loss {loss.item() * args.accumulate:.6f}",
+                    flush=True,
+                )
         val_loss = validate(model, val_loader, device)
         if rank == 0:
             print(f"epoch {epoch}: validation loss {val_loss:.6f}", flush=True)

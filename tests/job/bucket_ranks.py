@@ -59,9 +59,7 @@ def main(rank, port, options):
     layout = buckets._buckets_of(model) if buckets._is_laid_out(model) else None
     run(rank, model, optimizer, range(RESUMED_AT, STEPS))
     expected = weights(model)
-    same = [
-        all(map(torch.equal, expected, resumed(rank, saved, chosen, options))) for chosen in (None, layout)
-    ]
+    same = [all(map(torch.equal, expected, resumed(rank, saved, chosen, options))) for chosen in (None, layout)]
     print(json.dumps([layout is not None, *same]))
     torch.distributed.destroy_process_group()
 

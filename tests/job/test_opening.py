@@ -24,8 +24,14 @@ def free_port():
 
 
 def hello(place, **changes):
-    given = Hello(place.token, place.rank, "host", 1, "1.0", "a.py", ("--x", "1"), 0, "auto", "k", f"/job/rank_{place.rank}")
+    given = Hello(
+        place.token, place.rank, "host", 1, "1.0", "a.py", ("--x", "1"), 0, "auto", "k", f"/job/rank_{place.rank}"
+    )
     return replace(given, **changes)
+
+
+#: The command line asks for nothing special.
+NOTHING = Wish()
 
 
 class Job:
@@ -42,9 +48,11 @@ class Job:
 
     def cut(self, *names):
         for number, name in enumerate(names):
-            self.manifests.write(Manifest(name, number, 0, number, number, (), tuple(Held(rank, "host", "/x", "d") for rank in range(3))))
+            self.manifests.write(
+                Manifest(name, number, 0, number, number, (), tuple(Held(rank, "host", "/x", "d") for rank in range(3)))
+            )
 
-    def begin(self, wish=Wish()):
+    def begin(self, wish=NOTHING):
         threads = [threading.Thread(target=self._run, args=(place, wish)) for place in self.places]
         for thread in threads:
             thread.start()
@@ -219,7 +227,9 @@ def test_a_rank_that_is_gone_is_heard_of_although_its_children_live(job):
     os.close(writer)
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'["Nobody", {}]', b'["Tick", {"header": 1}]', b"x" * 90, b'["Start", 3]'])
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b'["Nobody", {}]', b'["Tick", {"header": 1}]', b"x" * 90, b'["Start", 3]']
+)
 def test_what_is_no_message_is_said_to_be_none(text):
     with pytest.raises(ValueError, match="not a message"):
         Message.decode(text)
@@ -240,7 +250,9 @@ def test_mpirun_tells_the_place_on_one_host():
         place_of({**given, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
 
 
-@pytest.mark.parametrize("given", [{}, {"WORLD_SIZE": "1", "RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}])
+@pytest.mark.parametrize(
+    "given", [{}, {"WORLD_SIZE": "1", "RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}]
+)
 def test_alone(given):
     assert place_of(given) is None
 

@@ -60,7 +60,9 @@ class ReducerHandler(Handler):
             return
         lay_out(model, node["buckets"])
         if not _is_laid_out(model) or _buckets_of(model) != node["buckets"]:
-            raise RestoreError(f"{restore.path_of(node)}: its buckets cannot be laid out as they were. {restore.set_aside()}")
+            raise RestoreError(
+                f"{restore.path_of(node)}: its buckets cannot be laid out as they were. {restore.set_aside()}"
+            )
 
 
 def _model_of(reducer: Any) -> Any:

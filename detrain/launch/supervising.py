@@ -1,0 +1,70 @@
+"""`detrain run --ranks N`: starts the ranks of a job on this host, starts them again when one was killed, and takes them down with it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+from detrain.adapters import launchers
+from detrain.job.cuts import FOLDER
+from detrain.messages import say
+
+#: Starts in a row that have brought no cut, after which a job is not started again.
+MOST_IN_VAIN = 3
+
+
+class Supervisor:
+    """Runs the launcher until the job has ended."""
+
+    def __init__(
+        self, words: Sequence[str], again: Sequence[str], num_ranks: int, num_restarts: int, job: Path
+    ) -> None:
+        """`words`: the command of one rank, from `-m` on; `again`: when it is started again. `job`: the job's directory."""
+        self._words, self._again = ([*launchers.command(num_ranks), *given] for given in (words, again))
+        self._num_restarts, self._job = num_restarts, job
+        self._process: subprocess.Popen[bytes] | None = None
+        self._told = 0
+
+    def run(self) -> int:
+        """The exit status of the last start."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        in_vain = 0
+        for restart in range(self._num_restarts + 1):
+            before = self._cuts()
+            status = self._start(self._again if restart else self._words)
+            if status == 0 or self._told:
+                return status if not self._told else 128 + self._told
+            in_vain = 0 if self._cuts() != before else in_vain + 1
+            if in_vain >= MOST_IN_VAIN:
+                say(
+                    f"the ranks have ended with status {status} {MOST_IN_VAIN} times without a new cut, so they are not started again"
+                )
+                return status
+            if restart < self._num_restarts:
+                say(
+                    f"the ranks have ended with status {status}; starting them again ({restart + 1} of {self._num_restarts})"
+                )
+        return status
+
+    def _start(self, words: Sequence[str]) -> int:
+        self._process = subprocess.Popen(words)
+        while True:
+            try:
+                status = self._process.wait(timeout=1.0)
+                return 128 - status if status < 0 else status
+            except subprocess.TimeoutExpired:
+                continue
+
+    def _on_signal(self, number: int, _frame: types.FrameType | None) -> None:
+        """Pass it on: the launcher gives it to the ranks, which checkpoint."""
+        self._told = self._told or number
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _cuts(self) -> set[tuple[str, int]]:
+        folder = self._job / FOLDER
+        return {(entry.name, entry.stat().st_mtime_ns) for entry in folder.iterdir()} if folder.is_dir() else set()
