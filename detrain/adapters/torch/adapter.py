@@ -13,6 +13,7 @@ from detrain.adapters.torch import (
     buckets,
     devices,
     distributed,
+    dtensors,
     flow,
     kernels,
     loading,
@@ -39,6 +40,8 @@ register(profiling.SpanHandler(), torch.autograd.profiler.record_function)
 register(profiling.RecordingHandler(), torch.autograd.profiler.profile)
 register(distributed.DistributedHandler(), *distributed.TYPES)
 register(buckets.ReducerHandler(), *distributed.REDUCERS)
+registry.register_name(dtensors.DTensorHandler(), dtensors.NAME)
+registry.register_name(objects.KeptHandler(), dtensors.MESH)
 pickles.register()
 objects.register_value(torch.dtype, lambda v: (tensors.dtype_name(v),), lambda name: getattr(torch, name))
 objects.register_value(torch.device, lambda v: (str(v),))
