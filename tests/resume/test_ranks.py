@@ -1,0 +1,224 @@
+"""Several ranks, started by torchrun: one of them, all, or their launcher is killed; weights and generators of all are as uninterrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from .harness import environment
+
+PROGRAM = Path(__file__).with_name("ranks") / "ddp.py"
+#: Nothing that belongs to a job that was killed lives longer. Seconds.
+LONGEST_S = 30.0
+
+
+class Job:
+    """One start of a job."""
+
+    def __init__(
+        self, folder: Path, num_ranks: int, *options: str, arguments: tuple[str, ...] = (), plain: bool = False
+    ) -> None:
+        self.folder, self.num_ranks = folder, num_ranks
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+        if not plain:
+            words += ["-m", "detrain", "run", "--every", "8batches", *options]
+        self.out, self.err = folder / "out", folder / "err"
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [*words, str(PROGRAM), *arguments], cwd=folder, env=environment(), stdout=out, stderr=err,
+                start_new_session=True,
+            )  # fmt: skip
+        self._cuts = self.cuts()
+
+    @property
+    def directory(self) -> Path:
+        return self.folder / ".detrain" / next(iter(os.listdir(self.folder / ".detrain")), "none")
+
+    def cuts(self) -> set[str]:
+        return {path.name for path in self.folder.glob(".detrain/*/cuts/*.json")}
+
+    def ranks(self) -> list[psutil.Process]:
+        """In their order."""
+        found = {}
+        for one in psutil.Process(self.process.pid).children():
+            try:
+                found[int(one.environ()["RANK"])] = one
+            except (KeyError, psutil.Error):
+                continue
+        return [found[rank] for rank in sorted(found)]
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + 120
+        while not condition():
+            assert self.process.poll() is None, self.err.read_text()[-3000:]
+            assert time.monotonic() < until_s
+            time.sleep(0.001)
+
+    def wait_for_cut(self) -> None:
+        self.wait_until(lambda: not self.cuts() <= self._cuts)
+
+    def wait_for_half_a_cut(self) -> None:
+        """A rank has its part of a cut, and the cut is not whole."""
+
+        def is_half() -> bool:
+            parts = {path.name for path in self.folder.glob(".detrain/*/rank_*/checkpoint_*.h5")}
+            return bool({f"{name}.json" for name in parts} - self.cuts() - self._cuts)
+
+        self.wait_until(is_half)
+
+    def end(self) -> tuple[int, float]:
+        """Wait for everything that belongs to it; the exit status, and how long that took."""
+        began_s = time.monotonic()
+        status = self.process.wait(timeout=180)
+        while any(_is_of(one, self.process.pid) for one in psutil.process_iter()):
+            assert time.monotonic() < began_s + 60, "a rank lives on"
+            time.sleep(0.05)
+        return status, time.monotonic() - began_s
+
+    def finals(self) -> list[str]:
+        return sorted(line for line in self.out.read_text().splitlines() if line.startswith("final"))
+
+
+def _is_of(one: psutil.Process, session: int) -> bool:
+    try:
+        return os.getsid(one.pid) == session and one.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
+
+
+def kill(job: Job, what: str) -> None:
+    ranks = job.ranks()
+    chosen = {
+        "rank 0": ranks[:1], "last rank": ranks[-1:], "all ranks": ranks, "launcher": [psutil.Process(job.process.pid)],
+    }[what]  # fmt: skip
+    for one in chosen:
+        one.send_signal(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What plain torchrun gives, by number of ranks and arguments."""
+    known = {}
+
+    def run(num_ranks: int, *arguments: str) -> list[str]:
+        key = (num_ranks, arguments)
+        if key not in known:
+            job = Job(tmp_path_factory.mktemp("plain"), num_ranks, arguments=arguments, plain=True)
+            assert job.end()[0] == 0, job.err.read_text()
+            known[key] = job.finals()
+            assert len(known[key]) == num_ranks
+        return known[key]
+
+    return run
+
+
+def life(folder: Path, num_ranks: int, kills: list[str], *arguments: str) -> Job:
+    """Start the job, kill it in these ways one after the other, and let it come to its end; returns the last start."""
+    for what in kills:
+        job = Job(folder, num_ranks, arguments=arguments)
+        if what == "between phases":
+            job.wait_for_half_a_cut()
+            what = "all ranks"
+        else:
+            job.wait_for_cut()
+        kill(job, what)
+        status, seconds = job.end()
+        assert status != 0
+        assert seconds < LONGEST_S
+    job = Job(folder, num_ranks, arguments=arguments)
+    assert job.end()[0] == 0, job.err.read_text()
+    return job
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(["last rank", "launcher"], id="rank, launcher"),
+        pytest.param(["all ranks", "between phases"], id="all, between phases", marks=pytest.mark.full),
+        pytest.param(["rank 0"], id="rank 0", marks=pytest.mark.full),
+    ],
+)
+def test_three_ranks_end_with_the_bits_of_plain_torchrun(tmp_path, expected, kills):
+    job = life(tmp_path, 3, kills)
+    assert job.finals() == expected(3)
+    assert "resumed at" in job.err.read_text()
+    assert (job.directory / "finished").exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("num_ranks", "arguments"),
+    [
+        (2, ()),
+        (4, ()),
+        (3, ("--accumulate",)),
+        (3, ("--static",)),
+        (3, ("--unused",)),
+        (3, ("--workers",)),
+        (3, ("--shard",)),
+    ],
+    ids=str,
+)
+def test_other_ways_to_train(tmp_path, expected, num_ranks, arguments):
+    job = life(tmp_path, num_ranks, ["last rank"], *arguments)
+    assert job.finals() == expected(num_ranks, *arguments)
+    assert "resumed at" in job.err.read_text()
+
+
+@pytest.mark.full
+def test_sigterm_to_one_rank_is_a_cut_of_all(tmp_path, expected):
+    job = Job(tmp_path, 2, "--every", "never")
+    job.wait_until(lambda: "epoch 1" in job.out.read_text())
+    job.ranks()[1].send_signal(signal.SIGTERM)
+    assert job.end()[0] != 0
+    assert len(job.cuts()) == 1
+    last = Job(tmp_path, 2)
+    assert last.end()[0] == 0
+    assert last.finals() == expected(2)
+
+
+@pytest.mark.full
+def test_what_is_said_where_a_job_cannot_go_on(tmp_path, expected):
+    job = Job(tmp_path, 2)
+    job.wait_for_cut()
+    second = Job(tmp_path, 2)
+    assert second.end()[0] != 0
+    assert "is held by process" in second.err.read_text()
+    kill(job, "all ranks")
+    job.end()
+    other = Job(tmp_path, 3)
+    assert other.end()[0] != 0
+    assert "holds a job of 2 ranks, and these are 3" in other.err.read_text()
+    cut = max(job.directory.glob("rank_1/checkpoint_*.h5"), key=lambda path: path.stat().st_mtime_ns)
+    damaged = bytearray(cut.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    cut.write_bytes(damaged)
+    last = Job(tmp_path, 2)
+    assert last.end()[0] == 0
+    assert last.finals() == expected(2)
+    again = Job(tmp_path, 2)
+    assert again.end()[0] == 0
+    assert again.err.read_text().count("came to its end at") == 1
+
+
+@pytest.mark.full
+def test_ranks_are_started_and_started_again_by_one_command(tmp_path, expected):
+    words = [sys.executable, "-m", "detrain", "run", "--ranks", "2", "--restarts", "3", "--every", "8batches"]
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        supervisor = subprocess.Popen([*words, str(PROGRAM)], cwd=tmp_path, env=environment(), stdout=out, stderr=err)
+    until_s = time.monotonic() + 60
+    while not list(tmp_path.glob(".detrain/*/cuts/*.json")):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    (launcher,) = psutil.Process(supervisor.pid).children()
+    next(one for one in launcher.children() if one.environ().get("RANK") == "1").send_signal(signal.SIGKILL)
+    assert supervisor.wait(timeout=120) == 0
+    finals = sorted(line for line in (tmp_path / "out").read_text().splitlines() if line.startswith("final"))
+    assert finals == expected(2)
+    assert "starting them again (1 of 3)" in (tmp_path / "err").read_text()
