@@ -37,8 +37,8 @@ LONGEST = 8
 WITHOUT_CHECKPOINT = 0.7
 #: Numbers, and what hexadecimal digits make of addresses and digests.
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+(?:[.,:][0-9]+)*(?:e[+-]?[0-9]+)?")
-#: How long something took, as progress bars say it.
-_DURATION = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:us|µs|ms|s)\b(?:/\w+)?")
+#: How long something took and how fast it went, as progress bars say it.
+_DURATION = re.compile(r"(?<![\w.:])(?:\d+(?::\d\d)+s?|\d+(?:\.\d+)?(?:us|µs|ms|s)\b(?:/\w+)?|\d+(?:\.\d+)?\s?\w+/s)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
