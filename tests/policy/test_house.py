@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "launch": {"adapters", "hooks", "loops", "outputs", "rewrite", "session", "state", "store", "tracer", "world"},
     "report": {"outputs", "store", "world"},
     "hooks": {"session"},
+    "job": {"adapters", "store"},
     "session": {"adapters", "loops", "outputs", "state", "store", "world"},
     "outputs": {"store", "world"},
     "rewrite": {"loops"},

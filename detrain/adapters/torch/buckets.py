@@ -1,0 +1,115 @@
+"""Buckets of `DistributedDataParallel`: in which order gradients lie in the messages that are averaged.
+
+The first backward pass tells the reducer in which order gradients become ready, and the second forward pass lays the buckets out anew in
+that order, once for all. From three ranks on, what an all-reduce gives depends on where in its message an element lies. So a model that is
+wrapped anew, as a resume's is, averages to other bits, unless its buckets are laid out as they were.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+from torch.nn.parallel import distributed as ddp
+
+from detrain.errors import RestoreError
+from detrain.state.fields import plain_fields
+from detrain.state.handler import Capturing, Handler, Restoring, mark_not_saved
+from detrain.state.tree import Node
+
+_wrapped: weakref.WeakSet[Any] = weakref.WeakSet()
+#: Of models whose buckets have been laid out in the order of their gradients: they stay so.
+_final: weakref.WeakKeyDictionary[Any, list[list[int]]] = weakref.WeakKeyDictionary()
+
+
+def patch() -> None:
+    """Know which model each reducer is of."""
+    plain = ddp.DistributedDataParallel._ddp_init_helper
+
+    @functools.wraps(plain)
+    def init_helper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = plain(self, *args, **kwargs)
+        _wrapped.add(self)
+        return result
+
+    ddp.DistributedDataParallel._ddp_init_helper = init_helper
+
+
+class ReducerHandler(Handler):
+    """What averages the gradients of one wrapped model."""
+
+    kind = "torch.distributed.Reducer"
+    fields = plain_fields("buckets")
+    has_attributes = False
+
+    def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
+        mark_not_saved(node, "the set-up code makes it anew, for the processes of this attempt", warns=False)
+        model = _model_of(obj)
+        if model is not None and model.process_group.size() > 1 and _is_laid_out(model):
+            node["buckets"] = _buckets_of(model)
+
+    def prepare(self, number: int, node: Node, restore: Restoring) -> None:
+        """Lay the buckets out before anything is restored: what that does to gradients and to objects of hooks is put back then."""
+        live = restore.matched(number)
+        if "buckets" not in node or live is None:
+            return
+        model = _model_of(live)
+        if model is None or model in _final:
+            return
+        lay_out(model, node["buckets"])
+        if not _is_laid_out(model) or _buckets_of(model) != node["buckets"]:
+            raise RestoreError(
+                f"{restore.path_of(node)}: its buckets cannot be laid out as they were. {restore.set_aside()}"
+            )
+
+
+def _model_of(reducer: Any) -> Any:
+    return next((model for model in _wrapped if getattr(model, "reducer", None) is reducer), None)
+
+
+def _is_laid_out(model: Any) -> bool:
+    """True if the buckets are in their last order. The next forward pass would see to it first of all; it is done here if it is due."""
+    if not model._has_rebuilt_buckets and model.reducer._rebuild_buckets():
+        model._has_rebuilt_buckets = True
+    return bool(model._has_rebuilt_buckets)
+
+
+def _buckets_of(model: Any) -> list[list[int]]:
+    """Numbers of parameters, by bucket."""
+    if model not in _final:
+        numbers = {id(parameter): number for number, parameter in enumerate(model._module_parameters)}
+        _final[model] = [
+            [numbers[id(one)] for one in bucket.parameters()] for bucket in model.reducer._get_zeros_like_grad_buckets()
+        ]
+    return _final[model]
+
+
+def lay_out(model: Any, buckets: list[list[int]]) -> None:
+    """Let the reducer see gradients become ready in this order, by a backward pass in which all of them are zero.
+
+    A collective operation: all ranks do it, at the same place.
+    """
+    order = [number for bucket in buckets for number in bucket]
+    if not model._lazy_init_ran:
+        model._lazy_init()
+    reducer = model.reducer
+    with torch.enable_grad():
+        for _ in range(2 if model.static_graph else 1):  # the first pass of a static graph only counts
+            reducer.prepare_for_forward()
+            reducer._rebuild_buckets()
+            total = _zero_of(model._module_parameters, order)
+            if model.static_graph:
+                (total,) = ddp._DDPSink.apply(weakref.ref(model), total)
+            reducer.prepare_for_backward([])
+            total.backward()
+
+
+def _zero_of(parameters: list[Any], order: list[int]) -> Any:
+    """A number whose backward pass comes to the parameters in this order: the autograd engine takes what was made last first."""
+    total = None
+    for number in reversed(order):
+        term = parameters[number].view(-1)[:1].sum() * 0
+        total = term if total is None else total + term
+    return total

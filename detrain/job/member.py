@@ -1,0 +1,314 @@
+"""One rank of a job while its script runs: what it tells the others, and what it hears of them.
+
+The script's thread asks and tells; a thread of its own reads. Rank 0 collects the parts of the cuts and writes their manifests.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from detrain.job.agreement import Agreement, Follower, Leader
+from detrain.job.cuts import Cuts
+from detrain.job.line import Hub, Spoke
+from detrain.job.messages import AllEnded, Ask, Committed, Ended, Lost, Message, Part, Ready, Saved, Tick
+from detrain.job.watch import Watch
+from detrain.messages import Trouble, say, warn
+
+#: How long an ended rank waits for the parts of the last cut, and for the others to end, before it goes without. Seconds.
+LONGEST_END_S = 60.0
+
+
+class Member(Protocol):
+    """What a session asks of its job."""
+
+    @property
+    def agreement(self) -> Agreement:
+        """What its policy goes by."""
+
+    def begin(self) -> None:
+        """Listen, and watch over the job, from now on."""
+
+    def ready(self) -> None:
+        """Wait until all ranks have put back the files that their scripts will find."""
+
+    def begins(self, name: str) -> None:
+        """The part of a cut is about to be written."""
+
+    def wrote(self, part: Part) -> None:
+        """The part of a cut is on the disk, or could not be written. Called by the thread that writes."""
+
+    @property
+    def is_broken(self) -> bool:
+        """True if a rank is gone that had not ended, so that nothing can be agreed any more."""
+
+    def wait_for(self, name: str) -> bool:
+        """Wait until the cut of this name exists; False if it will not."""
+
+    def kept(self) -> frozenset[str] | None:
+        """Names of the cuts whose parts are needed; None before the first is whole in this attempt."""
+
+    def whole(self) -> frozenset[str]:
+        """Names of the cuts that exist."""
+
+    def end(self, status: int, *, is_finished: bool) -> bool:
+        """The script has ended here; waits for the others. True if it is finished on all ranks."""
+
+    def close(self) -> None:
+        """Take part in nothing any more."""
+
+
+class First:
+    """Rank 0."""
+
+    def __init__(self, hub: Hub, size: int, cuts: Cuts, watch: Watch, on_asked: Callable[[float], None]) -> None:
+        self._hub, self._size, self._cuts, self._watch = hub, size, cuts, watch
+        self.agreement: Leader = Leader(hub.tell_all, on_asked, self._is_busy)
+        self._changed = threading.Condition()
+        self._ready: set[int] = set()
+        self._begun: list[str] = []
+        self._whole = set(cuts.kept())
+        self._kept: frozenset[str] | None = None
+        self._ended: dict[int, Ended] = {}
+        self._trouble = Trouble("cut-not-whole", "cut is not whole", "cuts are not whole", "they are again")
+
+    def _is_busy(self) -> bool:
+        return bool(self._begun)
+
+    def begin(self) -> None:
+        """See `Member`."""
+        self._hub.begin(self)
+
+    def ready(self) -> None:
+        """See `Member`."""
+        with self._changed:
+            self._ready.add(0)
+            while len(self._ready) < self._size:
+                self._changed.wait(0.5)
+                self._watch.leave_if_lost()
+        self._hub.tell_all(Ready())
+
+    # --- the thread that reads ---------------------------------------------------------------------------------------------------
+
+    def on_message(self, rank: int, message: Message) -> None:
+        """See `Listener`."""
+        if isinstance(message, Part):
+            self._add(rank, message)
+        elif isinstance(message, Ask):
+            self.agreement.ask()
+        elif isinstance(message, Ready):
+            with self._changed:
+                self._ready.add(rank)
+                self._changed.notify_all()
+        elif isinstance(message, Ended):
+            with self._changed:
+                self._ended[rank] = message
+                self._changed.notify_all()
+            if message.status:
+                self._lost(rank, f"rank {rank} has ended with status {message.status}")
+
+    def on_gone(self, rank: int) -> None:
+        """See `Listener`."""
+        with self._changed:
+            if rank in self._ended:
+                return
+            self._changed.notify_all()
+        self._lost(rank, f"rank {rank} is gone")
+
+    def _lost(self, rank: int, why: str) -> None:
+        self._watch.lost(why)
+        self._hub.tell_all(Lost(rank, why))
+
+    def on_turn(self) -> None:
+        """See `Listener`."""
+        self._watch.turn()
+
+    # --- cuts --------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_broken(self) -> bool:
+        """See `Member`."""
+        return bool(self._watch.why)
+
+    def begins(self, name: str) -> None:
+        """See `Member`."""
+        self._begun.append(name)
+
+    def wrote(self, part: Part) -> None:
+        """See `Member`."""
+        self._add(0, part)
+
+    def wait_for(self, name: str) -> bool:
+        """See `Member`."""
+        until_s = time.monotonic() + LONGEST_END_S
+        with self._changed:
+            while name in self._begun and not self._watch.why and time.monotonic() < until_s:
+                self._changed.wait(0.5)
+        return name in self._whole
+
+    def _add(self, rank: int, part: Part) -> None:
+        with self._changed:
+            try:
+                manifest, trouble = self._cuts.add(rank, part)
+            except OSError as error:
+                manifest, trouble = None, f"its manifest cannot be written: {error}"
+            if (manifest is not None or trouble) and part.name in self._begun:
+                del self._begun[: self._begun.index(part.name) + 1]  # also what some rank has passed over
+            if manifest is not None:
+                self._trouble.worked()
+                self._kept = frozenset(self._cuts.kept())
+                self._whole.add(part.name)
+                self._hub.tell_all(Committed(part.name, self._cuts.kept()))
+            elif trouble:
+                self._trouble.failed(
+                    OSError(trouble), f"the cut {part.name} does not exist: {trouble}. Training goes on"
+                )
+            self._changed.notify_all()
+
+    def kept(self) -> frozenset[str] | None:
+        """See `Member`."""
+        return self._kept
+
+    def whole(self) -> frozenset[str]:
+        """See `Member`."""
+        return frozenset(self._whole)
+
+    # --- the end -----------------------------------------------------------------------------------------------------------------
+
+    def end(self, status: int, *, is_finished: bool) -> bool:
+        """See `Member`."""
+        until_s = time.monotonic() + LONGEST_END_S
+        self._hub.tell_all(Ended(status, is_finished))
+        with self._changed:
+            self._ended[0] = Ended(status, is_finished)
+            while len(self._ended) < self._size and not self._watch.why and status == 0 and time.monotonic() < until_s:
+                self._changed.wait(0.5)
+            missing = [rank for rank in range(self._size) if rank not in self._ended]
+            is_whole = not missing and all(one.status == 0 and one.is_finished for one in self._ended.values())
+        if status == 0 and missing and not self._watch.why:
+            warn(
+                "rank-not-ended",
+                f"ranks {missing} have not ended {LONGEST_END_S:.0f} s behind rank 0, so the job is not finished",
+            )
+        self._trouble.end()
+        self._hub.tell_all(AllEnded(is_whole))
+        return is_whole
+
+    def close(self) -> None:
+        """See `Member`."""
+        self._hub.close()
+
+
+class Other:
+    """Any other rank."""
+
+    def __init__(
+        self, spoke: Spoke, rank: int, watch: Watch, there: Iterable[str], on_asked: Callable[[float], None]
+    ) -> None:
+        self._spoke, self._rank, self._watch = spoke, rank, watch
+        self.agreement: Follower = Follower(
+            lambda message: spoke.send(0, message), on_asked, self._on_out, self._on_wait
+        )
+        self._changed = threading.Condition()
+        self._whole = set(there)
+        self._kept: frozenset[str] | None = None
+        self._all_ended: AllEnded | None = None
+        self._are_ready = False
+
+    def _on_out(self, why: str) -> None:
+        say(
+            f"warning: rank {self._rank}: {why}. The ranks have unequal numbers of batches, or other loops; no more cuts are taken in this "
+            "attempt, and a resume goes on from the last [ranks-out-of-step]"
+        )
+
+    def ready(self) -> None:
+        """See `Member`."""
+        self._spoke.send(0, Ready())
+        with self._changed:
+            while not self._are_ready:
+                self._changed.wait(0.5)
+                self._watch.leave_if_lost()
+
+    def _on_wait(self) -> None:
+        """Called by the script's thread while rank 0 is waited for."""
+        self._watch.leave_if_lost()
+
+    def begin(self) -> None:
+        """See `Member`."""
+        self._spoke.begin(self)
+
+    def on_message(self, rank: int, message: Message) -> None:  # noqa: ARG002 - only rank 0 is heard
+        """See `Listener`."""
+        if isinstance(message, Tick | Saved):
+            self.agreement.on_message(message)
+        elif isinstance(message, Committed):
+            with self._changed:
+                self._kept = frozenset(message.kept)
+                self._whole.add(message.name)
+                self._changed.notify_all()
+        elif isinstance(message, Ready):
+            with self._changed:
+                self._are_ready = True
+                self._changed.notify_all()
+        elif isinstance(message, Lost):
+            self._watch.lost(message.why)
+        elif isinstance(message, Ended):
+            self.agreement.on_first_ended()
+        elif isinstance(message, AllEnded):
+            with self._changed:
+                self._all_ended = message
+                self._changed.notify_all()
+
+    def on_gone(self, rank: int) -> None:  # noqa: ARG002
+        """See `Listener`."""
+        if self._all_ended is None:
+            self._watch.lost("rank 0 is gone")
+        with self._changed:
+            self._changed.notify_all()
+
+    def on_turn(self) -> None:
+        """See `Listener`."""
+        self._watch.turn()
+
+    @property
+    def is_broken(self) -> bool:
+        """See `Member`."""
+        return bool(self._watch.why)
+
+    def begins(self, name: str) -> None:
+        """See `Member`."""
+
+    def wrote(self, part: Part) -> None:
+        """See `Member`."""
+        self._spoke.send(0, part)
+
+    def wait_for(self, name: str) -> bool:
+        """See `Member`."""
+        until_s = time.monotonic() + LONGEST_END_S
+        with self._changed:
+            while name not in self._whole and not self._watch.why and time.monotonic() < until_s:
+                self._changed.wait(0.5)
+        return name in self._whole
+
+    def kept(self) -> frozenset[str] | None:
+        """See `Member`."""
+        return self._kept
+
+    def whole(self) -> frozenset[str]:
+        """See `Member`."""
+        return frozenset(self._whole)
+
+    def end(self, status: int, *, is_finished: bool) -> bool:
+        """See `Member`."""
+        self._spoke.send(0, Ended(status, is_finished))
+        until_s = time.monotonic() + 2 * LONGEST_END_S
+        with self._changed:
+            while self._all_ended is None and status == 0 and not self._watch.why and time.monotonic() < until_s:
+                self._changed.wait(0.5)
+            return self._all_ended is not None and self._all_ended.is_finished
+
+    def close(self) -> None:
+        """See `Member`."""
+        self._spoke.close()

@@ -1,0 +1,73 @@
+"""One rank of `test_buckets`: a training in one go, and two that are wrapped anew on the way, without and with the cure."""
+
+import json
+import os
+import sys
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from detrain.adapters.torch import buckets
+
+RANKS, STEPS, RESUMED_AT = 3, 8, 4
+
+
+def make(options):
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(24, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 3))
+    model = DistributedDataParallel(net, **options)
+    return model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+
+def run(rank, model, optimizer, steps):
+    for number in steps:
+        torch.manual_seed(100 * number + rank)
+        optimizer.zero_grad()
+        model(torch.randn(8, 24)).square().mean().backward()
+        optimizer.step()
+
+
+def weights(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def resumed(rank, saved, layout, options):
+    """Weights of a training that goes on with a model wrapped anew, its buckets laid out in this way unless it is None."""
+    model, optimizer = make(options)
+    if layout is not None:
+        buckets.lay_out(model, layout)
+        assert buckets._is_laid_out(model)
+        assert buckets._buckets_of(model) == layout
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), saved[0], strict=True):
+            parameter.copy_(value)
+            parameter.grad = None
+    optimizer.load_state_dict(copy_of(saved[1]))
+    run(rank, model, optimizer, range(RESUMED_AT, STEPS))
+    return weights(model)
+
+
+def main(rank, port, options):
+    torch.set_num_threads(1)
+    buckets.patch()
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
+    model, optimizer = make(options)
+    run(rank, model, optimizer, range(RESUMED_AT))
+    saved = weights(model), copy_of(optimizer.state_dict())
+    layout = buckets._buckets_of(model) if buckets._is_laid_out(model) else None
+    run(rank, model, optimizer, range(RESUMED_AT, STEPS))
+    expected = weights(model)
+    same = [all(map(torch.equal, expected, resumed(rank, saved, chosen, options))) for chosen in (None, layout)]
+    print(json.dumps([layout is not None, *same]))
+    torch.distributed.destroy_process_group()
+
+
+def copy_of(state):
+    """A copy that no later step changes."""
+    return torch.utils._pytree.tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, state)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))

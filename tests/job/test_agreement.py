@@ -1,0 +1,140 @@
+"""Policies that go by rank 0's clock say yes at the same headers, whatever each rank's own clock does."""
+
+import threading
+
+import pytest
+
+from detrain.job import agreement
+from detrain.job.agreement import Follower, Leader
+from detrain.job.messages import Ask, Saved, Tick
+from detrain.session.policy import Policy, parse
+
+
+class Pair:
+    """Rank 0 and another, each with its policy; what rank 0 tells reaches the other at once."""
+
+    def __init__(self, every="1s"):
+        self.clock_s = 100.0
+        self.policies = [Policy(parse(every), 0.0), Policy(parse(every), 0.0)]
+        self.out, self.told, self.is_busy = [], [], False
+        self.leader = Leader(self.tell, self.policies[0].request, lambda: self.is_busy, lambda: self.clock_s)
+        self.follower = Follower(self.ask, self.policies[1].request, self.out.append, lambda: None)
+
+    def tell(self, message):
+        self.told.append(message)
+        self.follower.on_message(message)
+
+    def ask(self, message):
+        assert message == Ask()
+        self.leader.ask()
+
+    def header(self, number, batch_s):
+        """Rank 0 passes the header, then the other; returns which of them save there."""
+        self.clock_s += batch_s
+        due = []
+        for end, policy in ((self.leader, self.policies[0]), (self.follower, self.policies[1])):
+            now_s = end.now_s(number)
+            if number == 0:
+                policy.begin(now_s)
+            due.append(policy.is_due_at_batch(number, now_s))
+            if due[-1]:
+                now_s, cost_s = end.saved(f"c{number}", 0.01 if end is self.leader else 7.0)
+                policy.on_saved(0, number, now_s, cost_s)
+        return due
+
+
+@pytest.mark.parametrize("batch_s", [0.0001, 0.004, 0.3, 2.5])
+def test_all_save_at_the_same_headers(batch_s):
+    pair = Pair()
+    due = [pair.header(number, batch_s) for number in range(3000)]
+    assert all(one == other for one, other in due)
+    assert any(one for one, _ in due) == (3000 * batch_s > 1)
+    assert pair.policies[0].interval_s == pair.policies[1].interval_s
+    assert not pair.out
+
+
+def test_rank_0_publishes_about_every_period_and_at_each_header_of_a_slow_loop():
+    quick, slow = Pair("never"), Pair("never")
+    for number in range(4000):
+        quick.header(number, 0.0001)
+    for number in range(50):
+        slow.header(number, 1.0)
+    assert 4000 * 0.0001 / agreement.PERIOD_S <= len(quick.told) <= 80
+    assert 50 <= len(slow.told) <= 52
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_one_rank_is_asked_and_all_save(who):
+    pair = Pair("never")
+    for number in range(10):
+        assert pair.header(number, 0.5) == [False, False]
+    getattr(pair, who).ask()
+    due = [pair.header(number, 0.5) for number in range(10, 16)]
+    assert [one for one, _ in due] == [other for _, other in due]
+    assert sum(one for one, _ in due) == 1
+
+
+def test_auto_goes_by_the_costs_of_rank_0():
+    pair = Pair("auto")
+    for number in range(200):
+        due = pair.header(number, 0.1)
+        assert due[0] == due[1]
+    assert pair.policies[1].cost_s == 0.01
+
+
+def test_whether_one_is_being_written_is_what_rank_0_has_published():
+    pair = Pair()
+    pair.header(0, 1.0)
+    pair.is_busy = True
+    for number in (1, 2):
+        pair.header(number, 1.0)
+    assert pair.leader.is_writing(False)
+    assert pair.follower.is_writing(False)
+
+
+def test_a_rank_waits_for_rank_0():
+    follower = Follower(lambda _: None, lambda _: None, lambda _: None, lambda: None)
+    threading.Timer(0.05, follower.on_message, [Tick(0, 5, 3.0)]).start()
+    assert follower.now_s(0) == 3.0
+    assert [follower.now_s(header) for header in (1, 2, 3, 4)] == [3.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("ticks", "why"),
+    [
+        ([Tick(7, 8, 1.0)], "rank 0 is at header 7, this rank at 0"),
+        ([], "rank 0 has told nothing for header 0"),
+    ],
+)
+def test_a_rank_out_of_step_goes_on_without_cuts(ticks, why, monkeypatch):
+    out = []
+    follower = Follower(lambda _: None, lambda _: None, out.append, lambda: None)
+    for tick in ticks:
+        follower.on_message(tick)
+    if not ticks:
+        follower.on_first_ended()
+    follower.now_s(0)
+    assert out == [why]
+    assert follower.is_out
+    assert follower.until == float("inf")
+    follower.now_s(10**9)
+    assert out == [why]
+
+
+def test_another_checkpoint_than_rank_0s_is_out_of_step():
+    out = []
+    follower = Follower(lambda _: None, lambda _: None, out.append, lambda: None)
+    follower.on_message(Tick(0, 9, 1.0))
+    follower.now_s(0)
+    follower.on_message(Saved("a", 2.0, 0.1))
+    follower.saved("b", 0.2)
+    assert out == ["rank 0 has saved a, this rank b"]
+
+
+def test_headers_may_be_far_apart():
+    pair = Pair()
+    for number in (0, 5, 6, 4000, 4001, 90000):
+        due = pair.header(number, 0.4)
+        assert due[0] == due[1]
+    assert not pair.out
+    assert pair.leader.until == pair.follower.until
