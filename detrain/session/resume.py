@@ -292,8 +292,14 @@ class Resume:
 
     def _check_sources(self, target: Checkpoint) -> None:
         """Of modules that the set-up code has written itself, what they are is known only now that they are loaded."""
-        loaded = self._context.info.sources
-        changed = [name for name, digest in target.meta.sources.items() if loaded.get(name, digest) != digest]
+        from detrain.state.user_code import user_code
+
+        now = self._context.info.sources
+        changed = [
+            name
+            for name, digest in target.meta.sources.items()
+            if name in user_code and now.get(name, digest) != digest
+        ]
         if changed and not self.is_trusting:
             raise InexactResume(
                 f"the source has changed since {target.name}: {', '.join(sorted(changed))}",
