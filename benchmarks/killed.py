@@ -37,6 +37,9 @@ LONGEST = 8
 WITHOUT_CHECKPOINT = 0.7
 #: Numbers, and what hexadecimal digits make of addresses and digests.
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+(?:[.,:][0-9]+)*(?:e[+-]?[0-9]+)?")
+#: How long something took and how fast it went, as progress bars say it.
+_DURATION = re.compile(r"(?<![\w.:])(?:\d+(?::\d\d)+s?|\d+(?:\.\d+)?(?:us|µs|ms|s)\b(?:/\w+)?|\d+(?:\.\d+)?\s?\w+/s)")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ def differences(a: Path, other: Path) -> dict[str, str]:
     printed = [output_log.read(run_directory(work) / output_log.NAME) for work in (a, other)]
     # Of a bar that is overwritten, what it says last; how often one leaves a line empty hangs on the time.
     said = [[line.text.rpartition("\b")[2] for line in one if line.stream == 1] for one in printed]
-    lines = [[text for text in one if text.strip()] for one in said]
+    lines = [[_DURATION.sub("", _COLOUR.sub("", text)) for text in one if text.strip()] for one in said]
     found |= text_differences("printed", *lines)
     names = [files_of(work) for work in (a, other)]
     for masked in sorted({*names[0], *names[1]}):

@@ -112,12 +112,13 @@ class Line:
 
     def __init__(self, peers: dict[int, _Peer]) -> None:
         self._peers = peers
-        self._is_closed = False
+        self._is_closed = self._is_reading = False
         # A forked child is no rank. What it held open would keep the other end from hearing that this process has ended.
         os.register_at_fork(after_in_child=self._forget)
 
     def begin(self, listener: Listener) -> None:
         """Start the thread that reads."""
+        self._is_reading = True
         _thread.start_new_thread(self._run, (listener,))
 
     def send(self, rank: int, message: Message) -> None:
@@ -137,6 +138,8 @@ class Line:
         for peer in self._peers.values():
             with contextlib.suppress(OSError):
                 peer.connection.shutdown(socket.SHUT_RDWR)
+            if not self._is_reading:  # else the thread that reads closes it
+                peer.connection.close()
 
     def _forget(self) -> None:
         self._is_closed = True
@@ -144,6 +147,13 @@ class Line:
             peer.connection.close()
 
     def _run(self, listener: Listener) -> None:
+        try:
+            self._read_all(listener)
+        finally:
+            for peer in self._peers.values():
+                peer.connection.close()
+
+    def _read_all(self, listener: Listener) -> None:
         for rank, peer in self._peers.items():
             for message in peer.take_unread():
                 listener.on_message(rank, message)

@@ -9,7 +9,7 @@ import random
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -28,6 +28,7 @@ from detrain.loops import instfile
 from detrain.loops.position import Position
 from detrain.loops.stack import LoopStack
 from detrain.messages import say, speak_as, warn
+from detrain.outputs import journal
 from detrain.outputs.following import OutputFiles
 from detrain.rewrite.importer import Instrumenter, UserFinder
 from detrain.session import ending, policy
@@ -182,7 +183,7 @@ class Attempt:
             warn("checkpoint-passed-over", message)
         if not chain and self.record.attempts > 1 and self.request.goal is None:
             say(f"no checkpoint yet: starting again from the beginning (attempt {self.record.attempts})")
-        changed = instfile.changed_sources(chain[-1].meta.sources) if chain else []
+        changed = self._changed(chain[-1].meta.sources) if chain else []
         if changed and not self.request.trusts:
             raise InexactResume(
                 f"the source has changed since {chain[-1].name}: {', '.join(changed)}",
@@ -195,6 +196,16 @@ class Attempt:
                 "the checkpoint's value is used",
             )
         return chain
+
+    def _changed(self, sources: Mapping[str, str]) -> list[str]:
+        """Source files that are others now.
+
+        Not those that the run itself has made and that are not there: an attempt may have been killed before its set-up code had made them
+        again. What it makes of them this time is compared where the attempt resumes.
+        """
+        changed = instfile.changed_sources(sources)
+        made = journal.paths_in(self.directory.path) if changed else set()
+        return [name for name in changed if os.path.exists(name) or os.path.realpath(name) not in made]
 
     def _changes(self) -> list[Change]:
         """The decisions to go on with other arguments: of this request, else those on record."""

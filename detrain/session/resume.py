@@ -166,6 +166,7 @@ class Resume:
         context, meta = self._context, checkpoint.meta
         frameworks = context.frameworks
         self._check_environment(meta)
+        self._check_sources(target)
         self._check_leaves(roots.leaves_with_warnings(tree, only_beside=True))
         for name in meta.modules:
             if name not in sys.modules:
@@ -287,6 +288,22 @@ class Resume:
             raise InexactResume(
                 f"the environment differs from the checkpoint's: {'; '.join(changed)}",
                 "Results may differ; go back to the old environment, start over with --fresh, or resume with --trust-changes",
+            )
+
+    def _check_sources(self, target: Checkpoint) -> None:
+        """Of modules that the set-up code has written itself, what they are is known only now that they are loaded."""
+        from detrain.state.user_code import user_code
+
+        now = self._context.info.sources
+        changed = [
+            name
+            for name, digest in target.meta.sources.items()
+            if name in user_code and now.get(name, digest) != digest
+        ]
+        if changed and not self.is_trusting:
+            raise InexactResume(
+                f"the source has changed since {target.name}: {', '.join(sorted(changed))}",
+                "Start over with --fresh (the old run is kept), or resume from the checkpoint with --trust-changes",
             )
 
     def _check_leaves(self, doubtful: list[str]) -> None:

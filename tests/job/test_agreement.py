@@ -1,7 +1,6 @@
 """Policies that go by rank 0's clock say yes at the same headers, whatever each rank's own clock does."""
 
 import threading
-import time
 
 import pytest
 
@@ -93,12 +92,10 @@ def test_whether_one_is_being_written_is_what_rank_0_has_published():
     assert pair.follower.is_writing(False)
 
 
-def test_a_rank_waits_for_rank_0(monkeypatch):
+def test_a_rank_waits_for_rank_0():
     follower = Follower(lambda _: None, lambda _: None, lambda _: None, lambda: None)
     threading.Timer(0.05, follower.on_message, [Tick(0, 5, 3.0)]).start()
-    began_s = time.monotonic()
     assert follower.now_s(0) == 3.0
-    assert time.monotonic() - began_s >= 0.05
     assert [follower.now_s(header) for header in (1, 2, 3, 4)] == [3.0] * 4
 
 

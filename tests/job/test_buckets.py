@@ -32,6 +32,7 @@ def outcome(**options) -> list[bool]:
     return [all(one[which] for one in found) for which in range(3)]
 
 
+@pytest.mark.full
 def test_without_the_cure_a_resume_has_other_bits_and_with_it_the_same():
     assert outcome() == [True, False, True]
 

@@ -65,10 +65,7 @@ def job(tmp_path):
     yield made
     for one in made.ranks:
         one.close()
-    time.sleep(0.02)
-    for one in made.lines:
-        for peer in one._peers.values():
-            peer.connection.close()
+    assert soon(lambda: all(peer.connection.fileno() == -1 for one in made.lines for peer in one._peers.values()))
 
 
 def test_all_hear_of_a_cut_and_of_what_is_needed_no_more(job):
@@ -103,11 +100,12 @@ def test_a_cut_that_a_rank_has_passed_over_holds_nothing_up(job):
 
 def test_any_rank_asks_and_all_are_asked(job):
     job.ranks[2].agreement.ask()
-    for header in range(300):
+    until_s, header = time.monotonic() + 10, 0
+    while not all(job.asked):
         for one in job.ranks:
             one.agreement.now_s(header)
-        if all(job.asked):
-            break
+        header += 1
+        assert time.monotonic() < until_s
     assert job.asked[0] == job.asked[1] == job.asked[2]
     assert len(job.asked[0]) == 1
 

@@ -85,8 +85,10 @@ def job(tmp_path):
     yield made
     for one in made.lines.values():
         one.close()
-        for peer in one._peers.values():
-            peer.connection.close()
+    until_s = time.monotonic() + 5
+    while any(peer.connection.fileno() != -1 for one in made.lines.values() for peer in one._peers.values()):
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
 
 
 def test_a_new_job_begins_at_its_beginning(job):

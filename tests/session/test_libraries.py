@@ -66,7 +66,8 @@ def test_a_store_of_parameters_is_found_by_what_it_stores(load):
     storage, known = load(), Libraries()
     weights = storage.parameter("w")
     assert known.look([weights], (), captured(optimizer=[weights]))
-    assert list(known.roots()) == ["<library storage>.Counts.made", "<library storage>.PARAMETERS"]
+    found = [name for name in known.roots() if "matplotlib" not in name]  # which a test before may have loaded
+    assert found == ["<library storage>.Counts.made", "<library storage>.PARAMETERS"]
     assert known.roots()["<library storage>.PARAMETERS"] is storage.PARAMETERS
     assert not known.look([weights], (), captured(optimizer=[weights])), "the same parameters are trained"
     assert not known.look([weights, [1.0]], (), captured(optimizer=[weights], **known.roots())), "nothing new is found"

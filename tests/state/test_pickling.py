@@ -34,6 +34,10 @@ PROGRAMS = {
         "import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt", "fig, ax = plt.subplots()", "ax.plot([1, 2, 3])",
         "ax.plot([2]); x = [line.get_ydata().tolist() for line in ax.lines]",
     ),
+    "what a figure has drawn": Program(
+        "import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt", "fig, ax = plt.subplots()",
+        "ax.plot([1, 2, 3]); fig.canvas.draw()", "x = sum(bytes(fig.canvas.buffer_rgba()))",
+    ),
     "a sparse matrix": Program(
         "import numpy as np\nimport scipy.sparse as sp", "m = sp.csr_matrix(np.eye(3))", "m = m + m.T; k = m.tolil(); k[0, 1] = 3",
         "x = m.toarray().tolist(), k.toarray().tolist()",

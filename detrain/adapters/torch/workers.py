@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterDataPipe, MapDataPipe, get_worker_info
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from detrain.adapters.torch import outlasting
@@ -188,7 +188,13 @@ def _below(roots: list[Any]) -> Iterator[Any]:
             pending.extend(_contents(obj.__closure__ or ()))
         elif _has_attributes(obj):
             yield obj
-            pending.extend(vars(obj).values())
+            is_seeded = _is_seeded_by_the_loader(obj)
+            pending.extend(one for one in vars(obj).values() if not (is_seeded and isinstance(one, _GENERATORS)))
+
+
+def _is_seeded_by_the_loader(obj: Any) -> bool:
+    """True for a data pipe that shuffles: in each pass all workers seed theirs alike, or what they take of the data would overlap."""
+    return isinstance(obj, (IterDataPipe, MapDataPipe)) and callable(getattr(obj, "set_seed", None))
 
 
 def _has_attributes(obj: Any) -> bool:

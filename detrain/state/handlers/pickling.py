@@ -11,6 +11,7 @@ import ctypes
 import functools
 import io
 import pickle
+import types
 from collections import ChainMap
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
@@ -200,10 +201,11 @@ class FutureHandler(OpaqueHandler):
 class HolderHandler(ObjectHandler):
     """An instance of a class written in Python: its attributes, and its own pickling for those of them that say nothing of their state.
 
-    Only where that pickling has data that is in no attribute: else it makes the object anew, and the state of its parts is lost.
+    Only where that pickling has data that is in no attribute, or where the part's memory can be read and written: else it makes the object
+    anew, and the state of its parts is lost.
     """
 
-    fields: ClassVar = {**ObjectHandler.fields, **plain_fields("inner"), **Reduced.fields}
+    fields: ClassVar = {**ObjectHandler.fields, **plain_fields("inner", "memory"), **Reduced.fields}
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         super().capture(obj, node, walk)
@@ -218,9 +220,14 @@ class HolderHandler(ObjectHandler):
         except CaptureError:
             return  # the attributes are named one by one
         held = {id(value) for value in attributes.values()}
-        if any(id(part) not in held and _is_data(part) for part in parts):
-            node["inner"] = inner
+        memory = _memory_of(attributes[inner[0]]) if len(inner) == 1 else None
+        if memory is not None or any(id(part) not in held and _is_data(part) for part in parts):
+            own = [attributes[name] for name in inner]
+            node["inner"] = [name for name, value in attributes.items() if name in inner or _is_bound_to(value, own)]
             Reduced.capture(obj, node, walk, content)
+        if memory is not None:
+            node["memory"] = inner[0]
+            walk.array(node, memory.copy(), is_copy=True)
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return super().matches(live, node, restore) and ("same" not in node or Reduced.is_same(live, node))
@@ -232,12 +239,40 @@ class HolderHandler(ObjectHandler):
         super().fill(obj, node, restore, is_new)
         if is_new and "same" in node:
             Reduced.fill(obj, node, restore)
+        if "memory" in node:
+            memory, data = _memory_of((instance_dict(obj) or {}).get(node["memory"])), restore.data(node)
+            if memory is None or memory.size != data.size:
+                raise RestoreError(f"{restore.path_of(node)}.{node['memory']} has other memory than at the checkpoint")
+            memory[...] = data
 
     def attributes_left(self, obj: Any, node: Node, is_new: bool) -> Collection[str]:
         inner = node.get("inner", ())
         made = instance_dict(obj) if is_new and inner else None
         # Objects that its own pickling has made belong together with what C has made there: an image's palette, say.
         return [*inner, *(name for name, ref in node.get("attrs", ()) if is_node(ref) and name in (made or ()))]
+
+
+def _memory_of(part: Any) -> Any:
+    """The bytes of an object that lets itself be read and written, as an array over them; None if it does not.
+
+    Not those of a pointer, which are an address.
+    """
+    if isinstance(part, _POINTERS):
+        return None
+    try:
+        view = memoryview(part)
+    except TypeError:
+        return None
+    if view.readonly or not view.c_contiguous or not view.nbytes:
+        return None
+    return np.frombuffer(view.cast("B"), dtype=np.uint8)
+
+
+def _is_bound_to(value: Any, parts: list[Any]) -> bool:
+    """True for a method of one of these objects."""
+    return isinstance(value, (types.BuiltinMethodType, types.MethodType)) and any(
+        value.__self__ is part for part in parts
+    )
 
 
 def _is_data(part: Any) -> bool:
