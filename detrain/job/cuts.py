@@ -7,7 +7,6 @@ under a temporary name and renames it. What a killed job has left without a mani
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from detrain.errors import CheckpointError
 from detrain.job.messages import Part
-from detrain.store.directory import write_atomically
+from detrain.store.directory import sync_folder, write_atomically
 
 #: Folder of the manifests, in the job's directory on rank 0's host.
 FOLDER = "cuts"
@@ -90,20 +89,13 @@ class Manifests:
         """Make the cut exist. Raises OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / f"{manifest.name}.json", manifest.dumps())
-        self._sync()
+        sync_folder(self.path)
 
     def remove(self, names: Iterable[str]) -> None:
         """Cuts that are not resumed from any more; their parts may be deleted then. Raises OSError."""
         for name in names:
             (self.path / f"{name}.json").unlink(missing_ok=True)
-        self._sync()
-
-    def _sync(self) -> None:
-        number = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+        sync_folder(self.path)
 
 
 class Cuts:

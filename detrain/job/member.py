@@ -60,17 +60,42 @@ class Member(Protocol):
         """Take part in nothing any more."""
 
 
-class First:
+class _Rank:
+    """What all ranks have."""
+
+    def __init__(self, watch: Watch, whole: Iterable[str]) -> None:
+        self._watch = watch
+        self._changed = threading.Condition()
+        self._whole = set(whole)
+        self._kept: frozenset[str] | None = None
+
+    @property
+    def is_broken(self) -> bool:
+        """See `Member`."""
+        return bool(self._watch.why)
+
+    def kept(self) -> frozenset[str] | None:
+        """See `Member`."""
+        return self._kept
+
+    def whole(self) -> frozenset[str]:
+        """See `Member`."""
+        return frozenset(self._whole)
+
+    def on_turn(self) -> None:
+        """See `Listener`."""
+        self._watch.turn()
+
+
+class First(_Rank):
     """Rank 0."""
 
     def __init__(self, hub: Hub, size: int, cuts: Cuts, watch: Watch, on_asked: Callable[[float], None]) -> None:
-        self._hub, self._size, self._cuts, self._watch = hub, size, cuts, watch
+        super().__init__(watch, cuts.kept())
+        self._hub, self._size, self._cuts = hub, size, cuts
         self.agreement: Leader = Leader(hub.tell_all, on_asked, self._is_busy)
-        self._changed = threading.Condition()
         self._ready: set[int] = set()
         self._begun: list[str] = []
-        self._whole = set(cuts.kept())
-        self._kept: frozenset[str] | None = None
         self._ended: dict[int, Ended] = {}
         self._trouble = Trouble("cut-not-whole", "cut is not whole", "cuts are not whole", "they are again")
 
@@ -121,16 +146,7 @@ class First:
         self._watch.lost(why)
         self._hub.tell_all(Lost(rank, why))
 
-    def on_turn(self) -> None:
-        """See `Listener`."""
-        self._watch.turn()
-
     # --- cuts --------------------------------------------------------------------------------------------------------------------
-
-    @property
-    def is_broken(self) -> bool:
-        """See `Member`."""
-        return bool(self._watch.why)
 
     def begins(self, name: str) -> None:
         """See `Member`."""
@@ -167,14 +183,6 @@ class First:
                 )
             self._changed.notify_all()
 
-    def kept(self) -> frozenset[str] | None:
-        """See `Member`."""
-        return self._kept
-
-    def whole(self) -> frozenset[str]:
-        """See `Member`."""
-        return frozenset(self._whole)
-
     # --- the end -----------------------------------------------------------------------------------------------------------------
 
     def end(self, status: int, *, is_finished: bool) -> bool:
@@ -201,19 +209,17 @@ class First:
         self._hub.close()
 
 
-class Other:
+class Other(_Rank):
     """Any other rank."""
 
     def __init__(
         self, spoke: Spoke, rank: int, watch: Watch, there: Iterable[str], on_asked: Callable[[float], None]
     ) -> None:
-        self._spoke, self._rank, self._watch = spoke, rank, watch
+        super().__init__(watch, there)
+        self._spoke, self._rank = spoke, rank
         self.agreement: Follower = Follower(
             lambda message: spoke.send(0, message), on_asked, self._on_out, self._on_wait
         )
-        self._changed = threading.Condition()
-        self._whole = set(there)
-        self._kept: frozenset[str] | None = None
         self._all_ended: AllEnded | None = None
         self._are_ready = False
 
@@ -268,15 +274,6 @@ class Other:
         with self._changed:
             self._changed.notify_all()
 
-    def on_turn(self) -> None:
-        """See `Listener`."""
-        self._watch.turn()
-
-    @property
-    def is_broken(self) -> bool:
-        """See `Member`."""
-        return bool(self._watch.why)
-
     def begins(self, name: str) -> None:
         """See `Member`."""
 
@@ -291,14 +288,6 @@ class Other:
             while name not in self._whole and not self._watch.why and time.monotonic() < until_s:
                 self._changed.wait(0.5)
         return name in self._whole
-
-    def kept(self) -> frozenset[str] | None:
-        """See `Member`."""
-        return self._kept
-
-    def whole(self) -> frozenset[str]:
-        """See `Member`."""
-        return frozenset(self._whole)
 
     def end(self, status: int, *, is_finished: bool) -> bool:
         """See `Member`."""

@@ -13,6 +13,7 @@ from detrain.job.line import Hub, Spoke
 from detrain.job.messages import Answer, Hello, Propose, Start
 from detrain.job.place import Place
 from detrain.messages import say
+from detrain.store.directory import free_name_beside
 
 CanBegin = Callable[[str, str], str]
 #: How long ranks wait for each other before the script begins. Seconds.
@@ -104,7 +105,7 @@ def _decide(
 ) -> tuple[Start, list[Manifest]]:
     job = manifests.path.parent
     if wish.is_fresh:
-        return Start(aside=_free_name(job)), []
+        return Start(aside=free_name_beside(job).name if job.is_dir() else ""), []
     if wish.size not in (0, len(hellos)):
         raise ResumeRefused(
             f"{job} holds a job of {wish.size} ranks, and these are {len(hellos)}: another number of ranks does not give the same bits. "
@@ -167,16 +168,6 @@ def _check_nothing_is_lost(hellos: list[Hello], job: Path) -> None:
             f"the other ranks hold checkpoints ({', '.join(sorted(others)[:3])}), and {job} on {hellos[0].host}, the host of rank 0, holds "
             "neither checkpoints nor the manifests that say which of them belong together. Put it back, or start over with --fresh"
         )
-
-
-def _free_name(job: Path) -> str:
-    """The first free `<name>.old<N>` beside the job's directory; "" if there is nothing to keep."""
-    if not job.is_dir():
-        return ""
-    number = 1
-    while job.with_name(f"{job.name}.old{number}").exists():
-        number += 1
-    return f"{job.name}.old{number}"
 
 
 def _ranks(ranks: list[int]) -> str:

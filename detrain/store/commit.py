@@ -13,6 +13,7 @@ import xxhash
 from detrain.package import __version__
 from detrain.state.tree import Array, Tree
 from detrain.store.checkpoint import FORMAT, Checkpoint, Stored, encode_header
+from detrain.store.directory import sync_folder
 from detrain.store.hdf5_layout import PAGE, Composer, Frame, Slot
 from detrain.store.meta import Meta
 from detrain.store.threads import with_breaks
@@ -48,7 +49,7 @@ def commit(path: Path, tree: Tree, meta: Meta, earlier: Checkpoint | None = None
     try:
         _write_synced(temporary, _pieces(frame, padded, {number: tree.arrays[number] for number in own}))
         os.replace(temporary, path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
@@ -143,11 +144,3 @@ def _write_synced(path: Path, pieces: Iterator[memoryview]) -> None:
             while left:
                 left = left[file.write(left) :]
         os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -250,9 +250,7 @@ class RunDirectory:
         """
         if not self.path.exists() or not any(entry.name != "lock" for entry in self.path.iterdir()):
             return None
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.old{number}")).exists():
-            number += 1
+        aside = free_name_beside(self.path)
         if not Path.cwd().is_relative_to(self.path.resolve()):
             self.path.rename(aside)
             return aside
@@ -267,6 +265,23 @@ class RunDirectory:
 
 def _is_own_name(name: str) -> bool:
     return name in OWN_NAMES or _NAME.match(name) is not None
+
+
+def free_name_beside(path: Path) -> Path:
+    """The first free `<name>.old<N>` beside a directory."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.old{number}")).exists():
+        number += 1
+    return aside
+
+
+def sync_folder(path: Path) -> None:
+    """What has been renamed or removed in a folder is so after a power failure, too. Raises OSError."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def write_atomically(path: Path, text: str) -> None:

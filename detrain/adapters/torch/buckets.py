@@ -56,10 +56,9 @@ class ReducerHandler(Handler):
         if "buckets" not in node or live is None:
             return
         model = _model_of(live)
-        if model is None or model in _final:
-            return
-        lay_out(model, node["buckets"])
-        if not _is_laid_out(model) or _buckets_of(model) != node["buckets"]:
+        if model is not None and model not in _final:
+            lay_out(model, node["buckets"])
+        if model is None or not _is_laid_out(model) or _buckets_of(model) != node["buckets"]:
             raise RestoreError(
                 f"{restore.path_of(node)}: its buckets cannot be laid out as they were. {restore.set_aside()}"
             )
