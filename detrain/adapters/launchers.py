@@ -57,3 +57,12 @@ def launcher_in(script: str, module: str) -> str:
 def command(num_ranks: int) -> Sequence[str]:
     """Starts so many ranks on this host; what each runs follows: `-m MODULE ARGS`."""
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+
+
+def variables(rank: int, size: int) -> dict[str, str]:
+    """What torchrun tells a rank of a job on one host, where no other job is to be met at its port."""
+    return {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank), "GROUP_RANK": "0", "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size), "ROLE_WORLD_SIZE": str(size), "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0",
+    }  # fmt: skip

@@ -19,13 +19,13 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one
 def ls(folder: Path, as_json: bool) -> int:
     """List runs and their checkpoints.
 
-    FOLDER is a run directory or a folder of run directories (default .detrain).
+    FOLDER is a run directory or a folder of run directories (default .detrain). Of a job of several ranks the cuts are listed.
     """
     from detrain.store import listing
 
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}")
-    runs = [listing.describe_run(path) for path in listing.find_runs(folder)]
+    runs = [listing.describe(path) for path in listing.find_runs(folder)]
     if as_json:
         click.echo(json.dumps(runs, indent=1))
         return 0
@@ -43,10 +43,16 @@ def ls(folder: Path, as_json: bool) -> int:
 def inspect(checkpoint: Path, leaf: str | None, as_json: bool) -> int:
     """List the contents of a checkpoint: leaves, sizes, digests.
 
-    Every digest is checked.
+    Every digest is checked. Of a cut of several ranks (JOB/cuts/NAME.json) its parts are listed.
     """
-    from detrain.store import listing
+    from detrain.store import job, listing
 
+    if checkpoint.suffix == ".json":
+        if leaf is not None:
+            raise UsageError("--leaf is of one rank's checkpoint; `detrain inspect` of the cut names them")
+        cut = listing.describe_cut(checkpoint.parent.parent, job.read_manifest(checkpoint))
+        click.echo(json.dumps(cut, indent=1) if as_json else listing.format_cut(cut))
+        return 0
     if leaf is None:
         found = listing.describe_checkpoint(checkpoint)
         click.echo(json.dumps(found, indent=1) if as_json else listing.format_checkpoint(found))
@@ -69,14 +75,19 @@ def inspect(checkpoint: Path, leaf: str | None, as_json: bool) -> int:
 )
 @as_json_option
 def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
-    """Compare two runs or two checkpoints, bit by bit.
+    """Compare two runs or two checkpoints, bit by bit; two jobs rank by rank.
 
     Exit status: 0 if all bits are the same, 1 if not.
     """
     from detrain.proof import diff as differ
+    from detrain.store import listing
 
     if by_operator and not (a.is_dir() and b.is_dir()):
         raise UsageError("--op compares two run directories: it repeats their batches")
+    if by_operator and (listing.is_job(a) or listing.is_job(b)):
+        raise UsageError(
+            "--op repeats batches of one process; `detrain diff` without it names the rank, the batch and the leaf"
+        )
     result: dict[str, Any] = differ.compare(a, b)
     if not as_json:
         click.echo(differ.format_result(result))

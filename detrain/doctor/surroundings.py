@@ -12,6 +12,7 @@ from detrain.errors import CheckpointError
 from detrain.launch import environment
 from detrain.store import listing
 from detrain.store.directory import RunDirectory
+from detrain.store.job import JobDirectory
 from detrain.store.record import RunRecord
 from detrain.world import machine, preload
 
@@ -50,7 +51,11 @@ def of_machine() -> list[Finding]:
 
 
 def of_run(path: Path) -> list[Finding]:
-    """What the record and the newest checkpoint of a run say."""
+    """What the record and the newest checkpoint of a run say; of a job, those of every rank on this host."""
+    job = JobDirectory(path)
+    ranks = job.ranks_here()
+    if ranks:
+        return [finding for number in ranks for finding in of_run(job.rank(number).path)]
     directory = RunDirectory(path)
     record = directory.read_record() or RunRecord()
     found = []

@@ -6,96 +6,13 @@ under a temporary name and renames it. What a killed job has left without a mani
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
 
-from detrain.errors import CheckpointError
 from detrain.job.messages import Part
-from detrain.store.directory import sync_folder, write_atomically
+from detrain.store.job import Held, Manifest, Manifests
 
-#: Folder of the manifests, in the job's directory on rank 0's host.
-FOLDER = "cuts"
-_FORMAT = 1
 #: What must be the same in all parts of a cut.
 _COMMON = ("sequence", "epoch", "batch", "batches", "chain", "position")
-
-
-@dataclass(frozen=True)
-class Held:
-    """Where a rank's part of a cut is."""
-
-    rank: int
-    host: str
-    directory: str
-    digest: str
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A cut that is whole."""
-
-    name: str
-    sequence: int
-    epoch: int
-    batch: int
-    batches: int
-    #: Names of the cuts that a resume passes through, in order.
-    chain: tuple[str, ...]
-    parts: tuple[Held, ...] = field(default=())
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return len(self.parts)
-
-    def dumps(self) -> str:
-        """The text of its file."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
-
-    @classmethod
-    def loads(cls, text: str) -> Manifest:
-        """The inverse of `dumps`. Raises `ValueError`."""
-        document: dict[str, Any] = json.loads(text)
-        try:
-            if document.pop("format") != _FORMAT:
-                raise ValueError("it is of another format")
-            parts = tuple(Held(**part) for part in document.pop("parts"))
-            return cls(**{**document, "chain": tuple(document["chain"]), "parts": parts})
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"it is no manifest: {error!r}") from None
-
-
-class Manifests:
-    """The manifests on rank 0's disk."""
-
-    def __init__(self, job: Path) -> None:
-        """`job`: the job's directory."""
-        self.path = job / FOLDER
-
-    def read(self) -> list[Manifest]:
-        """All, the newest first. Raises `CheckpointError` for one that cannot be read."""
-        found = []
-        for path in self.path.glob("*.json") if self.path.is_dir() else ():
-            try:
-                found.append(Manifest.loads(path.read_text(encoding="utf-8")))
-            except ValueError as error:
-                raise CheckpointError(f"the manifest {path} cannot be used: {error}") from None
-        return sorted(found, key=lambda one: one.sequence, reverse=True)
-
-    def write(self, manifest: Manifest) -> None:
-        """Make the cut exist. Raises OSError."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path / f"{manifest.name}.json", manifest.dumps())
-        sync_folder(self.path)
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Cuts that are not resumed from any more; their parts may be deleted then. Raises OSError."""
-        for name in names:
-            (self.path / f"{name}.json").unlink(missing_ok=True)
-        sync_folder(self.path)
 
 
 class Cuts:

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detrain.errors import AlreadyFinished, DetrainError, InexactResume, ResumeRefused, UsageError
-from detrain.job.cuts import Manifest, Manifests
 from detrain.job.line import Hub, Spoke
 from detrain.job.messages import Answer, Hello, Propose, Start
 from detrain.job.place import Place
 from detrain.messages import say
 from detrain.store.directory import free_name_beside
+from detrain.store.job import Manifest, Manifests
 
 CanBegin = Callable[[str, str], str]
 #: How long ranks wait for each other before the script begins. Seconds.
 LONGEST_WAIT_S = 600.0
 #: What all ranks have to be given alike, and what it is called.
 _COMMON = (
-    ("version", "version of detrain"),
-    ("program", "script"),
-    ("arguments", "arguments"),
-    ("seed", "--seed"),
-    ("every", "--every"),
-    ("key", "source"),
+    ("version", "another version of detrain"),
+    ("program", "another script"),
+    ("arguments", "other arguments"),
+    ("seed", "another --seed"),
+    ("every", "another --every"),
+    ("key", "another source of the script"),
 )
 
 
@@ -43,10 +43,22 @@ class Wish:
     size: int = 0
 
 
+@dataclass(frozen=True)
+class Decision:
+    """How the job begins, as rank 0 knows it."""
+
+    start: Start
+    #: The cuts that stay.
+    there: list[Manifest]
+    #: Host and run directory of each rank.
+    places: list[tuple[str, str]]
+
+
 def lead(
-    place: Place, hub: Hub, own: Hello, manifests: Manifests, wish: Wish, can_begin: CanBegin
-) -> tuple[Start, list[Manifest]]:
-    """Decide, on rank 0. Returns what all ranks do, and the cuts that stay.
+    place: Place, hub: Hub, own: Hello, manifests: Manifests, wish: Wish, can_begin: CanBegin,
+    prepare: Callable[[Start], None] = lambda _: None,
+) -> Decision:  # fmt: skip
+    """Decide, on rank 0, what all ranks do; `prepare` is called with it before the others are told.
 
     `can_begin` says of a cut, by its name and the digest of this rank's part, why this rank cannot go on from it, "" if it can. Raises
     what ends the job; the other ranks have been told.
@@ -54,11 +66,12 @@ def lead(
     try:
         hellos = _gather(place, hub, own)
         start, there = _decide(hub, hellos, manifests, wish, can_begin)
+        prepare(start)
     except DetrainError as error:
         hub.tell_all(Start(refusal=str(error), status=error.exit_status))
         raise
     hub.tell_all(start)
-    return start, there
+    return Decision(start, there, [(hello.host, hello.directory) for hello in hellos])
 
 
 def follow(spoke: Spoke, rank: int, can_begin: CanBegin) -> Start:
@@ -92,7 +105,7 @@ def _gather(place: Place, hub: Hub, own: Hello) -> list[Hello]:
             if mine != theirs:
                 shown = "" if name == "key" else f": {_shown(theirs)}, rank 0 {_shown(mine)}"
                 raise UsageError(
-                    f"rank {hello.rank} has another {what} than rank 0{shown}. All ranks have to run the same command"
+                    f"rank {hello.rank} has {what} than rank 0{shown}. All ranks have to run the same command"
                 )
     for hello in hellos:
         if hello.trouble:

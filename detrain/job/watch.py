@@ -21,11 +21,12 @@ class Watch:
         self,
         rank: int,
         launcher: int,
+        on_lost: Callable[[str], None] = lambda _: None,
         leave: Callable[[int], None] = os._exit,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`launcher`: the process that has started this one."""
-        self._rank, self._leave, self._clock = rank, leave, clock
+        """`launcher`: the process that has started this one. `on_lost` is told, once, what the job has lost."""
+        self._rank, self._on_lost, self._leave, self._clock = rank, on_lost, leave, clock
         self._launcher = launcher
         self._why = ""
         self._since_s = 0.0
@@ -39,6 +40,7 @@ class Watch:
         """A peer is gone that had not ended."""
         if not self._why:
             self._why, self._since_s = why, self._clock()
+            self._on_lost(why)
 
     def leave_if_lost(self) -> None:
         """End this process at once if a peer is gone: the script's thread can do no more without it."""
@@ -49,6 +51,7 @@ class Watch:
     def turn(self) -> None:
         """Called by the thread that reads: it goes on while the script is blocked in a collective."""
         if os.getppid() != self._launcher:
+            self._on_lost("the launcher is gone")
             say(
                 f"error: the launcher of rank {self._rank} (process {self._launcher}) is gone, so it ends; the same command resumes"
             )

@@ -40,6 +40,7 @@ from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, chain_to, plan
 from detrain.session.session import Session
 from detrain.session.trusting import Trusting
+from detrain.store import job
 from detrain.store.directory import RunDirectory
 from detrain.store.record import Change
 from detrain.world import preload
@@ -82,7 +83,7 @@ def main() -> None:
 
 
 def _begin(request: Request, begun: environment.Begun) -> Attempt:
-    joining = Joining(request) if request.job else None
+    joining = Joining(request) if request.job and request.goal is None else None
     if joining is not None:
         request = replace(request, fresh=False)  # it has been moved aside
     try:
@@ -126,16 +127,17 @@ class Attempt:
         ) and joining is None  # the others cannot start again
         self.stack = LoopStack(info.parts(), info.nums_in_nest())
         when = policy.Policy(every, time.monotonic())
-        self.member = joining.member(when.request) if joining is not None else None
+        self.member = joining.member(when.request, self._on_lost) if joining is not None else None
+        within = Path(request.job) if request.job else None
         context = Context(
             settings, self.directory, when, info, self.frameworks,
-            OutputFiles(self.directory.path, Path(request.job) if request.job else None),
+            OutputFiles(self.directory.path, within),
             Replay(info.extra, lambda: digest_of(self.frameworks.generators())), Position(),
             self.stack.is_user_file, self._start_again if may_start_again else None,
             (lambda error: _restart(request, begun, error)) if request.may_restart and joining is None else None,
-            Libraries(self.frameworks.loaded), self.member,
+            Libraries(self.frameworks.loaded), self.member, within,
         )  # fmt: skip
-        rerun = Rerun(context, request.goal) if request.goal is not None else None
+        rerun = Rerun(context, request.goal, is_rank=request.size > 1) if request.goal is not None else None
         self.resume = Resume(
             context, chain, is_trusting=request.trusts, allows_pickle=not request.no_pickle,
             trusting=Trusting(self.record.invocation, self._changes(), self._read_olds()), rerun=rerun,
@@ -347,9 +349,14 @@ class Attempt:
         self.arrivals.begin()
         self.session.end_asked_for = self.arrivals.ending
 
+    def _on_lost(self, why: str) -> None:
+        """The job has lost a rank: for the report, unless all are being ended. Called by the thread that listens to the others."""
+        if not self.arrivals.ending():
+            job.note_lost(self.directory.path, self.record.attempts, why)
+
     def _on_group(self, size: int) -> None:
         """The script joins a group of so many processes; in a forked child nothing is checkpointed anyway."""
-        if size > 1 and self.member is None and not self.session.is_off:
+        if size > 1 and self.request.size == 1 and not self.session.is_off:
             fail(self.session.context.files, UsageError(ranks.refusal("a process group was initialised", size)))
 
     def _start_again(self) -> NoReturn:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import time
 from collections.abc import Callable
@@ -12,18 +10,18 @@ from pathlib import Path
 
 from detrain.errors import AlreadyFinished, CheckpointError, DetrainError, ResumeRefused, UsageError
 from detrain.job import opening
-from detrain.job.cuts import FOLDER, Cuts, Manifest, Manifests
+from detrain.job.cuts import Cuts
 from detrain.job.line import Hub, Spoke
 from detrain.job.member import First, Member, Other
 from detrain.job.messages import Hello, Start
 from detrain.job.place import Place, host, place_of
 from detrain.job.watch import Watch
+from detrain.launch.entropy import key_of_program
 from detrain.launch.request import Request
 from detrain.package import __version__
-from detrain.store.directory import RunDirectory, write_atomically
+from detrain.store.directory import RunDirectory
+from detrain.store.job import JobDirectory
 
-#: What the job is, in its directory on rank 0's host.
-RECORD = "job.json"
 #: How long the ranks of a job that has just died may take to let go of their directories. Seconds.
 _LONGEST_ORPHANS_S = 15.0
 
@@ -51,9 +49,8 @@ class Joining:
         assert place is not None, "the launcher's variables are those of the command"
         self._request, self._place = request, place
         self._directory = RunDirectory(Path(request.ckpt_dir))
-        self._job = Path(request.job)
-        self._manifests = Manifests(self._job)
-        self._there: list[Manifest] = []
+        self._job = JobDirectory(Path(request.job))
+        self._decision: opening.Decision | None = None
         self._line: Hub | Spoke
         start = self._lead() if place.is_first else self._follow()
         #: The name of the checkpoint to begin at; "" for the beginning.
@@ -64,16 +61,17 @@ class Joining:
     def _lead(self) -> Start:
         hub = Hub(self._place)
         self._line = hub
-        start, self._there = opening.lead(
-            self._place, hub, self._hello(), self._manifests, self._wish(), self._can_begin
+        self._decision = opening.lead(
+            self._place, hub, self._hello(), self._job.manifests, self._wish(), self._can_begin, self._prepare
         )
-        if start.aside:
-            self._directory.unlock()
-            self._job.rename(self._job.with_name(start.aside))
-        self._job.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._job / RECORD, json.dumps({"format": 1, "size": self._place.size}) + "\n")
         self._directory.unlock()
-        return start
+        return self._decision.start
+
+    def _prepare(self, start: Start) -> None:
+        """Before the other ranks are told: on a disk that hosts share, this is done for all."""
+        if start.aside:
+            self._job.path.rename(self._job.path.with_name(start.aside))
+        self._job.begin(self._place.size)
 
     def _follow(self) -> Start:
         spoke = Spoke(self._place, self._hello(), time.monotonic() + opening.LONGEST_WAIT_S)
@@ -83,9 +81,11 @@ class Joining:
         if start.refusal:
             raise Refused(start.status)
         if start.aside and self._directory.path.exists():  # on a disk of its own
-            aside = self._job.with_name(start.aside)
+            aside = self._job.path.with_name(start.aside)
             aside.mkdir(parents=True, exist_ok=True)
             self._directory.path.rename(aside / self._directory.path.name)
+        if not self._job.is_there:
+            self._job.begin(self._place.size)
         return start
 
     def _hello(self) -> Hello:
@@ -97,7 +97,8 @@ class Joining:
         names = tuple(path.name for path in self._directory.checkpoint_paths())
         return Hello(
             self._place.token, self._place.rank, host(), os.getpid(), __version__, request.script or request.module,
-            tuple(request.arguments), request.seed, request.every, "", str(self._directory.path), names, trouble,
+            tuple(request.arguments), request.seed, request.every, key_of_program(replace(request, rank=0)),
+            str(self._directory.path), names, trouble,
         )  # fmt: skip
 
     def _lock(self) -> None:
@@ -112,15 +113,7 @@ class Joining:
             time.sleep(0.25)
 
     def _wish(self) -> opening.Wish:
-        size = 0
-        with contextlib.suppress(FileNotFoundError):
-            text = (self._job / RECORD).read_text(encoding="utf-8")
-            try:
-                size = int(json.loads(text)["size"])
-            except (ValueError, TypeError, KeyError) as error:
-                raise CheckpointError(f"{self._job / RECORD} is damaged: {error!r}. Start over with --fresh") from None
-        finished = RunDirectory(self._job).finished_at()
-        return opening.Wish(self._request.fresh, self._request.start or "", finished, size)
+        return opening.Wish(self._request.fresh, self._request.start or "", self._job.finished_at(), self._job.size())
 
     def _can_begin(self, name: str, digest: str) -> str:
         from detrain.session.resume import chain_to
@@ -136,12 +129,12 @@ class Joining:
 
     # --- from then on -----------------------------------------------------------------------------------------------------------
 
-    def member(self, on_asked: Callable[[float], None]) -> Member:
-        """The rank, for its session. `on_asked`: a checkpoint is asked for."""
-        place, watch = self._place, Watch(self._place.rank, self._request.launcher)
+    def member(self, on_asked: Callable[[float], None], on_lost: Callable[[str], None]) -> Member:
+        """The rank, for its session. `on_asked`: a checkpoint is asked for. `on_lost`: a peer or the launcher is gone."""
+        place, watch = self._place, Watch(self._place.rank, self._request.launcher, on_lost)
         if isinstance(self._line, Hub):
-            places = [(host(), str(self._job / f"rank_{rank}")) for rank in range(place.size)]
-            cuts = Cuts(self._manifests, places, self._request.keep, self._there)
+            assert self._decision is not None, "rank 0 has decided"
+            cuts = Cuts(self._job.manifests, self._decision.places, self._request.keep, self._decision.there)
             return First(self._line, place.size, cuts, watch, on_asked)
         return Other(self._line, place.rank, watch, [self.cut] if self.cut else [], on_asked)
 
@@ -152,6 +145,3 @@ class Refused(AlreadyFinished):
     def __init__(self, status: int) -> None:
         super().__init__("")
         self.exit_status = status
-
-
-__all__ = ["FOLDER", "RECORD", "Joining", "Refused", "of_rank"]

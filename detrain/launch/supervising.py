@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detrain.adapters import launchers
-from detrain.job.cuts import FOLDER
 from detrain.messages import say
+from detrain.store.job import CUTS
 
 #: Starts in a row that have brought no cut, after which a job is not started again.
 MOST_IN_VAIN = 3
@@ -66,5 +66,5 @@ class Supervisor:
             self._process.send_signal(number)
 
     def _cuts(self) -> set[tuple[str, int]]:
-        folder = self._job / FOLDER
+        folder = self._job / CUTS
         return {(entry.name, entry.stat().st_mtime_ns) for entry in folder.iterdir()} if folder.is_dir() else set()

@@ -6,24 +6,68 @@ import math
 from pathlib import Path
 from typing import Any
 
-from detrain.errors import CheckpointError
+from detrain.errors import CheckpointError, UsageError
 from detrain.proof.comparison import Comparison, Side
 from detrain.proof.divergence import Parting, find
 from detrain.store import checkpoint as checkpoint_file
-from detrain.store import ledger
+from detrain.store import ledger, listing
 from detrain.store.directory import RunDirectory
+from detrain.store.job import JobDirectory
 from detrain.store.record import RunRecord
+
+#: Differences of a job that are written out; all are counted.
+_SHOWN = 20
 
 
 def compare(a: Path, b: Path) -> dict[str, Any]:
-    """Compare two checkpoint files or run directories (by their latest checkpoint).
+    """Compare two checkpoint files, run directories (by their latest checkpoint) or jobs (rank by rank, by their latest cut).
 
     Returns `same`, `parting` (where two runs part, by their ledgers; None if nowhere), what was
     compared (`a`, `b`), `num_leaves`, `num_differences`, the first `differences` and `notes`.
     Raises `CheckpointError` for what cannot be read.
     """
+    if listing.is_job(a) or listing.is_job(b):
+        return _compare_jobs(a, b)
     parting = parting_of(a, b) if a.is_dir() and b.is_dir() else None
     return compare_sides(open_side(a), open_side(b), parting)
+
+
+def _compare_jobs(a: Path, b: Path) -> dict[str, Any]:
+    """What `compare` returns, of all ranks together: `parting`, differences and notes say of which, as `rank`."""
+    jobs = JobDirectory(a), JobDirectory(b)
+    sizes = [job.size() for job in jobs]
+    if 0 in sizes:
+        alone = (a, b)[sizes.index(0)]
+        raise UsageError(f"{alone} is not a job of several ranks, and the other is; name one of its ranks")
+    if sizes[0] != sizes[1]:
+        raise UsageError(f"{a} is a job of {sizes[0]} ranks, {b} one of {sizes[1]}")
+    results = []
+    for rank in range(sizes[0]):
+        paths = [job.rank(rank).path for job in jobs]
+        parting = parting_of(*paths)
+        results.append(compare_sides(open_rank(jobs[0], rank), open_rank(jobs[1], rank), parting))
+    partings = [{**one["parting"], "rank": rank} for rank, one in enumerate(results) if one["parting"] is not None]
+    different = [{**found, "rank": rank} for rank, one in enumerate(results) for found in one["differences"]]
+    return {
+        "same": all(one["same"] for one in results),
+        "parting": min(partings, key=lambda one: one["batches"], default=None),
+        **{side: {**results[0][side], "path": str(path)} for side, path in (("a", a), ("b", b))},
+        "num_leaves": sum(one["num_leaves"] for one in results),
+        "num_differences": sum(one["num_differences"] for one in results),
+        "differences": different[:_SHOWN],
+        "notes": [f"rank {rank}: {note}" for rank, one in enumerate(results) for note in one["notes"]],
+    }
+
+
+def open_rank(job: JobDirectory, rank: int) -> Side:
+    """A rank's part of the latest cut. Raises `CheckpointError` if it is not whole."""
+    cuts = job.manifests.read()
+    if not cuts:
+        raise CheckpointError(f"there is no cut in {job.path}")
+    path = job.rank(rank).path / cuts[0].name
+    if not path.exists():
+        raise CheckpointError(f"{path}, rank {rank}'s part of the latest cut, is not there")
+    return Side(*checkpoint_file.load(path), is_finished=bool(job.finished_at()))
 
 
 def compare_sides(a: Side, b: Side, parting: Parting | None = None) -> dict[str, Any]:
@@ -107,14 +151,16 @@ def _format_parting(found: dict[str, Any]) -> str:
             f"  the runs differ from the beginning: {found['leaf']} differs first, in the first record of both ledgers"
         )
     since = f"the same after batch {found['last_same']}" if found["last_same"] >= 0 else "no record before is the same"
+    rank = f", on rank {found['rank']}" if "rank" in found else ""
     return (
-        f"  the runs differ from batch {found['batches']} on (epoch {found['epoch']}, batch {found['batch']} of it): "
+        f"  the runs differ from batch {found['batches']} on (epoch {found['epoch']}, batch {found['batch']} of it){rank}: "
         f"{found['leaf']} differs first; {since}, according to the {found['num_compared']} records that both ledgers have up to there"
     )
 
 
 def _format_difference(found: dict[str, Any]) -> str:
-    text = f"  {found['path']}: {found['what']}"
+    rank = f"rank {found['rank']}: " if "rank" in found else ""
+    text = f"  {rank}{found['path']}: {found['what']}"
     if found["what"] == "elements":
         size = math.prod(found["shape"])
         text += f": {found['count']} of {size} ({found['dtype']} {found['shape']}) differ, first at {found['index']}"

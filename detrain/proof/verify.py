@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,89 @@ from detrain.errors import DetrainError, ResumeRefused, UsageError
 from detrain.loops import instfile
 from detrain.proof.sandbox import NoSandbox
 from detrain.proof.segments import Segment, segments_of
-from detrain.proof.worker import Order
+from detrain.proof.worker import Order, carry_out
 from detrain.session.goal import Goal, Key
 from detrain.store import ledger
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.directory import RunDirectory, write_atomically
+from detrain.store.job import JobDirectory
 from detrain.store.record import Invocation, RunRecord
 from detrain.world.machine import Machine
 
-#: How a part came out; only the first proves it.
-SAME, DIFFERENT, BROKEN, UNPROVED = "same", "different", "could not be done again", "not all compared"
+#: How a part came out; only the first proves it. Of several ranks' the one that stands last here is the part's.
+SAME, UNPROVED, BROKEN, DIFFERENT = "same", "not all compared", "could not be done again", "different"
+_BY_WEIGHT = (SAME, UNPROVED, BROKEN, DIFFERENT)
+
+
+@dataclass(frozen=True)
+class Repeatable:
+    """What one process has done and can do again: of a run, or of one rank of a job."""
+
+    directory: RunDirectory
+    record: RunRecord
+    checkpoints: list[Checkpoint]
+    damaged: list[str]
+    #: Names of the checkpoints that it is cut at.
+    cuts: frozenset[str]
+    #: The job that it is one of `size` ranks of; None if it trained alone.
+    job: JobDirectory | None = None
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the run, or the whole job, had come to its end."""
+        return bool(self.directory.finished_at() if self.job is None else self.job.finished_at())
+
+    def segments(self) -> list[Segment]:
+        """The parts that it falls into."""
+        whole = [one for one in self.checkpoints if one.name in self.cuts]
+        return segments_of(whole, ledger.read(self.directory.path / "ledger"), is_finished=self.is_finished)
+
+    def order(self, part: Segment) -> Order:
+        """What a worker needs to do a part again. Raises `OtherArguments`."""
+        order = order_for(self.directory, self.record, self.checkpoints, part)
+        return replace(order, job=str(self.job.path) if self.job is not None else "", rank=self.rank, size=self.size)
 
 
 @contextlib.contextmanager
-def open_run(path: Path) -> Iterator[tuple[RunDirectory, RunRecord, list[Checkpoint], list[str]]]:
+def open_all(path: Path) -> Iterator[list[Repeatable]]:
+    """A run, or all ranks of a job. Raises `DetrainError`."""
+    job = JobDirectory(Path(os.path.realpath(path)))
+    with contextlib.ExitStack() as stack:
+        if not job.is_there:
+            directory, record, checkpoints, damaged = stack.enter_context(open_run(path))
+            names = frozenset(one.name for one in checkpoints)
+            yield [Repeatable(directory, record, checkpoints, damaged, names)]
+            return
+        size, here = job.size(), job.ranks_here()
+        missing = sorted(set(range(size)) - set(here))
+        if missing:
+            raise ResumeRefused(
+                f"{job.path} lacks the directories of ranks {', '.join(map(str, missing))}: all {size} ranks have to be repeated together"
+            )
+        cuts = frozenset(one.name for one in job.manifests.read())
+        found = []
+        for rank in range(size):
+            directory, record, checkpoints, damaged = stack.enter_context(open_run(job.rank(rank).path, job))
+            damaged = [f"rank {rank}: {text}" for text in damaged]
+            found.append(Repeatable(directory, record, checkpoints, damaged, cuts, job, rank, size))
+        yield found
+
+
+@contextlib.contextmanager
+def open_run(
+    path: Path, job: JobDirectory | None = None
+) -> Iterator[tuple[RunDirectory, RunRecord, list[Checkpoint], list[str]]]:
     """A run that can be done again, and does not go on meanwhile: directory, record, checkpoints, what is wrong with others.
 
-    Raises `DetrainError`.
+    `job`: the job that it is a rank of. Raises `DetrainError`.
     """
     directory = RunDirectory(Path(os.path.realpath(path)))
+    if job is None and JobDirectory(directory.path.parent).is_there:
+        raise UsageError(
+            f"{path} is one rank of a job, which cannot be repeated alone; name the job, {directory.path.parent}"
+        )
     record = directory.read_record()
     if record is None:
         raise UsageError(f"{path} is no run directory")
@@ -65,34 +129,50 @@ def verify(
 ) -> dict[str, Any]:
     """Do every part of a run again, `jobs` at a time (default: as many as there are cores for the run's threads).
 
-    Returns `same`, `segments` (each with `start`, `until`, `result`, `num_compared` of `num_records`, and where they
-    differ, `difference`), `damaged`, `jobs`. Raises `DetrainError` where nothing can be done again at all.
+    Ranks of a job are repeated together, on this host. Returns `same`, `segments` (each with `start`, `until`, `result`, `num_compared` of
+    `num_records`, and where they differ, `difference`), `damaged`, `jobs`, `ranks`.
+    Raises `DetrainError` where nothing can be done again at all.
     """
-    with open_run(path) as (directory, record, checkpoints, damaged):
-        parts = segments_of(
-            checkpoints, ledger.read(directory.path / "ledger"), is_finished=bool(directory.finished_at())
-        )
-        if not parts:
+    with open_all(path) as ranks:
+        first, by_rank = ranks[0], [one.segments() for one in ranks]
+        num_parts = max(map(len, by_rank))
+        if not num_parts:
             raise ResumeRefused(f"{path} holds no checkpoint and nothing in its ledger: there is nothing to prove")
-        count = jobs or _cores_for(record)
+        for parts in by_rank:
+            if (
+                len(parts) == num_parts - 1 and not first.is_finished
+            ):  # this rank's ledger has nothing behind the last cut
+                parts.append(Segment(parts[-1].until if parts else None, None, is_whole=False, num_records=0))
+        if any(len(parts) < num_parts for parts in by_rank):
+            raise ResumeRefused(
+                f"{path}: the ranks do not have the same checkpoints, so they cannot be repeated together"
+            )
+        count = jobs or _cores_for(first.record, first.size)
 
         def do(number: int) -> dict[str, Any]:
-            part = parts[number]
-            row = {"number": number, "start": part.names[0], "until": part.names[1], "num_records": part.num_records}
+            parts = [one[number] for one in by_rank]
+            row = {
+                "number": number,
+                "start": parts[0].names[0],
+                "until": parts[0].names[1],
+                "num_records": sum(part.num_records for part in parts),
+            }
             try:
-                row.update(_judge(part, order_for(directory, record, checkpoints, part)))
+                row.update(_judge_all(parts, [one.order(part) for one, part in zip(ranks, parts, strict=True)]))
             except OtherArguments as error:
                 row.update(result=UNPROVED, num_compared=0, seconds=0.0, why=str(error))
             on_done(row)
             return row
 
         with ThreadPoolExecutor(count) as pool:
-            rows = list(pool.map(do, range(len(parts))))
+            rows = list(pool.map(do, range(num_parts)))
+        damaged = [text for one in ranks for text in one.damaged]
         return {
             "same": not damaged and all(row["result"] == SAME for row in rows),
-            "run": str(directory.path),
-            "is_finished": bool(directory.finished_at()),
-            "attempts": record.attempts,
+            "run": str(first.directory.path if first.job is None else first.job.path),
+            "ranks": first.size,
+            "is_finished": first.is_finished,
+            "attempts": max(one.record.attempts for one in ranks),
             "jobs": count,
             "damaged": damaged,
             "segments": rows,
@@ -154,14 +234,38 @@ def _check_invocation(
             )
 
 
-def _judge(part: Segment, order: Order) -> dict[str, Any]:
-    """Do a part again and say how it came out."""
+def _judge_all(parts: list[Segment], orders: list[Order]) -> dict[str, Any]:
+    """Do a part again, by all ranks together, and say how it came out."""
     try:
-        found = order.carry_out()
+        found = carry_out(orders)
     except NoSandbox:
         raise  # so it is with every other part
     except DetrainError as error:
         return {"result": BROKEN, "num_compared": 0, "seconds": 0.0, "why": str(error)}
+    rows = [_judge(part, one) for part, one in zip(parts, found, strict=True)]
+    if len(rows) == 1:
+        return rows[0]
+    for rank, one in enumerate(rows):
+        if "difference" in one:
+            one["difference"]["rank"] = rank
+        if "why" in one:
+            one["why"] = f"rank {rank}: {one['why']}"
+        one["notes"] = [f"rank {rank}: {note}" for note in one.get("notes", ())]
+    # Of ranks that differ the one that did first: the others differ because of it.
+    worst = max(rows, key=lambda one: (_BY_WEIGHT.index(one["result"]), -one.get("difference", {}).get("batches", 0)))
+    together = {
+        "num_compared": sum(one["num_compared"] for one in rows),
+        "seconds": max(one["seconds"] for one in rows),
+        "files": rows[0]["files"],
+        "notes": [note for one in rows for note in one["notes"]],
+    }
+    if all("num_leaves" in one for one in rows):
+        together["num_leaves"] = sum(one["num_leaves"] for one in rows)
+    return {**worst, **together}
+
+
+def _judge(part: Segment, found: dict[str, Any]) -> dict[str, Any]:
+    """How a part came out that one process has done again."""
     row = {"num_compared": found["num_compared"], "seconds": found["seconds"], "files": found.get("files")}
     if found["difference"] is not None:
         return {**row, "result": DIFFERENT, "difference": found["difference"]}
@@ -190,10 +294,10 @@ def _judge(part: Segment, order: Order) -> dict[str, Any]:
     return {**row, "result": SAME}
 
 
-def _cores_for(record: RunRecord) -> int:
+def _cores_for(record: RunRecord, num_ranks: int) -> int:
     machine = record.machine or Machine()
     threads = machine.variables.get("OMP_NUM_THREADS") or machine.processors
-    return max(1, len(os.sched_getaffinity(0)) // max(1, int(str(threads).partition(",")[0])))
+    return max(1, len(os.sched_getaffinity(0)) // (num_ranks * max(1, int(str(threads).partition(",")[0]))))
 
 
 def format_result(result: dict[str, Any]) -> str:
@@ -233,7 +337,8 @@ def _notes(row: dict[str, Any]) -> list[str]:
     if "difference" in row:
         found = row["difference"]
         where = f"in {found['in']}" if "in" in found else _position(found)
-        lines.append(f"segment {row['number']}: {where}, {found['leaf']} is not what the run had there")
+        rank = f" rank {found['rank']}," if "rank" in found else ""
+        lines.append(f"segment {row['number']}:{rank} {where}, {found['leaf']} is not what the run had there")
     if "why" in row:
         lines.append(f"segment {row['number']} {row['result']}: {row['why']}")
     lines += [
@@ -242,6 +347,11 @@ def _notes(row: dict[str, Any]) -> list[str]:
     for path in (row.get("files") or {}).get("different", ()):
         lines.append(f"note: not counted: the script's file {path} came out with other bytes")
     return lines
+
+
+def _what(result: dict[str, Any]) -> str:
+    num_ranks = result.get("ranks", 1)
+    return "the run was" if num_ranks == 1 else f"the job's {num_ranks} ranks were"
 
 
 def _summary(result: dict[str, Any]) -> str:
@@ -254,6 +364,6 @@ def _summary(result: dict[str, Any]) -> str:
     files = sum(len((row.get("files") or {}).get("same", ())) for row in rows)
     end = "to its end" if result["is_finished"] else "as far as it came"
     return (
-        f"proved: the run was repeated {end}, in {len(rows)} segments; {compared} records of the ledger, {checkpoints} checkpoints and "
+        f"proved: {_what(result)} repeated {end}, in {len(rows)} segments; {compared} records of the ledger, {checkpoints} checkpoints and "
         f"{files} files of the script, as far as the last segment writes them, have the same bits"
     )

@@ -1,6 +1,6 @@
 """One part of a run, done again: a process of its own that shuts itself off, runs the script in there, and compares.
 
-Reads an `Order` as JSON from standard input, writes what it found as JSON to standard output.
+Reads orders as JSON from standard input (one, or one for each rank of a job), writes what it found as JSON to standard output.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import dataclasses
 import filecmp
+import functools
 import json
 import os
 import signal
@@ -18,16 +19,17 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
+from detrain.adapters import launchers
 from detrain.errors import DetrainError
 from detrain.launch import environment
 from detrain.launch.request import Request
 from detrain.messages import say
 from detrain.outputs.journal import ABSENT, FILE, LINK, Journal, kind_and_stat
-from detrain.proof import sandbox
+from detrain.proof import sandbox, together
 from detrain.session.goal import Goal
 from detrain.session.rerun import REPORT
 from detrain.store.directory import RunDirectory
@@ -51,6 +53,9 @@ class Order:
     until: str | None  # name of the checkpoint to compare with
     checkpoints: list[str]  # names of those that may be there
     olds: dict[str, Any] = field(default_factory=dict)  # what `detrain.session.trusting.Trusting` needs on the way
+    job: str = ""  # the directory of the job that it is one of `size` ranks of
+    rank: int = 0
+    size: int = 1
 
     def encode(self) -> str:
         """As JSON."""
@@ -63,64 +68,84 @@ class Order:
         return cls(**{**document, "record": record, "goal": goal})
 
     def carry_out(self) -> dict[str, Any]:
-        """In a process of its own; returns what it found. Raises `DetrainError` where nothing could be run."""
-        # By name and not by `-m` or PYTHONPATH: the script is to find its modules where it found them.
-        home = repr(str(Path(__file__).parents[2]))
-        code = (
-            f"import sys; sys.path.insert(0, {home}); from detrain.proof import worker; sys.path.pop(0); worker.main()"
-        )
-        with tempfile.TemporaryDirectory(prefix="detrain-rerun-") as place:
-            done = subprocess.run(
-                [sys.executable, "-P", "-c", code, place], input=self.encode(), capture_output=True,
-                text=True, check=False,
-            )  # fmt: skip
-        try:
-            found: dict[str, Any] = json.loads(done.stdout)
-        except ValueError:
-            raise DetrainError(
-                f"the process that repeats it ended with {done.returncode}: {done.stderr[-_TAIL:]}"
-            ) from None
-        if "error" in found:
-            raise (DetrainError if found["has_sandbox"] else sandbox.NoSandbox)(found["error"])
-        return found
+        """See `carry_out`."""
+        return carry_out([self])[0]
+
+
+def carry_out(orders: list[Order]) -> list[dict[str, Any]]:
+    """Carry out one order, or those of all ranks together, in a process of its own; returns what each has found.
+
+    Raises `DetrainError` where nothing could be run.
+    """
+    # By name and not by `-m` or PYTHONPATH: the script is to find its modules where it found them.
+    home = repr(str(Path(__file__).parents[2]))
+    code = f"import sys; sys.path.insert(0, {home}); from detrain.proof import worker; sys.path.pop(0); worker.main()"
+    with tempfile.TemporaryDirectory(prefix="detrain-rerun-") as place:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code, place], input=f"[{','.join(one.encode() for one in orders)}]",
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        raise DetrainError(
+            f"the process that repeats it ended with {done.returncode}: {done.stderr[-_TAIL:]}"
+        ) from None
+    if "error" in found:
+        raise (DetrainError if found["has_sandbox"] else sandbox.NoSandbox)(found["error"])
+    results: list[dict[str, Any]] = found["results"]
+    return results
 
 
 def main() -> None:
     """Entry point of the process."""
     _end_with_parent()
-    order = Order.decode(json.load(sys.stdin))
+    orders = [Order.decode(document) for document in json.load(sys.stdin)]
+    found: dict[str, Any]
     try:
-        found = _carry_out(order)
+        found = {"results": _carry_out(orders)}
     except DetrainError as error:
         found = {"error": str(error), "has_sandbox": not isinstance(error, sandbox.NoSandbox)}
     sys.stdout.write(json.dumps(found))
 
 
-def _carry_out(order: Order) -> dict[str, Any]:
-    began_s = time.monotonic()
+def _carry_out(orders: list[Order]) -> list[dict[str, Any]]:
+    began_s, first = time.monotonic(), orders[0]
     machine = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # as it is outside
-    directory = RunDirectory(Path(order.directory))
-    uppers = sandbox.enter(*_folders(order), Path(sys.argv[1]))
-    if os.path.isdir(order.record.folder):
-        os.chdir(order.record.folder)
-    _clear(directory, order)
-    status = _run(order, directory)
+    uppers = sandbox.enter(*_folders(orders), Path(sys.argv[1]))
+    if os.path.isdir(first.record.folder):
+        os.chdir(first.record.folder)
+    for order in orders:
+        _clear(RunDirectory(Path(order.directory)), order)
+    statuses = together.run(
+        [functools.partial(_run, order) for order in orders], [_report_path(order) for order in orders]
+    )
     _kill_what_is_left()
-    report = _report(directory)
-    found = {"status": status, "seconds": time.monotonic() - began_s, **report, "said": ""}
+    seconds = time.monotonic() - began_s
+    found = [_found(order, status, machine, seconds) for order, status in zip(orders, statuses, strict=True)]
+    if first.goal.is_whole:
+        found[0]["files"] = _changed_files(uppers, machine, Path(first.job or first.directory))
+    return found
+
+
+def _found(order: Order, status: int, machine: int, seconds: float) -> dict[str, Any]:
+    """`machine`: a descriptor of the root outside."""
+    directory = RunDirectory(Path(order.directory))
+    report = _report(order)
+    found = {"status": status, "seconds": seconds, **report, "said": ""}
     if not report["is_stopped"] and (status or not order.goal.is_whole):
         found["said"] = (directory.path / "rerun.err").read_text(encoding="utf-8", errors="replace")[-_TAIL:]
     if order.until is not None and (directory.path / order.until).exists():
         found["checkpoint"] = _compare(directory.path, Path(f"/proc/self/fd/{machine}{directory.path}"), order.until)
-    if order.goal.is_whole:
-        found["files"] = _changed_files(uppers, machine, directory.path)
     return found
 
 
-def _folders(order: Order) -> tuple[list[Path], list[Path]]:
+def _folders(orders: list[Order]) -> tuple[list[Path], list[Path]]:
     """Where the script must be able to write, and where it may."""
-    record = order.record
-    needed = [order.directory, record.folder, *(os.path.dirname(path) for path in _journal(order).paths())]
+    record = orders[0].record
+    needed = [record.folder]
+    for order in orders:
+        needed += [order.job or order.directory, *(os.path.dirname(path) for path in _journal(order).paths())]
     wished = [os.path.dirname(record.script), os.path.expanduser("~"), tempfile.gettempdir(), "/tmp", "/var/tmp"]
     return [Path(name) for name in needed], [
         Path(name) for name in wished if os.path.isabs(name)
@@ -163,25 +188,25 @@ def _kill_what_is_left() -> None:
             child.kill()
 
 
-def _run(order: Order, directory: RunDirectory) -> int:
-    """Run the script as a later attempt of its run; returns the exit status."""
+def _run(order: Order) -> NoReturn:
+    """Become a later attempt of the run."""
     record, command = order.record, order.record.command
     assert command is not None, "a run without its command is refused before"
-    request = Request(
-        command.script, command.module, record.arguments, record.name, str(directory.path), every="never", keep=1_000_000,
-        seed=record.seed, start=order.start, nondeterministic=command.nondeterministic, leave_files=command.leave_files,
-        trust_changes=order.goal.reports_arrivals, interpreter=list(command.interpreter), changes=record.changes,
-        olds=str(directory.path / _OLDS), goal=order.goal,
-    )  # fmt: skip
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     _end_with_parent()
+    directory = Path(order.directory)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, name in ((1, "rerun.out"), (2, "rerun.err")):
-        with open(directory.path / name, "wb") as file:
+        with open(directory / name, "wb") as file:
             os.dup2(file.fileno(), number)
+    if order.size > 1:
+        os.environ.update(launchers.variables(order.rank, order.size))
+    request = Request(
+        command.script, command.module, record.arguments, record.name, order.directory, every="never", keep=1_000_000,
+        seed=record.seed, start=order.start, nondeterministic=command.nondeterministic, leave_files=command.leave_files,
+        trust_changes=order.goal.reports_arrivals, interpreter=list(command.interpreter), changes=record.changes,
+        olds=str(directory / _OLDS), goal=order.goal, job=order.job, rank=order.rank, size=order.size,
+    )  # fmt: skip
     try:
         environment.replace_process(request)
     except DetrainError as error:
@@ -189,9 +214,13 @@ def _run(order: Order, directory: RunDirectory) -> int:
         os._exit(error.exit_status)
 
 
-def _report(directory: RunDirectory) -> dict[str, Any]:
+def _report_path(order: Order) -> Path:
+    return Path(order.directory) / REPORT
+
+
+def _report(order: Order) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((directory.path / REPORT).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(_report_path(order).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {"is_stopped": False, "num_compared": 0, "difference": None}
     return found

@@ -12,6 +12,8 @@ from detrain.report.metrics import BATCHES, Series
 
 _COLORS = ("#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#0891b2")
 _KILL = "#dc2626"
+#: Ranks whose losses are drawn.
+_MOST_RANKS = 16
 #: Metrics that get a picture; the others are named.
 MOST_METRICS = 24
 #: More points than this are thinned for the page.
@@ -34,6 +36,18 @@ def losses(history: History) -> go.Figure | None:
         )
     _mark_resumes(figure, history)
     return _styled(figure, "batches", "loss")
+
+
+def losses_by_rank(ranks: dict[int, History]) -> go.Figure | None:
+    """The first loss of each batch, of each rank; None if fewer than two ranks have any on record."""
+    figure = go.Figure()
+    for count, (number, history) in enumerate(ranks.items()):
+        points = [(batches, value) for (batches, which), value in sorted(history.ledger.losses.items()) if which == 0]
+        if points and count < _MOST_RANKS:
+            x, y = zip(*_thinned(points), strict=True)
+            line = {"color": _COLORS[count % len(_COLORS)], "width": 1.2}
+            figure.add_scatter(x=x, y=y, name=f"rank {number}", mode="lines", line=line)
+    return _styled(figure, "batches", "loss") if len(figure.data) > 1 else None
 
 
 def metric(series: Series, history: History) -> go.Figure:

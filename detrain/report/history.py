@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from detrain.report.metrics import Series
 from detrain.store import ledger as ledger_file
 from detrain.store import listing
 from detrain.store.directory import RunDirectory
+from detrain.store.job import JobDirectory, read_lost
 from detrain.store.ledger import Ledger
 from detrain.store.record import RunRecord
 from detrain.world import output_log
@@ -47,6 +48,10 @@ class History:
     logged: list[Series]
     verified: dict[str, Any] | None
     damage: str  # of the ledger
+    #: Of a job, of which `path` and `run` are: the histories of its ranks; what else is here is the first one's.
+    ranks: dict[int, History] = field(default_factory=dict)
+    #: What the job had lost when an attempt ended, as its ranks saw it: `rank`, `attempt`, `at`, `why`; the first of each attempt first.
+    lost: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def batches(self) -> int:
@@ -80,7 +85,37 @@ class History:
 
 
 def read(path: Path) -> History:
-    """Raises `UsageError` if this is no run directory."""
+    """The history of a run, or of a job. Raises `UsageError` if this is no directory of either."""
+    return _read_job(path) if listing.is_job(path) else _read_run(path)
+
+
+def _read_job(path: Path) -> History:
+    job = JobDirectory(path)
+    ranks = {number: _read_run(job.rank(number).path) for number in job.ranks_here()}
+    if not ranks:
+        raise UsageError(f"{path} holds no directory of a rank")
+    lost = [{"rank": number, **one} for number in ranks for one in read_lost(job.rank(number).path)]
+    first = next(iter(ranks.values()))
+    return replace(
+        first,
+        path=path,
+        run=listing.describe_job(path),
+        verified=_read_verified(path),
+        damage="; ".join(f"rank {number}: {one.damage}" for number, one in ranks.items() if one.damage),
+        ranks=ranks,
+        lost=sorted(lost, key=lambda one: one["at"]),
+    )
+
+
+def _read_verified(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((path / "verified.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def _read_run(path: Path) -> History:
     directory = RunDirectory(path)
     record = directory.read_record()
     if record is None:
@@ -90,7 +125,6 @@ def read(path: Path) -> History:
     except CheckpointError as error:
         ledger, damage = Ledger({}, {}, [], []), str(error)
     checkpoints, _ = directory.read_checkpoints()
-    verified = path / "verified.json"
     return History(
         path=path,
         run=listing.describe_run(path),
@@ -100,7 +134,7 @@ def read(path: Path) -> History:
         attempts=_attempts(ledger),
         printed=metrics.series_of(output_log.read(path / output_log.NAME)),
         logged=logged.series_of(path),
-        verified=json.loads(verified.read_text(encoding="utf-8")) if verified.exists() else None,
+        verified=_read_verified(path),
         damage=damage,
     )
 

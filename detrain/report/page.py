@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from detrain.errors import MissingExtra, UsageError
+from detrain.report import markup, ranks
 from detrain.report.history import History, read
 from detrain.report.metrics import Series
 
@@ -64,7 +65,7 @@ def compose(history: History, plotly_script: str) -> str:
     title = f"{history.record.name}{_TITLE}"
     parts = [
         f"<h1>{escape(_command(history))}</h1>", f"<p class=quiet>{escape(str(history.path.resolve()))}</p>", _cards(history),
-        *_curves(history), *_life(history), *_checkpoints(history), *_proof(history), *_surroundings(history),
+        *_curves(history), *_life(history), *ranks.section(history), *_checkpoints(history), *_proof(history), *_surroundings(history),
     ]  # fmt: skip
     return (
         f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>{escape(title)}</title>"
@@ -85,7 +86,11 @@ def _cards(history: History) -> str:
         (f"{history.batches:,}", "batches"),
         (str(run["attempts"]), _attempts(history)),
         (f"{history.num_replayed:,}", "batches done again after kills, by the ledger"),
-        (str(len(history.ledger.saved)), f"checkpoints taken, {len(run['checkpoints'])} kept"),
+        (
+            str(len(history.ledger.saved)),
+            f"{'cuts' if history.ranks else 'checkpoints'} taken, {len(run['checkpoints'])} kept",
+        ),
+        *([(str(run["num_ranks"]), "ranks")] if history.ranks else []),
         (_verdict(history)[0], "proof"),
     ]
     return (
@@ -120,7 +125,7 @@ def _curves(history: History) -> Iterable[str]:
         yield "<p class=quiet>Dotted lines: where an attempt resumed.</p>"
     loss = figures.losses(history)
     if loss is not None:
-        yield "<p class=quiet>Every loss that gradients were computed of.</p>" + _figure(loss)
+        yield "<p class=quiet>Every loss that gradients were computed of.</p>" + markup.figure(loss)
     yield from _metrics(history, history.printed, "Numbers with a name in what the script printed.")
     yield from _metrics(history, history.logged, "Numbers in the tables that the script wrote.")
     if loss is None and not history.printed and not history.logged:
@@ -134,7 +139,7 @@ def _metrics(history: History, found: list[Series], what: str) -> Iterable[str]:
     shown = moving[: figures.MOST_METRICS]
     if shown:
         yield f"<p class=quiet>{what}</p>"
-        yield f"<div class=pair>{''.join(_figure(figures.metric(one, history), one.name) for one in shown)}</div>"
+        yield f"<div class=pair>{''.join(markup.figure(figures.metric(one, history), one.name) for one in shown)}</div>"
     left_out = [one.name for one in moving[figures.MOST_METRICS :]]
     if left_out:
         yield f"<p class=quiet>Also there: {escape(', '.join(left_out))}.</p>"
@@ -151,7 +156,7 @@ def _life(history: History) -> Iterable[str]:
         return
     yield "<h2>Life</h2>"
     if found is not None:
-        yield _figure(found)
+        yield markup.figure(found)
     rows: dict[int, list[object]] = {
         number: [number, *[""] * 5, _absence(history, number)] for number in history.absent
     }
@@ -161,6 +166,9 @@ def _life(history: History) -> Iterable[str]:
             how = "finished" if history.run["is_finished"] else "last seen"
         else:
             how = "the next attempt went on" if later.number == one.number + 1 else f"attempt {later.number} went on"
+        lost = next((found for found in history.lost if found["attempt"] == one.number), None)
+        if lost is not None:
+            how = f"{lost['why']}, as rank {lost['rank']} saw it; {how}"
         rows[one.number] = [
             one.number,
             _time(one.points[0][0]),
@@ -170,7 +178,7 @@ def _life(history: History) -> Iterable[str]:
             again,
             how,
         ]
-    yield _table(
+    yield markup.table(
         ["attempt", "training began", "at batch", "last record", "at batch", "batches done again after it", "then"],
         [row for _, row in sorted(rows.items())],
     )
@@ -193,8 +201,8 @@ def _checkpoints(history: History) -> Iterable[str]:
     yield "<h2>Checkpoints</h2>"
     share = f", {stall_s / trained_s:.2%} of the time between first and last record" if trained_s else ""
     yield f"<p>{len(saved)} were taken; the training waited {stall_s:.2f} s for them{share}.{_interval(saved)}</p>"
-    yield f"<div class=pair>{''.join(_figure(one, name) for name, one in found.items())}</div>"
-    yield _table(
+    yield f"<div class=pair>{''.join(markup.figure(one, name) for name, one in found.items())}</div>"
+    yield markup.table(
         ["kept", "epoch", "batch", "bytes", "written", "damage"],
         [
             [one["file"], one.get("epoch", ""), one.get("batch", ""), f"{one['bytes']:,}", one["when"], one["damage"]]
@@ -226,7 +234,7 @@ def _proof(history: History) -> Iterable[str]:
             [row["number"], row["start"], row["until"], row["num_compared"], f"{row['seconds']:.1f}", row["result"]]
             for row in history.verified["segments"]
         ]
-        yield _table(["segment", "from", "to", "records compared", "seconds", "result"], rows)
+        yield markup.table(["segment", "from", "to", "records compared", "seconds", "result"], rows)
     batches = history.ledger.batches
     covered = {path for leaves in history.ledger.lists.values() for path, _ in leaves}
     last = history.ledger.saved[-1] if history.ledger.saved else {}
@@ -252,21 +260,9 @@ def _surroundings(history: History) -> Iterable[str]:
             f"{name}={value}" for name, value in (machine.variables if machine is not None else {}).items()
         ),
     }
-    yield _table(
+    yield markup.table(
         ["", ""], [[name, value if isinstance(value, str) else json.dumps(value)] for name, value in found.items()]
     )
-
-
-def _figure(figure: Any, name: str = "") -> str:
-    html = figure.to_html(full_html=False, include_plotlyjs=False, config={"displayModeBar": False, "responsive": True})
-    head = f"<div class=name>{escape(name)}</div>" if name else ""
-    return f"<div class=figure>{head}{html}</div>"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f"<th>{escape(one)}</th>" for one in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<div class=table><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _time(seconds: float) -> str:

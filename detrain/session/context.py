@@ -58,8 +58,14 @@ class Context:
     #: Starts the run over where a resume cannot be exact, and says why; None where that is refused.
     start_over: Callable[[InexactResume], NoReturn] | None = None
     libraries: Libraries = field(default_factory=Libraries)
-    #: What this process is a rank of; None if it trains alone.
+    #: What this process is a rank of, and the directory of that job; None if it trains alone.
     member: Member | None = None
+    job: Path | None = None
+
+    @property
+    def named_directory(self) -> Path:
+        """The directory that a person is told: the job's, or the run's."""
+        return self.job or self.directory.path
 
     @functools.cached_property
     def agreement(self) -> Agreement:

@@ -66,7 +66,7 @@ def say_last(session: Session, status: object, signal_name: str, *, is_interrupt
         attempts = session.context.settings.attempt
         say(
             f"finished after {position.batches} batches{epochs}, in {attempts} attempt{'s' if attempts > 1 else ''}; "
-            f"`detrain verify {session.context.directory.path}` proves it"
+            f"`detrain verify {session.context.named_directory}` proves it"
         )
         return
     if is_interrupted:

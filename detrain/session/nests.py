@@ -142,7 +142,7 @@ class NestSearch:
             self._position.move_to(self._position.epochs, batches_before, self._position.batch_in_epoch)
         self._recount(batches_before, is_other_nest=is_other_nest)
         self._info.nests = [*kept, nest]
-        say(f"training loop found: {self._info.describe()}; checkpoints go to {self._context.directory.path}")
+        say(f"training loop found: {self._info.describe()}; checkpoints go to {self._context.named_directory}")
         self.write_info()
 
     def _recount(self, batches_before: int, *, is_other_nest: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, NoReturn
 
 from detrain.adapters.loaded import OperatorLog
@@ -12,6 +13,7 @@ from detrain.loops.stack import is_at
 from detrain.session.context import Context
 from detrain.session.goal import Goal, Key
 from detrain.session.leaving import fail, leave
+from detrain.store.directory import write_atomically
 
 if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
     from detrain.session.recorder import Recorder
@@ -24,8 +26,10 @@ REPORT = "rerun.json"
 class Rerun:
     """An attempt on its way to a goal."""
 
-    def __init__(self, context: Context, goal: Goal) -> None:
-        self._context, self._goal = context, goal
+    def __init__(self, context: Context, goal: Goal, *, is_rank: bool = False) -> None:
+        """`is_rank`: others train with this process, and may need it until they have come as far."""
+        self._context, self._goal, self._is_rank = context, goal, is_rank
+        self._has_stopped = False
         self._recorder: Recorder | None = None
         self._arrivals: dict[str, object] = {}
         self._log: OperatorLog | None = None
@@ -53,7 +57,9 @@ class Rerun:
         if goal.operators is not None:
             self._record_operators(loop, *goal.operators)
         elif goal.position is None and not goal.is_whole and not (self._recorder and self._recorder.has_expectations):
-            self._stop()
+            if not self._is_rank:
+                self._stop()
+            self.write(is_stopped=True)  # another rank's ledger may go further
 
     def arrived(self, name: str, side: dict[str, object], *, is_last: bool) -> None:
         """The position of the checkpoint `name` is reached, nothing is restored yet; `side`: the state that set-up code has created."""
@@ -91,11 +97,16 @@ class Rerun:
         self._stop()
 
     def write(self, **more: object) -> None:
-        """Leave the report."""
+        """Leave the report, once."""
+        if self._has_stopped:
+            return
+        self._has_stopped = bool(more.get("is_stopped"))
         num_compared = self._recorder.num_compared if self._recorder is not None else 0
         report = {"num_compared": num_compared, "difference": self._difference, **more}
-        (self._context.directory.path / REPORT).write_text(json.dumps(report), encoding="utf-8")
+        write_atomically(self._context.directory.path / REPORT, json.dumps(report))
 
     def _stop(self, **more: object) -> NoReturn:
         self.write(is_stopped=True, **more)
+        while self._is_rank:  # whoever has started the ranks ends them all
+            time.sleep(60)
         leave(self._context.files, 0)

@@ -16,6 +16,7 @@ from detrain.store import checkpoint as checkpoint_file
 from detrain.store import leaves
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.directory import RunDirectory
+from detrain.store.job import CUTS, JobDirectory, Manifest
 
 _NAME = re.compile(r"checkpoint_(\d+)_(\d+)\.h5$")
 #: First elements that `inspect --leaf` shows.
@@ -23,7 +24,7 @@ _SHOWN = 20
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Run directories: `folder` itself, or those directly in it or in its `.detrain`, by name."""
+    """Directories of runs and jobs: `folder` itself, or those directly in it or in its `.detrain`, by name."""
     if _is_run(folder):
         return [folder]
     places = [place for place in (folder, folder / ".detrain") if place.is_dir()]
@@ -31,7 +32,78 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return path.is_dir() and ((path / "run.json").is_file() or bool(RunDirectory(path).checkpoint_paths()))
+    if not path.is_dir():
+        return False
+    return (path / "run.json").is_file() or is_job(path) or bool(RunDirectory(path).checkpoint_paths())
+
+
+def is_job(path: Path) -> bool:
+    """True if this is the directory of a job of several ranks, or what one host has of it."""
+    return JobDirectory(path).is_there
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """A run, or a job of several ranks."""
+    return describe_job(path) if is_job(path) else describe_run(path)
+
+
+def describe_job(path: Path) -> dict[str, Any]:
+    """What `describe_run` tells of a run, of the job as a whole: its checkpoints are its cuts. With `ranks`: what each rank here has."""
+    job = JobDirectory(path)
+    ranks = [{"rank": number, **describe_run(job.rank(number).path)} for number in job.ranks_here()]
+    first = ranks[0] if ranks else describe_run(job.rank(0).path)
+    damage = []
+    try:
+        size = job.size()
+    except CheckpointError as error:
+        size = 0
+        damage.append(str(error))
+    try:
+        cuts = [describe_cut(path, manifest) for manifest in job.manifests.read()]
+    except CheckpointError as error:
+        cuts = []
+        damage.append(str(error))
+    damage += [f"rank {one['rank']}: {one['damage']}" for one in ranks if one["damage"]]
+    return {
+        **{name: first[name] for name in ("script", "arguments", "began")},
+        "path": str(path),
+        "attempts": max((one["attempts"] for one in ranks), default=0),
+        "ended": job.finished_at() or None,
+        "is_finished": bool(job.finished_at()),
+        "held_by": job.holder(),
+        "damage": "; ".join(damage),
+        "checkpoints": cuts,
+        "num_ranks": size or len(ranks),
+        "ranks": ranks,
+    }
+
+
+def describe_cut(job: Path, manifest: Manifest) -> dict[str, Any]:
+    """One cut, as `describe_run` tells of a checkpoint, and its `parts`."""
+    parts = [{"rank": one.rank, "host": one.host, "path": str(_part(job, manifest, one.rank)), "bytes": None, "damage": ""}
+             for one in manifest.parts]  # fmt: skip
+    for part in parts:
+        path = Path(str(part["path"]))
+        if path.exists():
+            found = _describe_file(path)
+            part["bytes"], part["damage"] = found["bytes"], found["damage"]
+        elif path.parent.is_dir():
+            part["damage"] = f"{path.name} is not in {path.parent}"
+    written = job / CUTS / f"{manifest.name}.json"
+    return {
+        "file": manifest.name,
+        "bytes": sum(int(str(part["bytes"])) for part in parts if part["bytes"] is not None),
+        "when": when(written.stat().st_mtime),
+        "damage": "; ".join(f"rank {part['rank']}: {part['damage']}" for part in parts if part["damage"]),
+        "epoch": manifest.epoch,
+        "batch": manifest.batch,
+        "sequence": manifest.sequence,
+        "parts": parts,
+    }
+
+
+def _part(job: Path, manifest: Manifest, rank: int) -> Path:
+    return JobDirectory(job).rank(rank).path / manifest.name
 
 
 def describe_run(path: Path) -> dict[str, Any]:
@@ -150,10 +222,13 @@ def format_run(run: dict[str, Any]) -> str:
     state = "finished" if run["is_finished"] else "not finished"
     if run["held_by"]:
         state = f"running: {run['held_by']}"
+    count = f"ranks: {run['num_ranks']}; cuts" if "ranks" in run else "checkpoints"
     lines = [
         f"{run['path']}: {' '.join(words)}",
-        f"  {state}; began {run['began']}; attempts: {run['attempts']}; checkpoints: {len(run['checkpoints'])}",
+        f"  {state}; began {run['began']}; attempts: {run['attempts']}; {count}: {len(run['checkpoints'])}",
     ]
+    if "ranks" in run and len(run["ranks"]) < run["num_ranks"]:
+        lines.append(f"  on this host: ranks {', '.join(str(one['rank']) for one in run['ranks'])}")
     if run["damage"]:
         lines.append(f"  damaged: {run['damage']}")
     for found in run["checkpoints"]:
@@ -161,6 +236,19 @@ def format_run(run: dict[str, Any]) -> str:
         lines.append(f"  {found['file']:24} {where:24} {size_text(found['bytes']):>10}  {found['when']}")
         if found["damage"]:
             lines.append(f"    damaged: {found['damage']}")
+    return "\n".join(lines)
+
+
+def format_cut(cut: dict[str, Any]) -> str:
+    """A cut as lines of text: where it was taken, and each rank's part."""
+    lines = [
+        f"{cut['file']}: epoch {cut['epoch']}, batch {cut['batch']}, cut {cut['sequence']} of its job, {len(cut['parts'])} ranks"
+    ]
+    for part in cut["parts"]:
+        size = size_text(part["bytes"]) if part["bytes"] is not None else "not on this host"
+        lines.append(f"  rank {part['rank']} on {part['host']}: {part['path']}  {size}")
+        if part["damage"]:
+            lines.append(f"    damaged: {part['damage']}")
     return "\n".join(lines)
 
 

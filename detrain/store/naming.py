@@ -74,12 +74,15 @@ def runs_below(folder: Path, script: str) -> list[tuple[Path, list[str]]]:
     """Runs of one script (an absolute path, or a module's name) in a folder of runs, with their arguments; the latest begun first."""
     from detrain.errors import CheckpointError
     from detrain.store.directory import RunDirectory
+    from detrain.store.job import JobDirectory
 
     found: list[tuple[float, Path, list[str]]] = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        job = JobDirectory(path)
+        directory = job.rank(job.ranks_here()[0]) if job.ranks_here() else RunDirectory(path)
         try:
-            record = RunDirectory(path).read_record()
-            began_s = (path / "run.json").stat().st_mtime
+            record = directory.read_record()
+            began_s = (directory.path / "run.json").stat().st_mtime
         except (CheckpointError, OSError):
             continue
         if record is not None and record.script == script:

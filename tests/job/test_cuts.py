@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from detrain.errors import CheckpointError
-from detrain.job.cuts import Cuts, Manifest, Manifests
+from detrain.job.cuts import Cuts
 from detrain.job.messages import Part
+from detrain.store.job import Manifest, Manifests
 
 
 def make(tmp_path, size=3, keep=2, there=()):

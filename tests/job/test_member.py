@@ -8,12 +8,13 @@ import time
 import pytest
 
 from detrain.job import member, watch
-from detrain.job.cuts import Cuts, Manifests
+from detrain.job.cuts import Cuts
 from detrain.job.line import Hub, Spoke
 from detrain.job.member import First, Other
 from detrain.job.messages import Hello, Part
 from detrain.job.place import Place
 from detrain.job.watch import Watch
+from detrain.store.job import Manifests
 
 
 def soon(condition):
@@ -33,7 +34,9 @@ class Job:
         self.asked = [[] for _ in range(size)]
         self.left = [[] for _ in range(size)]
         self.clock_s = 0.0
-        watches = [Watch(rank, os.getppid(), self.left[rank].append, lambda: self.clock_s) for rank in range(size)]
+        watches = [
+            Watch(rank, os.getppid(), leave=self.left[rank].append, clock=lambda: self.clock_s) for rank in range(size)
+        ]
         hub, spokes = Hub(places[0]), {}
 
         def connect(place):
@@ -188,8 +191,8 @@ def test_a_rank_that_has_ended_is_not_missed(job):
 
 def test_the_launcher_is_gone(capfd):
     left = []
-    Watch(3, os.getppid() + 1, left.append).turn()
+    Watch(3, os.getppid() + 1, leave=left.append).turn()
     assert left == [watch.STATUS]
     assert "error: the launcher of rank 3" in capfd.readouterr().err
-    Watch(3, os.getppid(), left.append).turn()
+    Watch(3, os.getppid(), leave=left.append).turn()
     assert left == [watch.STATUS]

@@ -10,11 +10,11 @@ import pytest
 
 from detrain.errors import AlreadyFinished, InexactResume, ResumeRefused, UsageError
 from detrain.job import opening
-from detrain.job.cuts import Held, Manifest, Manifests
 from detrain.job.line import Hub, Spoke
 from detrain.job.messages import Hello, Message, Start
 from detrain.job.opening import Wish
 from detrain.job.place import Place, place_of
+from detrain.store.job import Held, Manifest, Manifests
 
 
 def free_port():
@@ -70,7 +70,7 @@ class Job:
         try:
             if place.is_first:
                 hub = self.lines[0] = Hub(place)
-                start, _ = opening.lead(place, hub, own, self.manifests, wish, can_begin)
+                start = opening.lead(place, hub, own, self.manifests, wish, can_begin).start
             else:
                 spoke = self.lines[place.rank] = Spoke(place, own, 10 + time.monotonic())
                 start = opening.follow(spoke, place.rank, can_begin)
@@ -117,10 +117,10 @@ def test_no_cut_that_can_be_used_is_no_reason_to_begin_again(job):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"arguments": ("--x", "2")}, "rank 2 has another arguments than rank 0: --x 2, rank 0 --x 1"),
+        ({"arguments": ("--x", "2")}, "rank 2 has other arguments than rank 0: --x 2, rank 0 --x 1"),
         ({"version": "2.0"}, "rank 2 has another version of detrain than rank 0: 2.0, rank 0 1.0"),
         ({"seed": 4}, "rank 2 has another --seed than rank 0: 4, rank 0 0"),
-        ({"key": "l"}, "rank 2 has another source than rank 0. All ranks"),
+        ({"key": "l"}, "rank 2 has another source of the script than rank 0. All ranks"),
         ({"trouble": "its disk is full"}, "rank 2 on host: its disk is full"),
     ],
 )

@@ -33,7 +33,7 @@ MAY_IMPORT = {
         "store",
         "tracer",
     },
-    "proof": {"launch", "loops", "outputs", "session", "state", "store", "world"},
+    "proof": {"adapters", "launch", "loops", "outputs", "session", "state", "store", "world"},
     "doctor": {"adapters", "launch", "store", "world"},
     "launch": {
         "adapters",
