@@ -22,6 +22,7 @@ MODULES = {
     "verify": "prove",
     "doctor": "look",
     "report": "look",
+    "export": "look",
     "remat": "remat",
     "pipeline": "pipeline",
 }

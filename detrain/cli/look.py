@@ -147,3 +147,28 @@ def report(folder: Path, target: Path | None) -> int:
     page.write(folder, target)
     say(f"wrote {target}")
     return 0
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "-o",
+    "target",
+    metavar="OUT",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="FILE.pt, FILE.safetensors, or the name of a folder for torch.distributed.checkpoint.",
+)
+def export(checkpoint: Path, target: Path) -> int:
+    """Write models, optimizers and schedulers of a checkpoint as state dicts.
+
+    CHECKPOINT is a checkpoint, a cut (JOB/cuts/NAME.json), or the directory of a run or a job, whose latest is taken. Shards of several
+    ranks are put together. What goes on from such a file does so without detrain's promise.
+    """
+    from detrain.export import files
+    from detrain.messages import say
+
+    for line in files.export(checkpoint, target):
+        say(line)
+    say(f"wrote {target}")
+    return 0

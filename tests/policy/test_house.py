@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "cli": {
         "adapters",
         "doctor",
+        "export",
         "job",
         "launch",
         "loops",
@@ -49,6 +50,7 @@ MAY_IMPORT = {
         "world",
     },
     "report": {"outputs", "store", "world"},
+    "export": {"adapters", "state", "store"},
     "hooks": {"session"},
     "job": {"adapters", "store"},
     "session": {"adapters", "job", "loops", "outputs", "state", "store", "world"},

@@ -24,7 +24,7 @@ class DTensorHandler(Handler):
     kind = "torch.DTensor"
     is_dropped_silently = True
     fields: ClassVar = {
-        **plain_fields("shape", "strides", "placements", "requires_grad"),
+        **plain_fields("shape", "strides", "placements", "requires_grad", "mesh"),
         "value": Holds.ONE,
         "over": Holds.ONE,
         "grad": Holds.ONE,
@@ -36,6 +36,7 @@ class DTensorHandler(Handler):
         node["shape"], node["strides"] = list(obj._spec.shape), list(obj._spec.stride)
         node["placements"] = [str(one) for one in obj._spec.placements]
         node["requires_grad"] = obj.requires_grad
+        node["mesh"] = _mesh_of(obj)
         node["over"] = walk.child(obj._spec.mesh, ".<mesh>")
         node["value"] = walk.child(obj._local_tensor, ".<local>")
         if obj.is_leaf and obj.grad is not None:
@@ -47,6 +48,7 @@ class DTensorHandler(Handler):
             and live.grad_fn is None
             and list(live._spec.shape) == node["shape"]
             and [str(one) for one in live._spec.placements] == node["placements"]
+            and _mesh_of(live) == node["mesh"]
             and restore.value(node["over"], live._spec.mesh) is live._spec.mesh
         )
 
@@ -75,6 +77,12 @@ class DTensorHandler(Handler):
             restore.afterwards(lambda: setattr(obj, "grad", grad))
         elif live_grad is not None:
             obj.grad = None
+
+
+def _mesh_of(tensor: Any) -> list[list[int]]:
+    """Sizes of the mesh's dimensions, and the ranks in it, the last dimension counting fastest."""
+    ranks = tensor._spec.mesh.mesh
+    return [list(ranks.shape), ranks.flatten().tolist()]
 
 
 def _placement_of(text: str, module: Any) -> Any:
