@@ -157,7 +157,7 @@ def report(folder: Path, target: Path | None) -> int:
     metavar="OUT",
     required=True,
     type=click.Path(path_type=Path),
-    help="FILE.pt, FILE.safetensors, or the name of a folder for torch.distributed.checkpoint.",
+    help="FILE.pt, FILE.safetensors, or the name of a folder for a distributed checkpoint (DCP).",
 )
 def export(checkpoint: Path, target: Path) -> int:
     """Write models, optimizers and schedulers of a checkpoint as state dicts.

@@ -103,7 +103,7 @@ class ScriptCommand(click.Command):
     "--ranks",
     type=click.IntRange(2),
     metavar="N",
-    help="Train with N processes on this host, as torchrun starts them; all checkpoint as one.",
+    help="Train with N processes on this host, started as ranks of one job; all checkpoint as one.",
 )
 @click.option(
     "--restarts",

@@ -7,18 +7,34 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from detrain.job.agreement import Agreement, Follower, Leader
 from detrain.job.cuts import Cuts
 from detrain.job.line import Hub, Spoke
-from detrain.job.messages import AllEnded, Ask, Committed, Ended, Lost, Message, Part, Ready, Saved, Tick
+from detrain.job.messages import (
+    AllEnded,
+    Ask,
+    Committed,
+    Ended,
+    Explain,
+    Explained,
+    Lost,
+    Message,
+    Part,
+    Ready,
+    Saved,
+    Tick,
+)
+from detrain.job.replicas import Replica, Replicas, explained
 from detrain.job.watch import Watch
 from detrain.messages import Trouble, say, warn
 
 #: How long an ended rank waits for the parts of the last cut, and for the others to end, before it goes without. Seconds.
 LONGEST_END_S = 60.0
+#: Cuts whose replicas a rank can be asked for.
+_MOST_REMEMBERED = 4
 
 
 class Member(Protocol):
@@ -37,8 +53,11 @@ class Member(Protocol):
     def begins(self, name: str) -> None:
         """The part of a cut is about to be written."""
 
-    def wrote(self, part: Part) -> None:
-        """The part of a cut is on the disk, or could not be written. Called by the thread that writes."""
+    def wrote(self, part: Part, replicas: Sequence[Replica] = ()) -> None:
+        """The part of a cut is on the disk, or could not be written. Called by the thread that writes.
+
+        `replicas`: the tensors in it that other ranks have as well.
+        """
 
     @property
     def is_broken(self) -> bool:
@@ -68,6 +87,16 @@ class _Rank:
         self._changed = threading.Condition()
         self._whole = set(whole)
         self._kept: frozenset[str] | None = None
+        #: Of the last parts that were written.
+        self._replicas: dict[str, Sequence[Replica]] = {}
+
+    def _remember(self, name: str, replicas: Sequence[Replica]) -> None:
+        self._replicas[name] = replicas
+        while len(self._replicas) > _MOST_REMEMBERED:
+            del self._replicas[next(iter(self._replicas))]
+
+    def _explained(self, name: str) -> Explained:
+        return explained(name, self._replicas.get(name, ()))
 
     @property
     def is_broken(self) -> bool:
@@ -97,7 +126,18 @@ class First(_Rank):
         self._ready: set[int] = set()
         self._begun: list[str] = []
         self._ended: dict[int, Ended] = {}
+        self._compared = Replicas(size, self._ask_all, self._on_parted)
         self._trouble = Trouble("cut-not-whole", "cut is not whole", "cuts are not whole", "they are again")
+
+    def _ask_all(self, question: Explain) -> None:
+        self._hub.tell_all(question)
+        self._compared.on_explained(0, self._explained(question.name))
+
+    def _on_parted(self, what: str) -> None:
+        warn(
+            "replicas-differ",
+            f"{what}: what the ranks should have alike has parted. Training goes on, and a resume goes on from there with the same bits",
+        )
 
     def _is_busy(self) -> bool:
         return bool(self._begun)
@@ -123,6 +163,9 @@ class First(_Rank):
             self._add(rank, message)
         elif isinstance(message, Ask):
             self.agreement.ask()
+        elif isinstance(message, Explained):
+            with self._changed:
+                self._compared.on_explained(rank, message)
         elif isinstance(message, Ready):
             with self._changed:
                 self._ready.add(rank)
@@ -152,8 +195,9 @@ class First(_Rank):
         """See `Member`."""
         self._begun.append(name)
 
-    def wrote(self, part: Part) -> None:
+    def wrote(self, part: Part, replicas: Sequence[Replica] = ()) -> None:
         """See `Member`."""
+        self._remember(part.name, replicas)
         self._add(0, part)
 
     def wait_for(self, name: str) -> bool:
@@ -181,6 +225,7 @@ class First(_Rank):
                 self._trouble.failed(
                     OSError(trouble), f"the cut {part.name} does not exist: {trouble}. Training goes on"
                 )
+            self._compared.add(rank, part)
             self._changed.notify_all()
 
     # --- the end -----------------------------------------------------------------------------------------------------------------
@@ -258,6 +303,8 @@ class Other(_Rank):
             with self._changed:
                 self._are_ready = True
                 self._changed.notify_all()
+        elif isinstance(message, Explain):
+            self._spoke.send(0, self._explained(message.name))
         elif isinstance(message, Lost):
             self._watch.lost(message.why)
         elif isinstance(message, Ended):
@@ -277,8 +324,9 @@ class Other(_Rank):
     def begins(self, name: str) -> None:
         """See `Member`."""
 
-    def wrote(self, part: Part) -> None:
+    def wrote(self, part: Part, replicas: Sequence[Replica] = ()) -> None:
         """See `Member`."""
+        self._remember(part.name, replicas)
         self._spoke.send(0, part)
 
     def wait_for(self, name: str) -> bool:

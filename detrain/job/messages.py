@@ -140,6 +140,23 @@ class Part(Message):
     position: tuple[tuple[str, int, int, int], ...] = ()
     digest: str = ""
     trouble: str = ""
+    #: Of the tensors that several ranks have alike: which ranks, and one digest over all.
+    replicas: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Explain(Message):
+    """The digests of the replicas in this cut differ; which of them do is wanted."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Explained(Message):
+    """Path, ranks that have it, and digest of each replica in a cut."""
+
+    name: str
+    replicas: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)

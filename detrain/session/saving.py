@@ -16,6 +16,7 @@ from pathlib import Path
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.job.messages import Part
+from detrain.job.replicas import combined
 from detrain.loops.running import Loop
 from detrain.loops.stack import LoopStack
 from detrain.messages import Trouble, say, warn
@@ -23,6 +24,7 @@ from detrain.session import roots
 from detrain.session.background import Background
 from detrain.session.context import Context
 from detrain.session.recorder import Recorder
+from detrain.session.replicas import replicas_of
 from detrain.state import user_code
 from detrain.state.captured import Captured
 from detrain.state.census import Census
@@ -279,11 +281,13 @@ class Saver:
         position = tuple(
             (os.path.basename(one.filename), one.line, one.ordinal, one.iteration) for one in meta.position
         )
+        replicas = [] if trouble else replicas_of(taken.tree)
         self._context.member.wrote(
             Part(
                 taken.path.name, meta.sequence, meta.epoch, meta.batch, meta.batches, tuple(meta.chain), position,
-                "" if trouble else fingerprint(taken.path), trouble,
-            )
+                "" if trouble else fingerprint(taken.path), trouble, combined(replicas),
+            ),
+            replicas,
         )  # fmt: skip
 
     def _retain(self, taken: _Taken) -> list[Checkpoint]:

@@ -249,6 +249,10 @@ class Handler:
         """Bytes `start` to `end` of `device_memory`, once the device has done what it was given to do."""
         raise NotImplementedError(f"{self.kind} lies on no device")
 
+    def replicas(self, node: Node, tree: Tree) -> Iterable[tuple[Ref, str]]:
+        """Tensors that other ranks of the job have as well, bit for bit, each with the ranks that do."""
+        return ()
+
     def fingerprint(self, obj: Any) -> bytes:
         """The state of a generator of random numbers, in microseconds and without a draw."""
         raise NotImplementedError(f"{self.kind} has no fingerprint")

@@ -13,6 +13,7 @@ from detrain.job.line import Hub, Spoke
 from detrain.job.member import First, Other
 from detrain.job.messages import Hello, Part
 from detrain.job.place import Place
+from detrain.job.replicas import Replica, combined
 from detrain.job.watch import Watch
 from detrain.store.job import Manifests
 
@@ -99,6 +100,29 @@ def test_a_cut_that_a_rank_has_passed_over_holds_nothing_up(job):
     job.ranks[0].agreement.now_s(0)
     job.ranks[0].agreement.now_s(1)
     assert not job.ranks[0].agreement.is_writing(False)
+
+
+def test_a_replica_that_has_parted_is_named_once(job, capfd):
+    def cut(name, digest_of_b):
+        for rank, one in enumerate(job.ranks):
+            replicas = [
+                Replica("model.a", "[0, 1, 2]", "a1"),
+                Replica("model.b", "[0, 1, 2]", digest_of_b if rank == 2 else "b1"),
+                Replica("shard", f"[{rank}]", f"own {rank}"),
+            ]
+            one.begins(name)
+            one.wrote(Part(name, replicas=combined(replicas)), replicas)
+        assert all(one.wait_for(name) for one in job.ranks)
+
+    cut("c1", "b1")
+    assert capfd.readouterr().err == ""
+    cut("c2", "b2")
+    said = []
+    assert soon(lambda: said.append(capfd.readouterr().err) or "[replicas-differ]" in "".join(said))
+    assert "warning: model.b is not the same on ranks 0 and 2 in c2" in "".join(said)
+    cut("c3", "b3")
+    time.sleep(0.1)
+    assert capfd.readouterr().err == ""
 
 
 def test_any_rank_asks_and_all_are_asked(job):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from torch.nn.parallel import distributed as ddp
 from detrain.errors import RestoreError
 from detrain.state.fields import plain_fields
 from detrain.state.handler import Capturing, Handler, Restoring, mark_not_saved
-from detrain.state.tree import Node
+from detrain.state.tree import Node, Ref, Tree, is_node
 
+_WRAPPER = "torch.nn.parallel.distributed:DistributedDataParallel"
 _wrapped: weakref.WeakSet[Any] = weakref.WeakSet()
 #: Of models whose buckets have been laid out in the order of their gradients: they stay so.
 _final: weakref.WeakKeyDictionary[Any, list[list[int]]] = weakref.WeakKeyDictionary()
@@ -41,14 +43,29 @@ class ReducerHandler(Handler):
     """What averages the gradients of one wrapped model."""
 
     kind = "torch.distributed.Reducer"
-    fields = plain_fields("buckets")
+    fields = plain_fields("buckets", "ranks")
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         mark_not_saved(node, "the set-up code makes it anew, for the processes of this attempt", warns=False)
         model = _model_of(obj)
-        if model is not None and model.process_group.size() > 1 and _is_laid_out(model):
+        if model is None or model.process_group.size() < 2:
+            return
+        node["ranks"] = torch.distributed.get_process_group_ranks(model.process_group)
+        if _is_laid_out(model):
             node["buckets"] = _buckets_of(model)
+
+    def replicas(self, node: Node, tree: Tree) -> Iterable[tuple[Ref, str]]:
+        """The parameters of the model."""
+        if "ranks" not in node:
+            return
+        for other in tree.nodes:
+            attributes = dict(other.get("attrs", ())) if other["t"] == _WRAPPER else {}
+            reducer: Ref = attributes.get("reducer")
+            parameters: Ref = attributes.get("_module_parameters")
+            if is_node(reducer) and tree.nodes[reducer[1]] is node and is_node(parameters):
+                for ref in tree.nodes[parameters[1]]["seq"]:
+                    yield ref, str(node["ranks"])
 
     def prepare(self, number: int, node: Node, restore: Restoring) -> None:
         """Lay the buckets out before anything is restored: what that does to gradients and to objects of hooks is put back then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from detrain.errors import CaptureError
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import MISSING, Capturing, Handler, Restoring
-from detrain.state.tree import Node
+from detrain.state.tree import Node, Ref, Tree
 
 #: As `register_name` wants it: the module is loaded by scripts that use it.
 NAME = "torch.distributed.tensor:DTensor"
@@ -41,6 +42,15 @@ class DTensorHandler(Handler):
         node["value"] = walk.child(obj._local_tensor, ".<local>")
         if obj.is_leaf and obj.grad is not None:
             node["grad"] = walk.child(obj.grad, ".grad")
+
+    def replicas(self, node: Node, tree: Tree) -> Iterable[tuple[Ref, str]]:
+        """The local shard, where the placements say that other ranks of the mesh have the same."""
+        sizes, ranks = node["mesh"]
+        if "R" in node["placements"] and torch.distributed.is_initialized():
+            yield (
+                node["value"],
+                str(_alike(torch.tensor(ranks).reshape(sizes), node["placements"], torch.distributed.get_rank())),
+            )
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return (
@@ -83,6 +93,14 @@ def _mesh_of(tensor: Any) -> list[list[int]]:
     """Sizes of the mesh's dimensions, and the ranks in it, the last dimension counting fastest."""
     ranks = tensor._spec.mesh.mesh
     return [list(ranks.shape), ranks.flatten().tolist()]
+
+
+def _alike(mesh: torch.Tensor, placements: list[str], rank: int) -> list[int]:
+    """The ranks that have the same shard as this one: all along the dimensions of the mesh that replicate."""
+    at = (mesh == rank).nonzero()[0].tolist()
+    where = tuple(slice(None) if placement == "R" else place for placement, place in zip(placements, at, strict=True))
+    found: list[int] = mesh[where].flatten().tolist()
+    return found
 
 
 def _placement_of(text: str, module: Any) -> Any:
