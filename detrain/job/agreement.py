@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from detrain.job.messages import Ask, Message, Saved, Tick
 
@@ -24,59 +24,6 @@ PERIOD_S = 0.02
 LONGEST_WAIT_S = 60.0
 _TURN_S = 0.5
 _M = TypeVar("_M", Tick, Saved)
-
-
-class Agreement(Protocol):
-    """What a session asks at its headers, of a process that trains alone or of one rank."""
-
-    @property
-    def until(self) -> float:
-        """The header's number up to which nothing new can be heard."""
-
-    @property
-    def is_alone(self) -> bool:
-        """True if no other rank has to be asked."""
-
-    def is_writing(self, own: bool) -> bool:
-        """True if a checkpoint is being written: by this rank, if it is alone (`own`), else by some rank when rank 0 last looked."""
-
-    @property
-    def is_out(self) -> bool:
-        """True if this rank is out of step with rank 0: no cut can be taken any more."""
-
-    def now_s(self, header: int) -> float:
-        """The time that the policy goes by at this header. Seconds of rank 0's monotonic clock."""
-
-    def ask(self) -> None:
-        """A checkpoint is wanted; called by a signal's handler."""
-
-    def saved(self, name: str, cost_s: float) -> tuple[float, float]:
-        """A checkpoint has been taken here, at the cost of so many seconds; returns the time, and the cost that the policy counts."""
-
-
-class Alone:
-    """A process that trains by itself: it goes by its own clock, and asks nobody."""
-
-    is_alone, is_out, until = True, False, math.inf
-
-    def __init__(self, on_asked: Callable[[float], None]) -> None:
-        self._on_asked = on_asked
-
-    def is_writing(self, own: bool) -> bool:
-        """See `Agreement`."""
-        return own
-
-    def now_s(self, header: int) -> float:  # noqa: ARG002 - at every header it is the time that it is
-        """See `Agreement`."""
-        return time.monotonic()
-
-    def ask(self) -> None:
-        """See `Agreement`."""
-        self._on_asked(time.monotonic())
-
-    def saved(self, name: str, cost_s: float) -> tuple[float, float]:  # noqa: ARG002
-        """See `Agreement`."""
-        return time.monotonic(), cost_s
 
 
 class Leader:

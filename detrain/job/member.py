@@ -8,9 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
-from detrain.job.agreement import Agreement, Follower, Leader
+from detrain.job.agreement import Follower, Leader
 from detrain.job.cuts import Cuts
 from detrain.job.line import Hub, Spoke
 from detrain.job.messages import (
@@ -35,48 +34,6 @@ from detrain.messages import Trouble, say, warn
 LONGEST_END_S = 60.0
 #: Cuts whose replicas a rank can be asked for.
 _MOST_REMEMBERED = 4
-
-
-class Member(Protocol):
-    """What a session asks of its job."""
-
-    @property
-    def agreement(self) -> Agreement:
-        """What its policy goes by."""
-
-    def begin(self) -> None:
-        """Listen, and watch over the job, from now on."""
-
-    def ready(self) -> None:
-        """Wait until all ranks have put back the files that their scripts will find."""
-
-    def begins(self, name: str) -> None:
-        """The part of a cut is about to be written."""
-
-    def wrote(self, part: Part, replicas: Sequence[Replica] = ()) -> None:
-        """The part of a cut is on the disk, or could not be written. Called by the thread that writes.
-
-        `replicas`: the tensors in it that other ranks have as well.
-        """
-
-    @property
-    def is_broken(self) -> bool:
-        """True if a rank is gone that had not ended, so that nothing can be agreed any more."""
-
-    def wait_for(self, name: str) -> bool:
-        """Wait until the cut of this name exists; False if it will not."""
-
-    def kept(self) -> frozenset[str] | None:
-        """Names of the cuts whose parts are needed; None before the first is whole in this attempt."""
-
-    def whole(self) -> frozenset[str]:
-        """Names of the cuts that exist."""
-
-    def end(self, status: int, *, is_finished: bool) -> bool:
-        """The script has ended here; waits for the others. True if it is finished on all ranks."""
-
-    def close(self) -> None:
-        """Take part in nothing any more."""
 
 
 class _Rank:

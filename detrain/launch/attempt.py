@@ -20,7 +20,6 @@ from detrain.adapters.loaded import Frameworks
 from detrain.errors import AlreadyFinished, DetrainError, InexactResume, UsageError
 from detrain.launch import beneath, environment, events, script
 from detrain.launch.beneath import Beneath
-from detrain.launch.joining import Joining, Refused
 from detrain.launch.opening import OpenRun
 from detrain.launch.request import Request
 from detrain.launch.signals import Signals
@@ -40,7 +39,6 @@ from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, chain_to, plan
 from detrain.session.session import Session
 from detrain.session.trusting import Trusting
-from detrain.store import job
 from detrain.store.directory import RunDirectory
 from detrain.store.record import Change
 from detrain.world import preload
@@ -48,7 +46,8 @@ from detrain.world.clocks import Clocks
 from detrain.world.printing import Printing
 from detrain.world.setup_clock import Answers
 
-if TYPE_CHECKING:  # loads numpy, which the script may not
+if TYPE_CHECKING:  # the one is loaded by ranks alone; the other loads numpy, which the script may not
+    from detrain.launch.joining import Joining
     from detrain.store.checkpoint import Checkpoint
 
 _HOOKS: dict[str, Callable[..., object]] = {
@@ -71,10 +70,9 @@ def main() -> None:
     speak_as(request.rank)
     try:
         attempt = _begin(request, begun)
-    except Refused as error:
-        sys.exit(error.exit_status)
     except AlreadyFinished as error:
-        say(str(error))
+        if str(error):  # else rank 0 has said it
+            say(str(error))
         sys.exit(error.exit_status)
     except DetrainError as error:
         say(f"error: {error}")
@@ -83,8 +81,11 @@ def main() -> None:
 
 
 def _begin(request: Request, begun: environment.Begun) -> Attempt:
-    joining = Joining(request) if request.job and request.goal is None else None
-    if joining is not None:
+    joining = None
+    if request.job and request.goal is None:
+        from detrain.launch.joining import Joining
+
+        joining = Joining(request)
         request = replace(request, fresh=False)  # it has been moved aside
     try:
         attempt = Attempt(request, begun, joining)
@@ -351,6 +352,8 @@ class Attempt:
 
     def _on_lost(self, why: str) -> None:
         """The job has lost a rank: for the report, unless all are being ended. Called by the thread that listens to the others."""
+        from detrain.store import job
+
         if not self.arrivals.ending():
             job.note_lost(self.directory.path, self.record.attempts, why)
 

@@ -12,9 +12,10 @@ from detrain.errors import AlreadyFinished, CheckpointError, DetrainError, Resum
 from detrain.job import opening
 from detrain.job.cuts import Cuts
 from detrain.job.line import Hub, Spoke
-from detrain.job.member import First, Member, Other
+from detrain.job.member import First, Other
 from detrain.job.messages import Hello, Start
 from detrain.job.place import Place, host, place_of
+from detrain.job.protocol import Member
 from detrain.job.watch import Watch
 from detrain.launch.entropy import key_of_program
 from detrain.launch.request import Request

@@ -16,7 +16,6 @@ from detrain.loops import instfile
 from detrain.messages import say
 from detrain.outputs.following import OutputFiles
 from detrain.store.directory import RunDirectory
-from detrain.store.job import JobDirectory
 from detrain.store.record import Command, RunRecord
 from detrain.world import preload
 
@@ -54,11 +53,10 @@ class OpenRun:
         self.directory.write_record(self.record)
 
     def _lock(self) -> None:
-        job = JobDirectory(self.directory.path)
-        if job.is_there and not self._request.fresh:
+        if self.directory.is_of_job() and not self._request.fresh:
             raise ResumeRefused(
-                f"{job.path} holds a job of {job.size()} ranks, and this process trains alone. Start the ranks, start over with --fresh "
-                "(the job is kept), or choose another directory with --ckpt-dir"
+                f"{self.directory.path} holds a job of several ranks, and this process trains alone. Start its ranks, start over with "
+                "--fresh (the job is kept), or choose another directory with --ckpt-dir"
             )
         try:
             self.directory.lock()

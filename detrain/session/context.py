@@ -10,8 +10,7 @@ from typing import NoReturn
 
 from detrain.adapters.loaded import Frameworks
 from detrain.errors import InexactResume
-from detrain.job.agreement import Agreement, Alone
-from detrain.job.member import Member
+from detrain.job.protocol import Agreement, Alone, Member
 from detrain.loops.instfile import InstInfo
 from detrain.loops.position import Position
 from detrain.outputs.following import OutputFiles

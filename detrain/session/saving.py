@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
-from detrain.job.messages import Part
-from detrain.job.replicas import combined
 from detrain.loops.running import Loop
 from detrain.loops.stack import LoopStack
 from detrain.messages import Trouble, say, warn
@@ -24,7 +22,6 @@ from detrain.session import roots
 from detrain.session.background import Background
 from detrain.session.context import Context
 from detrain.session.recorder import Recorder
-from detrain.session.replicas import replicas_of
 from detrain.state import user_code
 from detrain.state.captured import Captured
 from detrain.state.census import Census
@@ -277,6 +274,11 @@ class Saver:
         """Tell the job, if there is one, how this rank's part of the cut stands."""
         if self._context.member is None:
             return
+        # Not loaded by a process that trains alone.
+        from detrain.job.messages import Part
+        from detrain.job.replicas import combined
+        from detrain.session.replicas import replicas_of
+
         meta = taken.meta
         position = tuple(
             (os.path.basename(one.filename), one.line, one.ordinal, one.iteration) for one in meta.position

@@ -52,6 +52,10 @@ _LOCKED = re.compile(rb"process \d+ on ")
 _TEMPORARY = re.compile(r"\.(?:detrain-[0-9a-f]+|(?P<name>.+?)(\.\d+)?)\.tmp$")
 
 
+#: In the directory of a job of several ranks, which is no run's (`detrain.store.job`).
+JOB_RECORD = "job.json"
+
+
 class RunDirectory:
     """One run's directory."""
 
@@ -147,6 +151,10 @@ class RunDirectory:
             return f"process {found[4]}, which does the run again to prove it"
         self._lock.seek(0)
         return self._lock.read().strip() or "another process"
+
+    def is_of_job(self) -> bool:
+        """True if this is the directory of a job of several ranks, each of which has one of its own within it."""
+        return (self.path / JOB_RECORD).is_file()
 
     def unlock(self) -> None:
         """Let go of the directory."""

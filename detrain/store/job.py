@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import CheckpointError
-from detrain.store.directory import RunDirectory, sync_folder, write_atomically
+from detrain.store.directory import JOB_RECORD, RunDirectory, sync_folder, write_atomically
 
-RECORD, CUTS = "job.json", "cuts"
+CUTS = "cuts"
 #: In a rank's run directory: what its job had lost when an attempt ended, as this rank saw it.
 LOST = "lost.log"
 _FORMAT = 1
@@ -110,7 +110,7 @@ class JobDirectory:
     @property
     def is_there(self) -> bool:
         """True if a job has begun here; every host notes it."""
-        return (self.path / RECORD).is_file()
+        return RunDirectory(self.path).is_of_job()
 
     def rank(self, number: int) -> RunDirectory:
         """The run directory of one rank; it may be on another host."""
@@ -123,7 +123,7 @@ class JobDirectory:
 
     def size(self) -> int:
         """Number of ranks; 0 if no job has begun here. Raises `CheckpointError` for a record that is damaged."""
-        path = self.path / RECORD
+        path = self.path / JOB_RECORD
         try:
             return int(json.loads(path.read_text(encoding="utf-8"))["size"])
         except FileNotFoundError:
@@ -134,7 +134,7 @@ class JobDirectory:
     def begin(self, size: int) -> None:
         """Note how many ranks there are. Raises OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path / RECORD, json.dumps({"format": _FORMAT, "size": size}) + "\n")
+        write_atomically(self.path / JOB_RECORD, json.dumps({"format": _FORMAT, "size": size}) + "\n")
 
     def finished_at(self) -> str:
         """When all ranks had come to their end; "" if they have not."""

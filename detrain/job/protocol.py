@@ -1,0 +1,107 @@
+"""What a session asks of its job; of a process that trains alone there is little to ask, and none of the rest of this room is loaded."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:  # loaded by ranks alone
+    from detrain.job.messages import Part
+    from detrain.job.replicas import Replica
+
+
+class Agreement(Protocol):
+    """What a session asks at its headers, of a process that trains alone or of one rank."""
+
+    @property
+    def until(self) -> float:
+        """The header's number up to which nothing new can be heard."""
+
+    @property
+    def is_alone(self) -> bool:
+        """True if no other rank has to be asked."""
+
+    def is_writing(self, own: bool) -> bool:
+        """True if a checkpoint is being written: by this rank, if it is alone (`own`), else by some rank when rank 0 last looked."""
+
+    @property
+    def is_out(self) -> bool:
+        """True if this rank is out of step with rank 0: no cut can be taken any more."""
+
+    def now_s(self, header: int) -> float:
+        """The time that the policy goes by at this header. Seconds of rank 0's monotonic clock."""
+
+    def ask(self) -> None:
+        """A checkpoint is wanted; called by a signal's handler."""
+
+    def saved(self, name: str, cost_s: float) -> tuple[float, float]:
+        """A checkpoint has been taken here, at the cost of so many seconds; returns the time, and the cost that the policy counts."""
+
+
+class Alone:
+    """A process that trains by itself: it goes by its own clock, and asks nobody."""
+
+    is_alone, is_out, until = True, False, math.inf
+
+    def __init__(self, on_asked: Callable[[float], None]) -> None:
+        self._on_asked = on_asked
+
+    def is_writing(self, own: bool) -> bool:
+        """See `Agreement`."""
+        return own
+
+    def now_s(self, header: int) -> float:  # noqa: ARG002 - at every header it is the time that it is
+        """See `Agreement`."""
+        return time.monotonic()
+
+    def ask(self) -> None:
+        """See `Agreement`."""
+        self._on_asked(time.monotonic())
+
+    def saved(self, name: str, cost_s: float) -> tuple[float, float]:  # noqa: ARG002
+        """See `Agreement`."""
+        return time.monotonic(), cost_s
+
+
+class Member(Protocol):
+    """What a session asks of its job."""
+
+    @property
+    def agreement(self) -> Agreement:
+        """What its policy goes by."""
+
+    def begin(self) -> None:
+        """Listen, and watch over the job, from now on."""
+
+    def ready(self) -> None:
+        """Wait until all ranks have put back the files that their scripts will find."""
+
+    def begins(self, name: str) -> None:
+        """The part of a cut is about to be written."""
+
+    def wrote(self, part: Part, replicas: Sequence[Replica] = ()) -> None:
+        """The part of a cut is on the disk, or could not be written. Called by the thread that writes.
+
+        `replicas`: the tensors in it that other ranks have as well.
+        """
+
+    @property
+    def is_broken(self) -> bool:
+        """True if a rank is gone that had not ended, so that nothing can be agreed any more."""
+
+    def wait_for(self, name: str) -> bool:
+        """Wait until the cut of this name exists; False if it will not."""
+
+    def kept(self) -> frozenset[str] | None:
+        """Names of the cuts whose parts are needed; None before the first is whole in this attempt."""
+
+    def whole(self) -> frozenset[str]:
+        """Names of the cuts that exist."""
+
+    def end(self, status: int, *, is_finished: bool) -> bool:
+        """The script has ended here; waits for the others. True if it is finished on all ranks."""
+
+    def close(self) -> None:
+        """Take part in nothing any more."""
