@@ -122,7 +122,7 @@ class States:
                 if name == "params":
                     packed[name] = [numbers.setdefault(one[1], len(numbers)) for one in reader.elements(ref)]
             others = [(name, ref) for name, ref in reader.named(group) if name != "params"]
-            groups.append({**packed, **self._plain(others)})
+            groups.append({**self._plain(others), **packed})
         state: StateDict = {}
         for key, ref in reader.items(attributes["state"]):
             if is_node(key) and key[1] in numbers:
