@@ -13,7 +13,7 @@ import pytest
 
 from .harness import environment
 
-PROGRAM = Path(__file__).with_name("ranks") / "ddp.py"
+PROGRAMS = Path(__file__).with_name("ranks")
 #: Nothing that belongs to a job that was killed lives longer. Seconds.
 LONGEST_S = 30.0
 
@@ -22,16 +22,18 @@ class Job:
     """One start of a job."""
 
     def __init__(
-        self, folder: Path, num_ranks: int, *options: str, arguments: tuple[str, ...] = (), plain: bool = False
+        self, folder: Path, num_ranks: int, *options: str, arguments: tuple[str, ...] = ("ddp",), plain: bool = False
     ) -> None:
+        """`arguments`: the program, and what it is given."""
         self.folder, self.num_ranks = folder, num_ranks
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
         if not plain:
             words += ["-m", "detrain", "run", "--every", "8batches", *options]
+        program = str(PROGRAMS / f"{arguments[0]}.py")
         self.out, self.err = folder / "out", folder / "err"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [*words, str(PROGRAM), *arguments], cwd=folder, env=environment(), stdout=out, stderr=err,
+                [*words, program, *arguments[1:]], cwd=folder, env=environment(), stdout=out, stderr=err,
                 start_new_session=True,
             )  # fmt: skip
         self._cuts = self.cuts()
@@ -107,6 +109,7 @@ def expected(tmp_path_factory):
     known = {}
 
     def run(num_ranks: int, *arguments: str) -> list[str]:
+        arguments = arguments or ("ddp",)
         key = (num_ranks, arguments)
         if key not in known:
             job = Job(tmp_path_factory.mktemp("plain"), num_ranks, arguments=arguments, plain=True)
@@ -120,6 +123,7 @@ def expected(tmp_path_factory):
 
 def life(folder: Path, num_ranks: int, kills: list[str], *arguments: str) -> Job:
     """Start the job, kill it in these ways one after the other, and let it come to its end; returns the last start."""
+    arguments = arguments or ("ddp",)
     for what in kills:
         job = Job(folder, num_ranks, arguments=arguments)
         if what == "between phases":
@@ -155,19 +159,32 @@ def test_three_ranks_end_with_the_bits_of_plain_torchrun(tmp_path, expected, kil
 @pytest.mark.parametrize(
     ("num_ranks", "arguments"),
     [
-        (2, ()),
-        (4, ()),
-        (3, ("--accumulate",)),
-        (3, ("--static",)),
-        (3, ("--unused",)),
-        (3, ("--workers",)),
-        (3, ("--shard",)),
+        (2, ("ddp",)),
+        (4, ("ddp",)),
+        (3, ("ddp", "--accumulate")),
+        (3, ("ddp", "--static")),
+        (3, ("ddp", "--unused")),
+        (3, ("ddp", "--workers")),
+        (3, ("ddp", "--shard")),
+        (2, ("parallel", "tensor")),
+        (4, ("parallel", "hybrid")),
+        (3, ("parallel", "zero")),
+        (3, ("parallel", "power")),
     ],
     ids=str,
 )
 def test_other_ways_to_train(tmp_path, expected, num_ranks, arguments):
     job = life(tmp_path, num_ranks, ["last rank"], *arguments)
     assert job.finals() == expected(num_ranks, *arguments)
+    assert "resumed at" in job.err.read_text()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("library", ["transformers", "accelerate", "lightning"])
+def test_loops_of_libraries(tmp_path, expected, library):
+    pytest.importorskip(library)
+    job = life(tmp_path, 3, ["last rank"], "libraries", library)
+    assert job.finals() == expected(3, "libraries", library)
     assert "resumed at" in job.err.read_text()
 
 
@@ -211,7 +228,9 @@ def test_what_is_said_where_a_job_cannot_go_on(tmp_path, expected):
 def test_ranks_are_started_and_started_again_by_one_command(tmp_path, expected):
     words = [sys.executable, "-m", "detrain", "run", "--ranks", "2", "--restarts", "3", "--every", "8batches"]
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
-        supervisor = subprocess.Popen([*words, str(PROGRAM)], cwd=tmp_path, env=environment(), stdout=out, stderr=err)
+        supervisor = subprocess.Popen(
+            [*words, str(PROGRAMS / "ddp.py")], cwd=tmp_path, env=environment(), stdout=out, stderr=err
+        )
     until_s = time.monotonic() + 60
     while not list(tmp_path.glob(".detrain/*/cuts/*.json")):
         assert time.monotonic() < until_s
