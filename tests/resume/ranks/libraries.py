@@ -39,7 +39,7 @@ def train_transformers():
 
     set_seed(5)
     arguments = TrainingArguments(
-        "out", num_train_epochs=3, per_device_train_batch_size=8, gradient_accumulation_steps=2, learning_rate=1e-3, logging_steps=5,
+        "trained", num_train_epochs=3, per_device_train_batch_size=8, gradient_accumulation_steps=2, learning_rate=1e-3, logging_steps=5,
         save_strategy="no", report_to=[], disable_tqdm=True, seed=5, use_cpu=True, eval_strategy="epoch",
     )  # fmt: skip
     net = Net()
