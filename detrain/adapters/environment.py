@@ -9,4 +9,9 @@ DEFAULTS = {
 }
 
 #: Further variables by which a user chooses threads, instruction sets or orders; a run keeps the values that it began with.
-VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_ENABLE_ONEDNN_OPTS")
+VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_ENABLE_ONEDNN_OPTS",
+    # The order in which NCCL adds what the ranks have. (NCCL's documentation, "Environment Variables".)
+    "NCCL_ALGO", "NCCL_PROTO", "NCCL_NTHREADS", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",
+    "NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_TOPO_FILE",
+)  # fmt: skip

@@ -116,7 +116,7 @@ class TorchAdapter(Adapter):
             facts["cuda_devices"] = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
             facts["cuda"] = torch.version.cuda
             facts["cudnn"] = torch.backends.cudnn.version()
-        return facts
+        return {**facts, **distributed.facts()}
 
     def report_updates(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
         updates.report_updates(on_update, on_gradient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,16 @@ def report_groups(on_group: Callable[[int], None]) -> None:
 
     torch.distributed.init_process_group = init_process_group
     torch.distributed.distributed_c10d.init_process_group = init_process_group
+
+
+def facts() -> dict[str, Any]:
+    """What the bits of NCCL's sums depend on, if a process group uses it: its version, and how the ranks lie on hosts."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return {}
+    if "nccl" not in torch.distributed.get_backend_config():
+        return {}
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"nccl": version, "ranks_per_host": os.environ.get("LOCAL_WORLD_SIZE", "1")}
 
 
 def _types() -> tuple[type, ...]:
