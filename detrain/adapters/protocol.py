@@ -31,6 +31,8 @@ class Settings:
     outlast: Callable[[int], None]
     #: Called with the size of each process group that the script joins.
     on_group: Callable[[int], None] = lambda _: None
+    #: Called where the script says that its processes have unequal numbers of batches.
+    on_uneven: Callable[[], None] = lambda: None
 
 
 class OperatorCall(TypedDict):

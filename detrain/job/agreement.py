@@ -16,12 +16,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from detrain.job.messages import Ask, Message, Saved, Tick
+from detrain.job.messages import Ask, Leave, Message, Saved, Tick
 
 #: Rank 0 publishes about so often, or once a batch where that takes longer. Seconds.
 PERIOD_S = 0.02
-#: A rank that hears nothing from a living rank 0 for so long is at another place of the script. Seconds.
-LONGEST_WAIT_S = 60.0
+#: A rank that hears nothing from a living rank 0 for so long is at another place of the script. As long as gloo waits in a collective:
+#: rank 0 may evaluate alone meanwhile. Seconds.
+LONGEST_WAIT_S = 1800.0
 _TURN_S = 0.5
 _M = TypeVar("_M", Tick, Saved)
 
@@ -49,7 +50,14 @@ class Leader:
     @property
     def until(self) -> float:
         """See `Agreement`."""
+        if self.is_out:
+            return math.inf
         return self._now.until if self._now is not None else -math.inf
+
+    def leave(self) -> None:
+        """See `Agreement`."""
+        self.is_out = True
+        self._tell_all(Leave())
 
     def is_writing(self, own: bool) -> bool:  # noqa: ARG002 - what this rank does the others do not know
         """See `Agreement`."""
@@ -57,6 +65,8 @@ class Leader:
 
     def now_s(self, header: int) -> float:
         """See `Agreement`."""
+        if self.is_out:
+            return self._clock()
         if self._now is None:
             self._now = Tick(header, header + 1, self._clock())
             self._tell_all(self._now)
@@ -131,8 +141,12 @@ class Follower:
             (self._ticks if isinstance(message, Tick) else self._saved).append(message)  # type: ignore[arg-type]
             self._heard.notify()
 
+    def leave(self) -> None:
+        """See `Agreement`."""
+        self.is_out = True
+
     def on_first_ended(self) -> None:
-        """Rank 0's script has ended: nothing more is published."""
+        """Nothing more is published: rank 0's script has ended, or it has left."""
         with self._heard:
             self._has_ended = True
             self._heard.notify()
@@ -180,5 +194,6 @@ class Follower:
         return None
 
     def _leave(self, why: str) -> None:
-        self.is_out = True
-        self._on_out(why)
+        if not self.is_out:
+            self.is_out = True
+            self._on_out(why)

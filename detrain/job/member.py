@@ -19,6 +19,7 @@ from detrain.job.messages import (
     Ended,
     Explain,
     Explained,
+    Leave,
     Lost,
     Message,
     Part,
@@ -265,6 +266,9 @@ class Other(_Rank):
         elif isinstance(message, Lost):
             self._watch.lost(message.why)
         elif isinstance(message, Ended):
+            self.agreement.on_first_ended()
+        elif isinstance(message, Leave):
+            self.agreement.leave()
             self.agreement.on_first_ended()
         elif isinstance(message, AllEnded):
             with self._changed:

@@ -121,6 +121,11 @@ class Saved(Message):
 
 
 @dataclass(frozen=True)
+class Leave(Message):
+    """Rank 0 publishes nothing more in this attempt: no cut is taken any more."""
+
+
+@dataclass(frozen=True)
 class Ask(Message):
     """A checkpoint is wanted as soon as possible."""
 

@@ -28,7 +28,10 @@ class Agreement(Protocol):
 
     @property
     def is_out(self) -> bool:
-        """True if this rank is out of step with rank 0: no cut can be taken any more."""
+        """True if no cut can be taken any more: the ranks are out of step, or will be."""
+
+    def leave(self) -> None:
+        """From now on the ranks may be at different places."""
 
     def now_s(self, header: int) -> float:
         """The time that the policy goes by at this header. Seconds of rank 0's monotonic clock."""
@@ -47,6 +50,9 @@ class Alone:
 
     def __init__(self, on_asked: Callable[[float], None]) -> None:
         self._on_asked = on_asked
+
+    def leave(self) -> None:
+        """See `Agreement`."""
 
     def is_writing(self, own: bool) -> bool:
         """See `Agreement`."""

@@ -307,6 +307,7 @@ class Attempt:
             preload.key_entropy,
             preload.outlast,
             self._on_group,
+            self._on_uneven,
         )
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         imports.watch_imports(
@@ -361,6 +362,17 @@ class Attempt:
         """The script joins a group of so many processes; in a forked child nothing is checkpointed anyway."""
         if size > 1 and self.request.size == 1 and not self.session.is_off:
             fail(self.session.context.files, UsageError(ranks.refusal("a process group was initialised", size)))
+
+    def _on_uneven(self) -> None:
+        """The ranks are about to have unequal numbers of batches, and so no header in common."""
+        if self.member is not None and not self.session.is_off:
+            self.member.agreement.leave()
+            if not self.request.rank:
+                warn(
+                    "ranks-out-of-step",
+                    "the script joins ranks that have unequal numbers of batches, so they cannot checkpoint together: from here on "
+                    "nothing is checkpointed. Give all ranks as many batches (a DistributedSampler does)",
+                )
 
     def _start_again(self) -> NoReturn:
         self.begun.put_back(self.request.defaults)

@@ -138,3 +138,20 @@ def test_headers_may_be_far_apart():
         assert due[0] == due[1]
     assert not pair.out
     assert pair.leader.until == pair.follower.until
+
+
+def test_ranks_that_leave_agree_on_nothing_more_and_wait_for_nobody():
+    pair = Pair("1batches")
+    for number in range(5):
+        assert pair.header(number, 0.1) == ([True, True] if number else [False, False])
+    pair.tell = lambda message: pair.told.append(message)
+    pair.leader.leave()
+    pair.follower.leave()
+    pair.follower.on_first_ended()
+    assert pair.leader.is_out
+    assert pair.follower.is_out
+    assert pair.leader.until == pair.follower.until == float("inf")
+    pair.follower.now_s(400)  # whatever rank 0 does meanwhile
+    assert pair.follower.saved("x", 0.25)[1] == 0.25
+    assert pair.out == []
+    assert pair.leader.now_s(7) == pair.clock_s

@@ -81,6 +81,7 @@ class TorchAdapter(Adapter):
         """
         loading.patch(settings.key_entropy)
         distributed.report_groups(settings.on_group)
+        distributed.report_uneven(settings.on_uneven)
         buckets.patch()
         outlasting.patch(settings.outlast)
         torch.manual_seed(settings.seed)

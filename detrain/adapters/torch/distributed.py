@@ -41,6 +41,23 @@ def report_groups(on_group: Callable[[int], None]) -> None:
     torch.distributed.distributed_c10d.init_process_group = init_process_group
 
 
+def report_uneven(on_uneven: Callable[[], None]) -> None:
+    """Call `on_uneven` where the script joins processes that have unequal numbers of batches (`DistributedDataParallel.join`)."""
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed.algorithms.join import Join
+
+    plain = Join.__enter__
+
+    @functools.wraps(plain)
+    def enter(self: Any) -> Any:
+        if getattr(self, "_enable", True):
+            on_uneven()
+        return plain(self)
+
+    Join.__enter__ = enter
+
+
 def facts() -> dict[str, Any]:
     """What the bits of NCCL's sums depend on, if a process group uses it: its version, and how the ranks lie on hosts."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
