@@ -1,15 +1,21 @@
 """Several ranks, started by torchrun: one of them, all, or their launcher is killed; weights and generators of all are as uninterrupted."""
 
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+
+from detrain.store.ledger import Batch
 
 from .harness import environment
 
@@ -57,7 +63,7 @@ class Job:
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         until_s = time.monotonic() + 120
-        while not condition():
+        while not condition() and self.process.poll() != 0:
             assert self.process.poll() is None, self.err.read_text()[-3000:]
             assert time.monotonic() < until_s
             time.sleep(0.001)
@@ -84,7 +90,12 @@ class Job:
         return status, time.monotonic() - began_s
 
     def finals(self) -> list[str]:
-        return sorted(line for line in self.out.read_text().splitlines() if line.startswith("final"))
+        return finals_in(self.out)
+
+
+def finals_in(path: Path) -> list[str]:
+    """What the ranks have ended with."""
+    return sorted(line for line in path.read_text().splitlines() if line.startswith("final"))
 
 
 def _is_of(one: psutil.Process, session: int) -> bool:
@@ -94,9 +105,10 @@ def _is_of(one: psutil.Process, session: int) -> bool:
         return False
 
 
-def kill(job: Job, what: str) -> None:
+def kill(job: Job, what: str, choice: random.Random) -> None:
     ranks = job.ranks()
     chosen = {
+        "random rank": [choice.choice(ranks)],
         "rank 0": ranks[:1], "last rank": ranks[-1:], "all ranks": ranks, "launcher": [psutil.Process(job.process.pid)],
     }[what]  # fmt: skip
     for one in chosen:
@@ -121,9 +133,9 @@ def expected(tmp_path_factory):
     return run
 
 
-def life(folder: Path, num_ranks: int, kills: list[str], *arguments: str) -> Job:
+def life(folder: Path, num_ranks: int, kills: list[str], *arguments: str, seed: int = 0) -> Job:
     """Start the job, kill it in these ways one after the other, and let it come to its end; returns the last start."""
-    arguments = arguments or ("ddp",)
+    arguments, choice = arguments or ("ddp",), random.Random(seed)
     for what in kills:
         job = Job(folder, num_ranks, arguments=arguments)
         if what == "between phases":
@@ -131,7 +143,10 @@ def life(folder: Path, num_ranks: int, kills: list[str], *arguments: str) -> Job
             what = "all ranks"
         else:
             job.wait_for_cut()
-        kill(job, what)
+            time.sleep(choice.random() * 0.3)
+        if job.process.poll() == 0:
+            break  # the job is at its end
+        kill(job, what, choice)
         status, seconds = job.end()
         assert status != 0
         assert seconds < LONGEST_S
@@ -207,7 +222,7 @@ def test_what_is_said_where_a_job_cannot_go_on(tmp_path, expected):
     second = Job(tmp_path, 2)
     assert second.end()[0] != 0
     assert "is held by process" in second.err.read_text()
-    kill(job, "all ranks")
+    kill(job, "all ranks", random.Random(0))
     job.end()
     other = Job(tmp_path, 3)
     assert other.end()[0] != 0
@@ -238,6 +253,67 @@ def test_ranks_are_started_and_started_again_by_one_command(tmp_path, expected):
     (launcher,) = psutil.Process(supervisor.pid).children()
     next(one for one in launcher.children() if one.environ().get("RANK") == "1").send_signal(signal.SIGKILL)
     assert supervisor.wait(timeout=120) == 0
-    finals = sorted(line for line in (tmp_path / "out").read_text().splitlines() if line.startswith("final"))
-    assert finals == expected(2)
+    assert finals_in(tmp_path / "out") == expected(2)
     assert "starting them again (1 of 3)" in (tmp_path / "err").read_text()
+    (directory,) = (tmp_path / ".detrain").iterdir()
+    verify = [sys.executable, "-m", "detrain", "verify", str(directory)]
+    done = subprocess.run(verify, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert "proved: the job's 2 ranks were repeated to its end" in done.stdout
+    assert done.returncode == 0
+    ledger = directory / "rank_1" / "ledger"
+    ledger.write_bytes(with_another_digest(ledger.read_bytes()))
+    done = subprocess.run(verify, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert re.search(
+        r"segment \d+: rank 1, after batch \d+ of the run .* is not what the run had there", done.stdout
+    ), done.stdout
+    assert done.returncode == 1
+
+
+def with_another_digest(ledger: bytes) -> bytes:
+    """A ledger whose last record of the generators has another digest, as if the rank had drawn something else."""
+    position, found = 0, (0, 0)
+    while position < len(ledger):
+        kind, length = ledger[position : position + 1], int.from_bytes(ledger[position + 1 : position + 5], "little")
+        if kind == b"B" and Batch.decode(ledger[position + 5 : position + 5 + length]).generators:
+            found = position, length
+        position += 9 + length
+    begin, length = found
+    old = Batch.decode(ledger[begin + 5 : begin + 5 + length])
+    record = ledger[begin : begin + 5] + replace(old, generators=old.generators ^ 1).encode()
+    return ledger[:begin] + record + zlib.crc32(record).to_bytes(4, "little") + ledger[begin + 9 + length :]
+
+
+@pytest.mark.full
+def test_tasks_of_srun_that_are_requeued(tmp_path, expected):
+    words = [
+        sys.executable,
+        str(PROGRAMS / "srun.py"),
+        "2",
+        sys.executable,
+        "-m",
+        "detrain",
+        "run",
+        "--every",
+        "8batches",
+    ]
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        process = subprocess.Popen(
+            [*words, str(PROGRAMS / "ddp.py")], cwd=tmp_path, env=environment(), stdout=out, stderr=err
+        )
+    until_s = time.monotonic() + 60
+    while not list(tmp_path.glob(".detrain/*/cuts/*.json")):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    next(one for one in psutil.Process(process.pid).children() if one.environ().get("SLURM_PROCID") == "0").kill()
+    assert process.wait(timeout=120) == 0
+    assert finals_in(tmp_path / "out") == expected(2)
+    assert (tmp_path / "err").read_text().count("requeued after 9") == 1
+    assert "resumed at" in (tmp_path / "err").read_text()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("what", ["random rank", "all ranks", "launcher", "between phases"])
+@pytest.mark.parametrize("number", range(4))
+def test_five_kills_of_each_kind(tmp_path, expected, what, number):
+    job = life(tmp_path, 3, [what] * 5, seed=number)
+    assert job.finals() == expected(3)

@@ -1,6 +1,7 @@
 """Trains with `DistributedDataParallel` or `fully_shard`, as its arguments say, and prints what each rank ends with."""
 
 import hashlib
+import os
 import random
 import sys
 import time
@@ -51,6 +52,8 @@ def wrapped(net):
 
 
 def main():
+    if "SLURM_PROCID" in os.environ:  # as scripts do that are started by srun
+        os.environ["RANK"], os.environ["WORLD_SIZE"] = os.environ["SLURM_PROCID"], os.environ["SLURM_NTASKS"]
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(7)
