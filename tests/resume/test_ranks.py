@@ -20,6 +20,7 @@ from detrain.store.ledger import Batch
 from .harness import environment
 
 PROGRAMS = Path(__file__).with_name("ranks")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_ddp" / "train.py"
 #: Nothing that belongs to a job that was killed lives longer. Seconds.
 LONGEST_S = 30.0
 
@@ -35,8 +36,8 @@ class Job:
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
         if not plain:
             words += ["-m", "detrain", "run", "--every", "8batches", *options]
-        program = str(PROGRAMS / f"{arguments[0]}.py")
-        self.out, self.err = folder / "out", folder / "err"
+        program = str(EXAMPLE if arguments[0] == "example" else PROGRAMS / f"{arguments[0]}.py")
+        self.out, self.err = folder / "stdout", folder / "stderr"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
                 [*words, program, *arguments[1:]], cwd=folder, env=environment(), stdout=out, stderr=err,
@@ -201,6 +202,21 @@ def test_loops_of_libraries(tmp_path, expected, library):
     job = life(tmp_path, 3, ["last rank"], "libraries", library)
     assert job.finals() == expected(3, "libraries", library)
     assert "resumed at" in job.err.read_text()
+
+
+@pytest.mark.full
+def test_the_example_saves_the_same_files(tmp_path):
+    arguments = ("example", "--epochs", "2", "--characters", "40000")
+    plain, killed = tmp_path / "plain", tmp_path / "killed"
+    plain.mkdir()
+    killed.mkdir()
+    expected = Job(plain, 2, arguments=arguments, plain=True)
+    assert expected.end()[0] == 0, expected.err.read_text()
+    last = life(killed, 2, ["random rank"], *arguments)
+    assert "resumed at" in last.err.read_text()
+    for name in ("best.pt", "last.pt"):
+        assert (killed / "out" / name).read_bytes() == (plain / "out" / name).read_bytes()
+    assert last.out.read_text().splitlines()[-1] == expected.out.read_text().splitlines()[-1]
 
 
 @pytest.mark.full
