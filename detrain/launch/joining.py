@@ -31,6 +31,8 @@ def of_rank(request: Request, place: Place) -> Request:
     """The request of one rank. Raises `UsageError` for what several ranks cannot be asked for."""
     if request.trust_changes:
         raise UsageError("--trust-changes is for one process; several ranks cannot go on with other arguments yet")
+    if request.on_inexact == "restart":
+        raise UsageError("--on-inexact restart is for one process; start several ranks over with --fresh")
     job = os.path.abspath(request.ckpt_dir)
     if os.path.exists(os.path.join(job, "run.json")):
         raise ResumeRefused(
