@@ -23,7 +23,7 @@ def section(history: History) -> Iterable[str]:
     yield markup.table(
         [
             "rank", "batches", "attempts", "parts of cuts", "the training waited for one (median)",
-            "on the disk behind the first rank's (median)", "losses",
+            "on the disk later than the first (median)", "losses",
         ],
         [
             [

@@ -156,26 +156,27 @@ def life(folder: Path, num_ranks: int, kills: list[str], *arguments: str, seed: 
     return job
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [
-        pytest.param(["last rank", "launcher"], id="rank, launcher"),
-        pytest.param(["all ranks", "between phases"], id="all, between phases", marks=pytest.mark.full),
-        pytest.param(["rank 0"], id="rank 0", marks=pytest.mark.full),
-    ],
-)
-def test_three_ranks_end_with_the_bits_of_plain_torchrun(tmp_path, expected, kills):
-    job = life(tmp_path, 3, kills)
-    assert job.finals() == expected(3)
+def test_a_rank_is_killed_and_all_end_with_the_bits_of_plain_torchrun(tmp_path, expected):
+    job = life(tmp_path, 2, ["last rank"])
+    assert job.finals() == expected(2)
     assert "resumed at" in job.err.read_text()
     assert (job.directory / "finished").exists()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
+    "kills", [["last rank", "launcher"], ["all ranks", "between phases"], ["rank 0"]], ids=", ".join
+)
+def test_other_kills(tmp_path, expected, kills):
+    job = life(tmp_path, 3, kills)
+    assert job.finals() == expected(3)
+    assert "resumed at" in job.err.read_text()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
     ("num_ranks", "arguments"),
     [
-        (2, ("ddp",)),
         (4, ("ddp",)),
         (3, ("ddp", "--accumulate")),
         (3, ("ddp", "--static")),
