@@ -21,9 +21,9 @@ class Launcher:
 
 
 #: What `accelerate launch`, `deepspeed` and Lightning set for their processes as well.
-ELASTIC = Launcher(
-    "torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
-)
+ELASTIC = Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID",))
+#: How often torchrun has started these ranks again; on several hosts not the same number, so it does not tell starts apart.
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 #: Its tasks may have nothing to do with each other.
 SLURM = Launcher(
     "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", ("SLURM_JOB_ID", "SLURM_STEP_ID")

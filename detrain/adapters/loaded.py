@@ -128,6 +128,11 @@ class Frameworks:
         """The parameters that optimizers have stepped so far."""
         return [one for adapter in self.loaded.values() for one in adapter.trained()]
 
+    def settle(self) -> None:
+        """See `Adapter`."""
+        for adapter in self.loaded.values():
+            adapter.settle()
+
     def has_optimizer(self) -> bool:
         """True if the script has made an optimizer whose steps are reported."""
         return any(adapter.has_optimizer() for adapter in self.loaded.values())

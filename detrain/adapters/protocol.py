@@ -122,6 +122,9 @@ class Adapter:
         """The parameters that optimizers have stepped since `report_updates`, and that are still alive."""
         return []
 
+    def settle(self) -> None:
+        """All ranks of a job are about to be captured at one place: what they do together at their next step anyway is done now."""
+
     def has_optimizer(self) -> bool:
         """True if the script has made an optimizer, whose steps `report_updates` reports."""
         return False

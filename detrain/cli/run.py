@@ -164,10 +164,23 @@ def _supervise(request: Request, options: list[str], words: list[str], num_ranks
     """Start the ranks with the same options; started again, they go on."""
     from detrain.launch.supervising import Supervisor
 
-    again = [option for option in options if option != "--fresh"]
+    again = _without(options, "--fresh", "--from")
     command = ["-m", "detrain", "run"]
     job = Path(os.path.abspath(request.ckpt_dir))
     return Supervisor([*command, *options, *words], [*command, *again, *words], num_ranks, num_restarts, job).run()
+
+
+def _without(options: list[str], flag: str, with_value: str) -> list[str]:
+    """Options of the first start alone are left out."""
+    kept, position = [], 0
+    while position < len(options):
+        word = options[position]
+        if word == with_value:
+            position += 1
+        elif word != flag and not word.startswith(f"{with_value}="):
+            kept.append(word)
+        position += 1
+    return kept
 
 
 def request_of(

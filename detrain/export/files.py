@@ -14,6 +14,8 @@ from detrain.store.checkpoint import Checkpoint
 from detrain.store.directory import RunDirectory
 from detrain.store.job import CUTS, JobDirectory, Manifest, read_manifest
 
+#: In a file: the name of what is detrain's own.
+_OWN = "detrain"
 _TORCH, _SAFETENSORS = (".pt", ".pth", ".bin", ".ckpt"), ".safetensors"
 
 
@@ -28,13 +30,11 @@ def export(source: Path, target: Path) -> list[str]:
     states = States(reader)
     if not (states.modules or states.optimizers):
         raise UsageError(f"{header.name} holds no model of torch's; `detrain inspect` lists what it holds")
-    found: StateDict = {
-        name: state
-        for kind in (states.modules, states.optimizers, states.schedulers)
-        for name, state in _by_short_name(kind).items()
-    }
+    kinds = {**states.modules, **states.optimizers, **states.schedulers}
+    names = short_names([*kinds, _OWN])  # one variable may have the name that another ends with
+    found: StateDict = {names[path]: state for path, state in kinds.items()}
     meta = header.meta
-    found["detrain"] = {
+    found[_OWN] = {
         "checkpoint": header.name, "epochs": meta.epochs, "batches": meta.batches, "batch_in_epoch": meta.batch_in_epoch,
         "values": dict(_by_short_name(states.values)),
     }  # fmt: skip
@@ -51,11 +51,12 @@ def export(source: Path, target: Path) -> list[str]:
         exporting.save_distributed(found, target)
     else:
         exporting.save(found, target)
-    short = short_names(list(states.modules))
+    is_of_models = target.suffix == _SAFETENSORS
     return [
-        *(f"model {short[path]}: {len(state)} tensors" for path, state in states.modules.items()),
-        *(f"optimizer {name}" for name in _by_short_name(states.optimizers) if target.suffix != _SAFETENSORS),
-        *(f"scheduler {name}" for name in _by_short_name(states.schedulers) if target.suffix != _SAFETENSORS),
+        *(f"model {names[path]}: {len(state)} tensors" for path, state in states.modules.items()),
+        *(f"optimizer {names[path]}" for path in states.optimizers if not is_of_models),
+        *(f"scheduler {names[path]}" for path in states.schedulers if not is_of_models),
+        *(f"left out: {what}" for what in states.left_out),
     ]
 
 
@@ -69,19 +70,17 @@ def _open(source: Path) -> tuple[Checkpoint, Reader]:
         return _open_cut(source.parent.parent, read_manifest(source))
     if source.is_dir():
         good, bad = RunDirectory(source).read_checkpoints()
+        if bad:
+            raise CheckpointError(f"{source}: {bad[0]}, and it may be the latest. Name a checkpoint instead")
         if not good:
-            raise CheckpointError(str(bad[0]) if bad else f"there is no checkpoint in {source}")
+            raise CheckpointError(f"there is no checkpoint in {source}")
         source = good[0].path
     header, tree = checkpoint_file.load(source)
     return header, Reader([tree])
 
 
 def _open_cut(job: Path, manifest: Manifest) -> tuple[Checkpoint, Reader]:
-    paths = [JobDirectory(job).rank(part.rank).path / manifest.name for part in manifest.parts]
-    missing = [str(path) for path in paths if not path.exists()]
-    if missing:
-        raise CheckpointError(f"parts of the cut {manifest.name} are not on this host: {', '.join(missing)}")
-    loaded = [checkpoint_file.load(path) for path in paths]
+    loaded = [checkpoint_file.load(JobDirectory(job).part(manifest, part.rank)) for part in manifest.parts]
     return loaded[0][0], Reader([tree for _, tree in loaded])
 
 

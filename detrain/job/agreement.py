@@ -153,9 +153,7 @@ class Follower:
 
     def now_s(self, header: int) -> float:
         """See `Agreement`."""
-        if self._wants:
-            self._wants = False
-            self._tell(Ask())
+        self.tell_wish()
         while not self.is_out and header >= self.until:
             tick = self._take(self._ticks)
             if tick is None:
@@ -169,8 +167,14 @@ class Follower:
         return self._now.now_s if self._now is not None else 0.0
 
     def ask(self) -> None:
-        """See `Agreement`; told at the next header, since a handler may have interrupted the telling of something else."""
+        """See `Agreement`; told later, since a handler may have interrupted the telling of something else."""
         self._wants = True
+
+    def tell_wish(self) -> None:
+        """Tell rank 0 if a checkpoint has been asked for here."""
+        if self._wants:
+            self._wants = False
+            self._tell(Ask())
 
     def saved(self, name: str, cost_s: float) -> tuple[float, float]:
         """See `Agreement`."""

@@ -7,12 +7,29 @@ under a temporary name and renames it. What a killed job has left without a mani
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from detrain.job.messages import Part
 from detrain.store.job import Held, Manifest, Manifests
 
 #: What must be the same in all parts of a cut.
 _COMMON = ("sequence", "epoch", "batch", "batches", "chain", "position")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which parts of cuts are needed."""
+
+    #: Names of those that may be resumed from.
+    names: frozenset[str]
+    #: Up to which number it is known which are whole.
+    sequence: int
+    #: Names of those that have failed on some rank.
+    dropped: frozenset[str] = frozenset()
+
+    def needs(self, name: str, sequence: int) -> bool:
+        """True for the part of a cut that is whole and kept, or that may still become whole."""
+        return name in self.names or (sequence > self.sequence and name not in self.dropped)
 
 
 class Cuts:
@@ -25,11 +42,6 @@ class Cuts:
         self._manifests, self._places, self._keep = manifests, places, keep
         self._whole = {one.name: one for one in there}
         self._parts: dict[str, dict[int, Part]] = {}
-
-    @property
-    def num_open(self) -> int:
-        """Cuts of which some ranks have said what others have not."""
-        return len(self._parts)
 
     def add(self, rank: int, part: Part) -> tuple[Manifest | None, str]:
         """A rank has written its part, or failed.
@@ -53,7 +65,6 @@ class Cuts:
         )  # fmt: skip
         self._manifests.write(manifest)
         self._whole[manifest.name] = manifest
-        self._retain()
         return manifest, ""
 
     def kept(self) -> tuple[str, ...]:
@@ -75,7 +86,12 @@ class Cuts:
             return f"a resume would pass through {lacking[0]}, which is not whole"
         return ""
 
-    def _retain(self) -> None:
+    def set_future_aside(self, sequence: int) -> None:
+        """What lies behind the cut of this number is of a future that the job does not come from. Raises OSError."""
+        self._manifests.set_aside(sequence)
+
+    def retain(self) -> None:
+        """Remove the manifests of cuts that are needed no more. Raises OSError."""
         newest = sorted(self._whole.values(), key=lambda one: one.sequence, reverse=True)
         wanted = {name for one in newest[: self._keep] for name in (one.name, *one.chain)}
         # First the manifest, then the parts: a cut that exists is whole.

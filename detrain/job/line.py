@@ -22,6 +22,10 @@ from detrain.job.place import NUM_PORTS, Place
 _SILENCE_S, _COUNT = 5, 3
 #: How long a process may take to read what was sent to it.
 _SENDING_S = 30.0
+#: How long a rank waits at one of rank 0's ports: it takes one after the other.
+_WELCOME_S = 10.0
+#: Connections that may wait to be taken.
+_MOST_WAITING = 128
 #: How often the reading thread looks around where nothing comes.
 TURN_S = 0.5
 #: No message is longer. Bytes.
@@ -218,11 +222,19 @@ class Hub(Line):
 
     def _meet(self, connection: socket.socket, came: dict[int, Hello]) -> None:
         peer = _Peer(connection)
-        hello = peer.wait_for(time.monotonic() + 5)
+        hello = peer.wait_for(time.monotonic() + 2)
         if not isinstance(hello, Hello) or hello.token != self._place.token or hello.rank in came or hello.rank < 1:
             connection.close()  # somebody else's, at a port that happened to be free
             return
-        peer.send(Welcome())
+        try:
+            peer.send(Welcome())
+        except OSError:
+            connection.close()
+            return
+        # A rank that has given up in between has closed this connection, and comes again by another.
+        if not isinstance(peer.wait_for(time.monotonic() + 2), Welcome):
+            connection.close()
+            return
         self._peers[hello.rank] = peer
         came[hello.rank] = hello
 
@@ -255,7 +267,7 @@ def _listen(place: Place) -> socket.socket:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             server.bind(("127.0.0.1" if is_loopback else "", port))
-            server.listen(place.size)
+            server.listen(max(place.size, _MOST_WAITING))
         except OSError as error:
             failed = error
             server.close()
@@ -277,7 +289,8 @@ def _connect(place: Place, hello: Hello, until_s: float) -> _Peer | None:
             peer = _Peer(connection)
             with contextlib.suppress(OSError):
                 peer.send(hello)
-                if isinstance(peer.wait_for(time.monotonic() + 2), Welcome):
+                if isinstance(peer.wait_for(time.monotonic() + _WELCOME_S), Welcome):
+                    peer.send(Welcome())
                     return peer
             connection.close()
         time.sleep(0.05)

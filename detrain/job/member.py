@@ -8,20 +8,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from detrain.job.agreement import Follower, Leader
-from detrain.job.cuts import Cuts
+from detrain.job.cuts import Cuts, Kept
 from detrain.job.line import Hub, Spoke
 from detrain.job.messages import (
     AllEnded,
     Ask,
     Committed,
+    Dropped,
     Ended,
     Explain,
     Explained,
     Leave,
     Lost,
     Message,
+    OutOfStep,
     Part,
     Ready,
     Saved,
@@ -44,7 +47,7 @@ class _Rank:
         self._watch = watch
         self._changed = threading.Condition()
         self._whole = set(whole)
-        self._kept: frozenset[str] | None = None
+        self._kept = Kept(frozenset(self._whole), 0)
         #: Of the last parts that were written.
         self._replicas: dict[str, Sequence[Replica]] = {}
 
@@ -61,7 +64,11 @@ class _Rank:
         """See `Member`."""
         return bool(self._watch.why)
 
-    def kept(self) -> frozenset[str] | None:
+    def begins_behind(self, sequence: int) -> None:
+        """See `Member`."""
+        self._kept = Kept(frozenset(self._whole), sequence)
+
+    def kept(self) -> Kept:
         """See `Member`."""
         return self._kept
 
@@ -77,14 +84,21 @@ class _Rank:
 class First(_Rank):
     """Rank 0."""
 
-    def __init__(self, hub: Hub, size: int, cuts: Cuts, watch: Watch, on_asked: Callable[[float], None]) -> None:
-        super().__init__(watch, cuts.kept())
+    def __init__(
+        self, hub: Hub, size: int, cuts: Cuts, watch: Watch, whole: Iterable[str], on_asked: Callable[[float], None]
+    ) -> None:
+        """`whole`: names of all cuts that are whole. `on_asked`: a checkpoint is asked for."""
+        super().__init__(watch, whole)
         self._hub, self._size, self._cuts = hub, size, cuts
         self.agreement: Leader = Leader(hub.tell_all, on_asked, self._is_busy)
         self._ready: set[int] = set()
         self._begun: list[str] = []
+        self._when_whole: dict[str, Callable[[], None]] = {}
         self._ended: dict[int, Ended] = {}
         self._compared = Replicas(size, self._ask_all, self._on_parted)
+        self._old = Trouble(
+            "checkpoint-kept", "old manifest could not be deleted", "old manifests could not be deleted", "they can be"
+        )
         self._trouble = Trouble("cut-not-whole", "cut is not whole", "cuts are not whole", "they are again")
 
     def _ask_all(self, question: Explain) -> None:
@@ -104,6 +118,14 @@ class First(_Rank):
         """See `Member`."""
         self._hub.begin(self)
 
+    def begins_behind(self, sequence: int) -> None:
+        """See `Member`. Manifests of another future are moved aside."""
+        super().begins_behind(sequence)
+        try:
+            self._cuts.set_future_aside(sequence)
+        except OSError as error:
+            self._old.failed(error, f"manifests of another future cannot be moved aside: {error}")
+
     def ready(self) -> None:
         """See `Member`."""
         with self._changed:
@@ -121,6 +143,8 @@ class First(_Rank):
             self._add(rank, message)
         elif isinstance(message, Ask):
             self.agreement.ask()
+        elif isinstance(message, OutOfStep):
+            self.agreement.leave()
         elif isinstance(message, Explained):
             with self._changed:
                 self._compared.on_explained(rank, message)
@@ -149,6 +173,10 @@ class First(_Rank):
 
     # --- cuts --------------------------------------------------------------------------------------------------------------------
 
+    def when_whole(self, name: str, action: Callable[[], None]) -> None:
+        """See `Member`."""
+        self._when_whole[name] = action
+
     def begins(self, name: str) -> None:
         """See `Member`."""
         self._begun.append(name)
@@ -176,15 +204,26 @@ class First(_Rank):
                 del self._begun[: self._begun.index(part.name) + 1]  # also what some rank has passed over
             if manifest is not None:
                 self._trouble.worked()
-                self._kept = frozenset(self._cuts.kept())
+                self._remove_old_manifests()
+                self._kept = Kept(frozenset(self._cuts.kept()), manifest.sequence)
                 self._whole.add(part.name)
-                self._hub.tell_all(Committed(part.name, self._cuts.kept()))
+                self._when_whole.pop(part.name, lambda: None)()
+                self._hub.tell_all(Committed(part.name, manifest.sequence, self._cuts.kept()))
             elif trouble:
+                self._kept = replace(self._kept, dropped=self._kept.dropped | {part.name})
+                self._hub.tell_all(Dropped(part.name))
                 self._trouble.failed(
                     OSError(trouble), f"the cut {part.name} does not exist: {trouble}. Training goes on"
                 )
             self._compared.add(rank, part)
             self._changed.notify_all()
+
+    def _remove_old_manifests(self) -> None:
+        try:
+            self._cuts.retain()
+            self._old.worked()
+        except OSError as error:
+            self._old.failed(error, f"an old manifest cannot be deleted: {error}. It does no harm")
 
     # --- the end -----------------------------------------------------------------------------------------------------------------
 
@@ -201,9 +240,10 @@ class First(_Rank):
         if status == 0 and missing and not self._watch.why:
             warn(
                 "rank-not-ended",
-                f"ranks {missing} have not ended {LONGEST_END_S:.0f} s behind rank 0, so the job is not finished",
+                f"ranks {missing} had not ended {LONGEST_END_S:.0f} s after rank 0, so the job is not finished",
             )
         self._trouble.end()
+        self._old.end()
         self._hub.tell_all(AllEnded(is_whole))
         return is_whole
 
@@ -215,11 +255,9 @@ class First(_Rank):
 class Other(_Rank):
     """Any other rank."""
 
-    def __init__(
-        self, spoke: Spoke, rank: int, watch: Watch, there: Iterable[str], on_asked: Callable[[float], None]
-    ) -> None:
-        super().__init__(watch, there)
-        self._spoke, self._rank = spoke, rank
+    def __init__(self, spoke: Spoke, watch: Watch, whole: Iterable[str], on_asked: Callable[[float], None]) -> None:
+        super().__init__(watch, whole)
+        self._spoke = spoke
         self.agreement: Follower = Follower(
             lambda message: spoke.send(0, message), on_asked, self._on_out, self._on_wait
         )
@@ -227,9 +265,10 @@ class Other(_Rank):
         self._are_ready = False
 
     def _on_out(self, why: str) -> None:
+        self._spoke.send(0, OutOfStep())
         say(
-            f"warning: rank {self._rank}: {why}. The ranks have unequal numbers of batches, or other loops; no more cuts are taken in this "
-            "attempt, and a resume goes on from the last [ranks-out-of-step]"
+            f"warning: {why}. The ranks have unequal numbers of batches, or other loops; no more cuts are taken in this attempt, and a "
+            "resume goes on from the last cut [ranks-out-of-step]"
         )
 
     def ready(self) -> None:
@@ -254,9 +293,11 @@ class Other(_Rank):
             self.agreement.on_message(message)
         elif isinstance(message, Committed):
             with self._changed:
-                self._kept = frozenset(message.kept)
+                self._kept = Kept(frozenset(message.kept), message.sequence)
                 self._whole.add(message.name)
                 self._changed.notify_all()
+        elif isinstance(message, Dropped):
+            self._kept = replace(self._kept, dropped=self._kept.dropped | {message.name})
         elif isinstance(message, Ready):
             with self._changed:
                 self._are_ready = True
@@ -266,6 +307,8 @@ class Other(_Rank):
         elif isinstance(message, Lost):
             self._watch.lost(message.why)
         elif isinstance(message, Ended):
+            if message.status:
+                self._watch.lost(f"rank 0 has ended with status {message.status}")
             self.agreement.on_first_ended()
         elif isinstance(message, Leave):
             self.agreement.leave()
@@ -281,6 +324,14 @@ class Other(_Rank):
             self._watch.lost("rank 0 is gone")
         with self._changed:
             self._changed.notify_all()
+
+    def on_turn(self) -> None:
+        """See `Listener`."""
+        super().on_turn()
+        self.agreement.tell_wish()
+
+    def when_whole(self, name: str, action: Callable[[], None]) -> None:
+        """See `Member`."""
 
     def begins(self, name: str) -> None:
         """See `Member`."""

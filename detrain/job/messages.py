@@ -52,6 +52,10 @@ class Hello(Message):
     seed: int = 0
     every: str = ""
     key: str = ""
+    #: Further options that all ranks have to be given alike, as text.
+    options: str = ""
+    #: Digest of the loops that it knows from earlier; "" if it knows none.
+    loops: str = ""
     #: The rank's own directory, as this host names it.
     directory: str = ""
     #: Names of the checkpoints that it holds; what keeps the rank from beginning, "" if nothing does.
@@ -91,6 +95,10 @@ class Start(Message):
     aside: str = ""
     refusal: str = ""
     status: int = 2
+    #: Names of all cuts that are whole.
+    whole: tuple[str, ...] = ()
+    #: The ranks do not know the same loops from earlier: all look for them.
+    forgets_loops: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,10 +174,23 @@ class Explained(Message):
 
 @dataclass(frozen=True)
 class Committed(Message):
-    """The cut is whole: its manifest is on rank 0's disk. Only the parts of the cuts in `kept` are needed from now on."""
+    """The cut is whole: its manifest is on rank 0's disk. Of the parts up to this one, only those of the cuts in `kept` are needed."""
 
     name: str
+    sequence: int = 0
     kept: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Dropped(Message):
+    """The cut will not be whole; its parts can go."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class OutOfStep(Message):
+    """The rank is at another place of the script than rank 0; it has said so."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detrain.errors import AlreadyFinished, DetrainError, InexactResume, ResumeRefused, UsageError
@@ -25,7 +25,8 @@ _COMMON = (
     ("arguments", "other arguments"),
     ("seed", "another --seed"),
     ("every", "another --every"),
-    ("key", "another source of the script"),
+    ("options", "other options"),
+    ("key", "a different version of the script"),
 )
 
 
@@ -41,6 +42,8 @@ class Wish:
     finished: str = ""
     #: Number of ranks that the directory's job has; 0 if there is none.
     size: int = 0
+    #: There is something in the directory that is kept when it starts over.
+    has_something: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,17 +58,20 @@ class Decision:
 
 
 def lead(
-    place: Place, hub: Hub, own: Hello, manifests: Manifests, wish: Wish, can_begin: CanBegin,
+    place: Place, hub: Hub, own: Hello, manifests: Manifests, wish: Callable[[], Wish], can_begin: CanBegin,
     prepare: Callable[[Start], None] = lambda _: None,
 ) -> Decision:  # fmt: skip
-    """Decide, on rank 0, what all ranks do; `prepare` is called with it before the others are told.
+    """Decide, on rank 0, what all ranks do; `prepare` is called with it before the others are told. `wish` raises `DetrainError`.
 
     `can_begin` says of a cut, by its name and the digest of this rank's part, why this rank cannot go on from it, "" if it can. Raises
     what ends the job; the other ranks have been told.
     """
     try:
         hellos = _gather(place, hub, own)
-        start, there = _decide(hub, hellos, manifests, wish, can_begin)
+        start, there = _decide(hub, hellos, manifests, wish(), can_begin)
+        start = replace(
+            start, whole=manifests.names(), forgets_loops=not start.name and len({one.loops for one in hellos}) > 1
+        )
         prepare(start)
     except DetrainError as error:
         hub.tell_all(Start(refusal=str(error), status=error.exit_status))
@@ -118,7 +124,7 @@ def _decide(
 ) -> tuple[Start, list[Manifest]]:
     job = manifests.path.parent
     if wish.is_fresh:
-        return Start(aside=free_name_beside(job).name if job.is_dir() else ""), []
+        return Start(aside=free_name_beside(job).name if wish.has_something else ""), []
     if wish.size not in (0, len(hellos)):
         raise ResumeRefused(
             f"{job} holds a job of {wish.size} ranks, and these are {len(hellos)}: another number of ranks does not give the same bits. "
@@ -129,14 +135,13 @@ def _decide(
             f"the job in {job} came to its end at {wish.finished}: there is nothing left to do. Train again with --fresh, which keeps the "
             "old job"
         )
-    cuts = manifests.read()
+    passed_over: list[str] = []
+    _check_nothing_is_lost(hellos, manifests, wish)
+    cuts = manifests.read(lambda error: passed_over.append(str(error)))
     if wish.start:
         cuts = [cut for cut in cuts if cut.name == Path(wish.start).name]
         if not cuts:
             raise ResumeRefused(f"--from {wish.start}: the job in {job} has no such cut")
-    if not cuts:
-        _check_nothing_is_lost(hellos, job)
-    passed_over: list[str] = []
     for position, cut in enumerate(cuts):
         trouble = _trouble(hub, cut, hellos, can_begin)
         if not trouble:
@@ -172,14 +177,13 @@ def _trouble(hub: Hub, cut: Manifest, hellos: list[Hello], can_begin: CanBegin) 
     return "; ".join(troubles)
 
 
-def _check_nothing_is_lost(hellos: list[Hello], job: Path) -> None:
-    """Raises `ResumeRefused` if ranks hold enough checkpoints for a cut to have been, and no manifest is there."""
-    common = set(hellos[0].checkpoints).intersection(*(hello.checkpoints for hello in hellos[1:]))
-    others = {name for hello in hellos[1:] for name in hello.checkpoints}
-    if not common and others and not hellos[0].checkpoints:
+def _check_nothing_is_lost(hellos: list[Hello], manifests: Manifests, wish: Wish) -> None:
+    """Raises `ResumeRefused` if ranks hold checkpoints and rank 0 has lost what says which of them belong together."""
+    held = sorted({name for hello in hellos for name in hello.checkpoints})
+    if held and (not wish.size or not manifests.path.is_dir()):
         raise ResumeRefused(
-            f"the other ranks hold checkpoints ({', '.join(sorted(others)[:3])}), and {job} on {hellos[0].host}, the host of rank 0, holds "
-            "neither checkpoints nor the manifests that say which of them belong together. Put it back, or start over with --fresh"
+            f"ranks hold checkpoints ({', '.join(held[:3])}), and what says which parts belong together, {manifests.path} on "
+            f"{hellos[0].host}, the host of rank 0, is not there. Put it back, or start over with --fresh"
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # loaded by ranks alone
+    from detrain.job.cuts import Kept
     from detrain.job.messages import Part
     from detrain.job.replicas import Replica
 
@@ -84,6 +85,9 @@ class Member(Protocol):
     def ready(self) -> None:
         """Wait until all ranks have put back the files that their scripts will find."""
 
+    def when_whole(self, name: str, action: Callable[[], None]) -> None:
+        """On rank 0: call this once the cut of this name exists, if it will."""
+
     def begins(self, name: str) -> None:
         """The part of a cut is about to be written."""
 
@@ -100,8 +104,11 @@ class Member(Protocol):
     def wait_for(self, name: str) -> bool:
         """Wait until the cut of this name exists; False if it will not."""
 
-    def kept(self) -> frozenset[str] | None:
-        """Names of the cuts whose parts are needed; None before the first is whole in this attempt."""
+    def begins_behind(self, sequence: int) -> None:
+        """The attempt goes on from the cut of this number: what lies behind it is of another future."""
+
+    def kept(self) -> Kept:
+        """Which parts of cuts are needed."""
 
     def whole(self) -> frozenset[str]:
         """Names of the cuts that exist."""

@@ -53,11 +53,8 @@ class OpenRun:
         self.directory.write_record(self.record)
 
     def _lock(self) -> None:
-        if self.directory.is_of_job() and not self._request.fresh:
-            raise ResumeRefused(
-                f"{self.directory.path} holds a job of several ranks, and this process trains alone. Start its ranks, start over with "
-                "--fresh (the job is kept), or choose another directory with --ckpt-dir"
-            )
+        if self.directory.is_of_job():
+            self._check_job()
         try:
             self.directory.lock()
         except OSError as error:
@@ -65,6 +62,21 @@ class OpenRun:
                 f"the run directory {self.directory.path} cannot be written: {error}. Nothing was started; choose another "
                 "with --ckpt-dir"
             ) from None
+
+    def _check_job(self) -> None:
+        """Raises `ResumeRefused` where a job of several ranks is there, unless it is to be moved aside and none of its ranks lives."""
+        from detrain.store.job import JobDirectory
+
+        holder = JobDirectory(self.directory.path).holder()
+        if holder is not None:
+            raise ResumeRefused(
+                f"{self.directory.path} holds a job of several ranks that is going on ({holder}). Choose another directory with --ckpt-dir"
+            )
+        if not self._request.fresh:
+            raise ResumeRefused(
+                f"{self.directory.path} holds a job of several ranks, and this process trains alone. Start its ranks, start over with "
+                "--fresh (the job is kept), or choose another directory with --ckpt-dir"
+            )
 
     def _open(self) -> RunRecord:
         request = self._request

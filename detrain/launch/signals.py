@@ -44,6 +44,7 @@ class Signals:
         _patch_signal_signal(self)
         _patch_signal_getsignal(self)
         self._session.on_saved = self._after_save
+        self._session.on_out_of_step = self._give_up_waiting
         os.register_at_fork(after_in_child=self._stop_in_child)
 
     def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
@@ -64,13 +65,19 @@ class Signals:
     def _is_broken(self) -> bool:
         """True for one rank of several that can come to no agreement: it would never get to a cut."""
         member = self._session.context.member
-        return member is not None and member.is_broken
+        return member is not None and (member.is_broken or member.agreement.is_out)
+
+    def _give_up_waiting(self) -> None:
+        """No checkpoint will be taken any more: what waits for one is delivered."""
+        if self._pending is not None:
+            number, self._pending = self._pending, None
+            self._deliver(number, None)
 
     def _after_save(self) -> None:
         if self._pending is not None:
             number, self._pending = self._pending, None
             self._session.finish_write()
-            saved, member = self._session.last_checkpoint, self._session.context.member
+            saved, member = self._session.last_part, self._session.context.member
             if saved is not None and (member is None or member.wait_for(saved.name)):
                 say(f"{saved.name} is on disk; the same command resumes from it")
             self._deliver(number, None)

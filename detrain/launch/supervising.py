@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import subprocess
 import types
@@ -12,8 +13,14 @@ from detrain.adapters import launchers
 from detrain.messages import say
 from detrain.store.job import CUTS
 
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 #: Starts in a row that have brought no cut, after which a job is not started again.
 MOST_IN_VAIN = 3
+
+
+def _end_with_parent() -> None:
+    """The launcher does not outlive this process, however that ends; its ranks do not outlive it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Supervisor:
@@ -32,12 +39,16 @@ class Supervisor:
         """The exit status of the last start."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        in_vain = 0
+        in_vain = status = 0
         for restart in range(self._num_restarts + 1):
+            if self._is_told():  # between two starts
+                return 128 + self._told
             before = self._cuts()
             status = self._start(self._again if restart else self._words)
-            if status == 0 or self._told:
-                return status if not self._told else 128 + self._told
+            if status == 0:
+                return 0
+            if self._is_told():
+                return 128 + self._told
             in_vain = 0 if self._cuts() != before else in_vain + 1
             if in_vain >= MOST_IN_VAIN:
                 say(
@@ -51,13 +62,19 @@ class Supervisor:
         return status
 
     def _start(self, words: Sequence[str]) -> int:
-        self._process = subprocess.Popen(words)
+        self._process = subprocess.Popen(words, preexec_fn=_end_with_parent)
+        if self._is_told():  # meanwhile
+            self._process.send_signal(self._told)
         while True:
             try:
                 status = self._process.wait(timeout=1.0)
                 return 128 - status if status < 0 else status
             except subprocess.TimeoutExpired:
                 continue
+
+    def _is_told(self) -> bool:
+        """True if a signal has asked this process to end."""
+        return bool(self._told)
 
     def _on_signal(self, number: int, _frame: types.FrameType | None) -> None:
         """Pass it on: the launcher gives it to the ranks, which checkpoint."""

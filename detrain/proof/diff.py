@@ -64,10 +64,7 @@ def open_rank(job: JobDirectory, rank: int) -> Side:
     cuts = job.manifests.read()
     if not cuts:
         raise CheckpointError(f"there is no cut in {job.path}")
-    path = job.rank(rank).path / cuts[0].name
-    if not path.exists():
-        raise CheckpointError(f"{path}, rank {rank}'s part of the latest cut, is not there")
-    return Side(*checkpoint_file.load(path), is_finished=bool(job.finished_at()))
+    return Side(*checkpoint_file.load(job.part(cuts[0], rank)), is_finished=bool(job.finished_at()))
 
 
 def compare_sides(a: Side, b: Side, parting: Parting | None = None) -> dict[str, Any]:

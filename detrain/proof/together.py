@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 #: Once a rank has seen a difference, or failed, the others get so long to come to the same. Seconds.
 _GRACE_S = 5.0
+#: How long a rank may take to come to where another has stopped. Seconds.
+_LONGEST_BEHIND_S = 600.0
 _TURN_S = 0.02
 
 
@@ -28,7 +30,7 @@ def run(programs: Sequence[Callable[[], NoReturn]], reports: Sequence[Path]) -> 
     if len(programs) == 1:
         (process,) = running
         return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])]
-    until_s = math.inf
+    until_s, behind_s = math.inf, 0.0
     while running and time.monotonic() < until_s:
         for process, number in list(running.items()):
             has_ended, status = os.waitpid(process, os.WNOHANG)
@@ -40,6 +42,9 @@ def run(programs: Sequence[Callable[[], NoReturn]], reports: Sequence[Path]) -> 
             break
         if until_s == math.inf and (any(statuses) or any(one.get("difference") for one in found)):
             until_s = time.monotonic() + _GRACE_S
+        elif until_s == math.inf and any(one.get("is_stopped") for one in found):
+            behind_s = behind_s or time.monotonic() + _LONGEST_BEHIND_S
+            until_s = behind_s if time.monotonic() > behind_s else math.inf
         time.sleep(_TURN_S)
     for process, number in running.items():
         is_done = bool(_read(reports[number]).get("is_stopped"))

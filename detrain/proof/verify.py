@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from detrain.errors import DetrainError, ResumeRefused, UsageError
+from detrain.errors import CheckpointError, DetrainError, ResumeRefused, UsageError
 from detrain.loops import instfile
 from detrain.proof.sandbox import NoSandbox
 from detrain.proof.segments import Segment, segments_of
@@ -21,7 +21,7 @@ from detrain.session.goal import Goal, Key
 from detrain.store import ledger
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.directory import RunDirectory, write_atomically
-from detrain.store.job import JobDirectory
+from detrain.store.job import JobDirectory, Manifest
 from detrain.store.record import Invocation, RunRecord
 from detrain.world.machine import Machine
 
@@ -61,6 +61,15 @@ class Repeatable:
         return replace(order, job=str(self.job.path) if self.job is not None else "", rank=self.rank, size=self.size)
 
 
+def _missing(job: JobDirectory, manifest: Manifest, rank: int) -> str:
+    """What is wrong with a rank's part of a cut; "" if nothing is, or if its own header says it."""
+    try:
+        job.part(manifest, rank)
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
 @contextlib.contextmanager
 def open_all(path: Path) -> Iterator[list[Repeatable]]:
     """A run, or all ranks of a job. Raises `DetrainError`."""
@@ -77,11 +86,18 @@ def open_all(path: Path) -> Iterator[list[Repeatable]]:
             raise ResumeRefused(
                 f"{job.path} lacks the directories of ranks {', '.join(map(str, missing))}: all {size} ranks have to be repeated together"
             )
-        cuts = frozenset(one.name for one in job.manifests.read())
+        unreadable: list[str] = []
+        manifests = job.manifests.read(lambda error: unreadable.append(str(error)))
+        missing_parts = {
+            (rank, one.name): text for one in manifests for rank in range(size) if (text := _missing(job, one, rank))
+        }
+        cuts = frozenset(one.name for one in manifests) - {name for _, name in missing_parts}
         found = []
         for rank in range(size):
             directory, record, checkpoints, damaged = stack.enter_context(open_run(job.rank(rank).path, job))
             damaged = [f"rank {rank}: {text}" for text in damaged]
+            damaged += [text for (number, _), text in missing_parts.items() if number == rank]
+            damaged += [] if rank else unreadable
             found.append(Repeatable(directory, record, checkpoints, damaged, cuts, job, rank, size))
         yield found
 
@@ -143,7 +159,7 @@ def verify(
                 len(parts) == num_parts - 1 and not first.is_finished
             ):  # this rank's ledger has nothing behind the last cut
                 parts.append(Segment(parts[-1].until if parts else None, None, is_whole=False, num_records=0))
-        if any(len(parts) < num_parts for parts in by_rank):
+        if any([one.names for one in parts] != [one.names for one in by_rank[0]] for parts in by_rank):
             raise ResumeRefused(
                 f"{path}: the ranks do not have the same checkpoints, so they cannot be repeated together"
             )

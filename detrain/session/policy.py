@@ -84,7 +84,7 @@ class Policy:
 
     def begin(self, now_s: float) -> None:
         """The training begins; what the set-up took does not count."""
-        self._began_s = self._last_s = now_s
+        self._began_s = self._last_s = self._last_outer_s = now_s
 
     def request(self, now_s: float) -> None:
         """A checkpoint is wanted as soon as possible; called by a signal's handler."""

@@ -68,7 +68,8 @@ class _Held:
     loop: Loop
     #: The loop's mark before: the checkpoint's name, and the iteration that began there.
     before: tuple[str, int]
-    staging: Staging
+    #: None where it is on the disk already.
+    staging: Staging | None
 
 
 class Saver:
@@ -112,11 +113,15 @@ class Saver:
         self.finish_write()
         self._drop_held(loop)
         taken = self._take(loop, frame, entropy, None if WAITS_FOR_DISK else self._staging)
-        pending = [*(held.taken for held in self._held), *([] if taken is None else [taken])]
+        held_in_memory = [(held.taken, held.staging) for held in self._held if held.staging is not None]
+        pending = [*(one for one, _ in held_in_memory), *([] if taken is None else [taken])]
+        self._held = []
         if not pending:
             return
-        self._free += [held.staging for held in self._held]
-        self._held = []
+        self._free += [staging for _, staging in held_in_memory]
+        if self._context.member is not None:
+            for one in pending:
+                self._context.member.begins(one.path.name)
         self._instead.update({one.path.name: one.instead for one in pending})
         self._background.begin(lambda: self._write_all(pending))
         if taken is not None and not taken.went_on_s:
@@ -125,7 +130,7 @@ class Saver:
     def hold(self, loop: Loop, frame: types.FrameType, entropy: tuple[int, int] | None) -> None:
         """Keep the present state in memory; it is written with the first checkpoint to which a resume comes through it.
 
-        Nothing is kept if there is not the memory.
+        Nothing is kept if there is not the memory; by one rank of several it is written at once then, as the others may have the memory.
         """
         if self._drop_held(loop) and not self.is_writing:
             self._retain_files()
@@ -140,7 +145,12 @@ class Saver:
             self._free.append(staging)
             if taken is not None:
                 self._instead[taken.path.name] = taken.instead
-                self._forget(taken, loop, before)
+                if self._context.member is None:
+                    self._forget(taken, loop, before)
+                else:
+                    self._background.begin(lambda: self._write_all([taken]))
+                    self.finish_write()
+                    self._held.append(_Held(taken, loop, before, None))
         else:
             self._held.append(_Held(taken, loop, before, staging))
 
@@ -150,7 +160,8 @@ class Saver:
         dropped = [held for held in self._held if held.taken.path.name not in names]
         self._held = [held for held in self._held if held.taken.path.name in names]
         for held in dropped:
-            self._free.append(held.staging)
+            if held.staging is not None:
+                self._free.append(held.staging)
             self._instead[held.taken.path.name] = self.chain_without_failed(held.taken.instead)
             self._forget(held.taken, held.loop, held.before)
         return bool(dropped)
@@ -164,9 +175,10 @@ class Saver:
     ) -> _Taken | None:
         """Look at the present state and copy it to `staging`, if there is one with the memory for it; None if there is no checkpoint."""
         context, began_s = self._context, time.monotonic()
+        if context.job is not None:
+            context.frameworks.settle()
         around = roots.find_surroundings(frame, loop, context)
         captured = self._capture_settled(around)
-        member = context.member
         if self.census is None:
             # The first capture of this attempt; by it later ones see which object has moved where.
             self.census = Census(captured)
@@ -175,18 +187,18 @@ class Saver:
             meta = self._meta(loop, around, entropy)
         except OSError as error:
             self._say_failed(error)
-            self._sequence += member is not None  # the other ranks have counted it
+            self._pass_over(f"it could not be written: {error}")
             return None
         path = context.directory.checkpoint_path(meta.epoch, meta.batch)
         if path.name in meta.chain or any(path.name in found.needs for found in self._checkpoints):
-            return None  # a loop outside has been checkpointed at this very place, and others build on it
+            # A loop outside has been checkpointed at this very place, and others build on it.
+            self._pass_over(f"{path.name} is one that others build on", path.name)
+            return None
         with collector_paused():
             copies = None if staging is None else staging.copy(captured.tree.arrays)
         self._sequence += 1
         if context.frameworks.printing is not None:
             context.frameworks.printing.mark_checkpoint(self._sequence)
-        if member is not None:
-            member.begins(path.name)
         instead = loop.checkpoints_here()
         loop.mark(path.name)
         taken = _Taken(
@@ -196,6 +208,16 @@ class Saver:
         )  # fmt: skip
         self._recorder.scan(captured, context.position.batches, loop)
         return taken
+
+    def _pass_over(self, why: str, name: str = "") -> None:
+        """Of several ranks this one takes no checkpoint here: the others count one, and learn that it will not be whole."""
+        if self._context.member is None:
+            return
+        from detrain.job.messages import Part
+
+        self._sequence += 1
+        if name:
+            self._context.member.wrote(Part(name, self._sequence, trouble=why))
 
     def _capture_settled(self, around: roots.Surroundings) -> Captured:
         """The present state, once the work has ended that the script has given to threads and that ends by itself soon."""
@@ -212,8 +234,17 @@ class Saver:
 
     @property
     def last(self) -> Checkpoint | None:
-        """The latest that is on the disk."""
+        """The latest that is on the disk; of several ranks this one's part, of a cut that may not be whole yet."""
         return self._last
+
+    @property
+    def last_whole(self) -> Checkpoint | None:
+        """The latest that a resume can go on from."""
+        member = self._context.member
+        if member is None or self._last is None:
+            return self._last
+        whole = [found for found in [*self._checkpoints, self._last] if found.name in member.whole()]
+        return max(whole, key=lambda found: found.sequence, default=None)
 
     @property
     def is_writing(self) -> bool:
@@ -252,23 +283,32 @@ class Saver:
         except (OSError, MemoryError) as error:
             self._say_failed(error)
             self._tell(taken, f"it could not be written: {error}")
+            if self._context.member is not None:
+                self._delete_what_is_not_needed(taken)  # parts of cuts that are not whole may be what fills the disk
             return False
-        self._tell(taken)
         self._last = saved
         if self._is_first:
             self._is_first = False
-            say(f"first checkpoint: {saved.name}; {self._what_a_resume_does(taken.tree)}")
+            text = f"first checkpoint: {saved.name}; {self._what_a_resume_does(taken.tree)}"
+            if self._context.member is None:
+                say(text)
+            else:
+                self._context.member.when_whole(saved.name, lambda: say(text))
+        self._tell(taken)
         self._trouble.worked()
         del self._instead[saved.name]
         stall_s = (taken.went_on_s or time.monotonic()) - taken.began_s
         self._recorder.on_saved(saved.path, taken.batches, stall_s, taken.interval_s)
         self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
+        self._delete_what_is_not_needed(taken)
+        return True
+
+    def _delete_what_is_not_needed(self, taken: _Taken) -> None:
         try:
             self._checkpoints = self._retain(taken)
             self._kept.worked()
         except OSError as error:
             self._kept.failed(error, f"an old checkpoint cannot be deleted: {error}. It takes room, and does no harm")
-        return True
 
     def _tell(self, taken: _Taken, trouble: str = "") -> None:
         """Tell the job, if there is one, how this rank's part of the cut stands."""
@@ -276,31 +316,34 @@ class Saver:
             return
         # Not loaded by a process that trains alone.
         from detrain.job.messages import Part
-        from detrain.job.replicas import combined
+        from detrain.job.replicas import Replica, combined
         from detrain.session.replicas import replicas_of
 
         meta = taken.meta
         position = tuple(
             (os.path.basename(one.filename), one.line, one.ordinal, one.iteration) for one in meta.position
         )
-        replicas = [] if trouble else replicas_of(taken.tree)
+        digest, replicas = "", list[Replica]()
+        if not trouble:
+            try:
+                digest, replicas = fingerprint(taken.path), replicas_of(taken.tree)
+            except OSError as error:
+                trouble = f"it cannot be read again: {error}"
         self._context.member.wrote(
             Part(
-                taken.path.name, meta.sequence, meta.epoch, meta.batch, meta.batches, tuple(meta.chain), position,
-                "" if trouble else fingerprint(taken.path), trouble, combined(replicas),
+                taken.path.name, meta.sequence, meta.epoch, meta.batch, meta.batches, tuple(meta.chain), position, digest, trouble,
+                combined(replicas),
             ),
             replicas,
         )  # fmt: skip
 
     def _retain(self, taken: _Taken) -> list[Checkpoint]:
-        """Delete what no resume needs any more. Of a cut that is not whole yet, nobody knows whether one will."""
+        """Delete what no resume needs any more. Of the latest cut that is not whole yet, nobody knows whether one will."""
         context, member = self._context, self._context.member
         if member is None:
             return context.directory.retain(context.settings.keep, self._checkpoints, taken.needed)
-        kept, whole = member.kept(), member.whole()
-        if kept is None:
-            return self._checkpoints
-        needed = {found.name for found in self._checkpoints if found.name in kept or found.name not in whole}
+        kept = member.kept()
+        needed = {found.name for found in self._checkpoints if kept.needs(found.name, found.sequence)}
         return context.directory.retain(0, self._checkpoints, needed | taken.needed)
 
     def end(self) -> None:
@@ -321,9 +364,15 @@ class Saver:
         directory = self._context.directory
         good, _ = directory.read_checkpoints()
         own = [found for found in good if found.sequence <= self._sequence]
-        directory.set_aside(
-            [path for path in directory.checkpoint_paths() if path not in [found.path for found in own]]
-        )
+        future = [path for path in directory.checkpoint_paths() if path not in [found.path for found in own]]
+        member = self._context.member
+        if member is not None:
+            member.begins_behind(self._sequence)
+            for path in future:
+                if path.name not in member.whole():
+                    path.unlink()  # no cut has ever been whole with it
+            future = [path for path in future if path.name in member.whole()]
+        directory.set_aside(future)
         return own
 
     def _meta(self, loop: Loop, around: roots.Surroundings, entropy: tuple[int, int] | None) -> Meta:

@@ -42,6 +42,8 @@ class Session:
         self.recorder: Recorder | None = None
         self.is_off = False
         self.on_saved: Callable[[], None] = lambda: None
+        #: Called where this rank can take part in no cut any more.
+        self.on_out_of_step: Callable[[], None] = lambda: None
         self.on_training: Callable[[], None] = lambda: None  # the training loop has been found or reached
         #: The training's loops have used up what they iterate over; nothing has broken them off.
         self.is_nest_exhausted = False
@@ -339,6 +341,8 @@ class Session:
     def _now_s(self) -> float:
         """The time that the policy goes by."""
         self._agreed_s = self._agreement.now_s(self._header)
+        if self._agreement.is_out:
+            self.on_out_of_step()
         return self._agreed_s
 
     def _may_save(self, loop: Loop) -> bool:
@@ -427,7 +431,12 @@ class Session:
 
     @property
     def last_checkpoint(self) -> Checkpoint | None:
-        """The latest that is on the disk, of this run as it is now."""
+        """The latest that a resume can go on from, of this run as it is now."""
+        return self._saver.last_whole if self._saver is not None else self.resume.checkpoint
+
+    @property
+    def last_part(self) -> Checkpoint | None:
+        """The latest that is on this process's disk; of several ranks the others' parts may not be."""
         return self._saver.last if self._saver is not None else self.resume.checkpoint
 
     @property

@@ -103,7 +103,9 @@ class RunDirectory:
             )
 
     def _is_own(self) -> bool:
-        """True if an attempt has been here, or a trace: its record is there (or one that cannot be read), or its lock."""
+        """True if an attempt has been here, or a trace: its record is there (or one that cannot be read), or its lock; or a job."""
+        if self.is_of_job():
+            return True
         with contextlib.suppress(OSError):
             if _LOCKED.match((self.path / "lock").read_bytes()):
                 return True

@@ -12,7 +12,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,10 +82,21 @@ class Manifests:
         """`job`: the job's directory."""
         self.path = job / CUTS
 
-    def read(self) -> list[Manifest]:
-        """All, the newest first. Raises `CheckpointError` for one that cannot be read."""
-        found = [read_manifest(path) for path in self.path.glob("*.json")] if self.path.is_dir() else []
+    def read(self, on_bad: Callable[[CheckpointError], None] | None = None) -> list[Manifest]:
+        """All, the newest first. One that cannot be read is told to `on_bad`; without that it raises `CheckpointError`."""
+        found = []
+        for path in self.path.glob("*.json"):
+            try:
+                found.append(read_manifest(path))
+            except CheckpointError as error:
+                if on_bad is None:
+                    raise
+                on_bad(error)
         return sorted(found, key=lambda one: one.sequence, reverse=True)
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the cuts that have a manifest, readable or not."""
+        return tuple(sorted(path.stem for path in self.path.glob("*.json")))
 
     def write(self, manifest: Manifest) -> None:
         """Make the cut exist. Raises OSError."""
@@ -93,11 +104,21 @@ class Manifests:
         write_atomically(self.path / f"{manifest.name}.json", manifest.dumps())
         sync_folder(self.path)
 
+    def set_aside(self, sequence: int) -> None:
+        """Move those with a higher number into the folder `aside`; one that cannot be read stays. Raises OSError."""
+        for manifest in self.read(lambda _: None):
+            if manifest.sequence > sequence:
+                (self.path / "aside").mkdir(exist_ok=True)
+                name = f"{manifest.name}.json"
+                (self.path / name).rename(self.path / "aside" / name)
+
     def remove(self, names: Iterable[str]) -> None:
         """Cuts that are not resumed from any more; their parts may be deleted then. Raises OSError."""
-        for name in names:
-            (self.path / f"{name}.json").unlink(missing_ok=True)
-        sync_folder(self.path)
+        removed = [self.path / f"{name}.json" for name in names]
+        for path in removed:
+            path.unlink(missing_ok=True)
+        if removed:
+            sync_folder(self.path)
 
 
 class JobDirectory:
@@ -111,6 +132,20 @@ class JobDirectory:
     def is_there(self) -> bool:
         """True if a job has begun here; every host notes it."""
         return RunDirectory(self.path).is_of_job()
+
+    def part(self, manifest: Manifest, rank: int) -> Path:
+        """The file of a rank that belongs to a cut. Raises `CheckpointError` if it is not there, or is another."""
+        from detrain.store.checkpoint import fingerprint  # loads h5py
+
+        path = self.rank(rank).path / manifest.name
+        digest = next((part.digest for part in manifest.parts if part.rank == rank), "")
+        try:
+            found = fingerprint(path)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}, rank {rank}'s part of the cut, is not there") from None
+        if found != digest:
+            raise CheckpointError(f"{path} is not the file that was part of the cut")
+        return path
 
     def rank(self, number: int) -> RunDirectory:
         """The run directory of one rank; it may be on another host."""
@@ -131,9 +166,11 @@ class JobDirectory:
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{path} is damaged: {error!r}. Start over with --fresh") from None
 
-    def begin(self, size: int) -> None:
-        """Note how many ranks there are. Raises OSError."""
+    def begin(self, size: int, *, is_of_first: bool = True) -> None:
+        """Note how many ranks there are. `is_of_first`: this is the host of rank 0, where manifests belong. Raises OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
+        if is_of_first:
+            self.manifests.path.mkdir(exist_ok=True)
         write_atomically(self.path / JOB_RECORD, json.dumps({"format": _FORMAT, "size": size}) + "\n")
 
     def finished_at(self) -> str:

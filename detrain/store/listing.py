@@ -58,11 +58,7 @@ def describe_job(path: Path) -> dict[str, Any]:
     except CheckpointError as error:
         size = 0
         damage.append(str(error))
-    try:
-        cuts = [describe_cut(path, manifest) for manifest in job.manifests.read()]
-    except CheckpointError as error:
-        cuts = []
-        damage.append(str(error))
+    cuts = [describe_cut(path, manifest) for manifest in job.manifests.read(lambda error: damage.append(str(error)))]
     damage += [f"rank {one['rank']}: {one['damage']}" for one in ranks if one["damage"]]
     return {
         **{name: first[name] for name in ("script", "arguments", "began")},
@@ -86,7 +82,10 @@ def describe_cut(job: Path, manifest: Manifest) -> dict[str, Any]:
         path = Path(str(part["path"]))
         if path.exists():
             found = _describe_file(path)
-            part["bytes"], part["damage"] = found["bytes"], found["damage"]
+            part["bytes"], part["damage"] = (
+                found["bytes"],
+                found["damage"] or _is_another(job, manifest, int(str(part["rank"]))),
+            )
         elif path.parent.is_dir():
             part["damage"] = f"{path.name} is not in {path.parent}"
     written = job / CUTS / f"{manifest.name}.json"
@@ -100,6 +99,15 @@ def describe_cut(job: Path, manifest: Manifest) -> dict[str, Any]:
         "sequence": manifest.sequence,
         "parts": parts,
     }
+
+
+def _is_another(job: Path, manifest: Manifest, rank: int) -> str:
+    """Says so if the file is not the one that was part of the cut."""
+    try:
+        JobDirectory(job).part(manifest, rank)
+    except CheckpointError as error:
+        return str(error)
+    return ""
 
 
 def _part(job: Path, manifest: Manifest, rank: int) -> Path:

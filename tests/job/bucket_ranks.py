@@ -56,6 +56,7 @@ def main(rank, port, options):
     model, optimizer = make(options)
     run(rank, model, optimizer, range(RESUMED_AT))
     saved = weights(model), copy_of(optimizer.state_dict())
+    buckets.settle()
     layout = buckets._buckets_of(model) if buckets._is_laid_out(model) else None
     run(rank, model, optimizer, range(RESUMED_AT, STEPS))
     expected = weights(model)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from detrain.errors import CheckpointError
-from detrain.job.cuts import Cuts
+from detrain.job.cuts import Cuts, Kept
 from detrain.job.messages import Part
 from detrain.store.job import Manifest, Manifests
 
@@ -29,17 +29,17 @@ def test_whole_when_the_last_has_come(tmp_path):
     cuts = make(tmp_path)
     assert cuts.add(1, part(1)) == (None, "")
     assert cuts.add(0, part(1)) == (None, "")
-    assert cuts.num_open == 1
     assert names(tmp_path) == []
     manifest, trouble = cuts.add(2, part(1))
     assert trouble == ""
     assert Manifests(tmp_path).read() == [manifest]
     assert [(held.rank, held.directory) for held in manifest.parts] == [(n, f"/job/rank_{n}") for n in range(3)]
-    assert cuts.num_open == 0
 
 
 def commit(cuts, one):
-    return [cuts.add(rank, one) for rank in range(3)][-1]
+    found = [cuts.add(rank, one) for rank in range(3)][-1]
+    cuts.retain()
+    return found
 
 
 def test_the_newest_stay_with_what_leads_to_them(tmp_path):
@@ -67,7 +67,6 @@ def test_a_part_that_does_not_fit_makes_no_cut(tmp_path, change, why):
     assert manifest is None
     assert re.search(why, trouble)
     assert names(tmp_path) == []
-    assert cuts.num_open == 0
 
 
 def test_none_through_one_that_is_not_whole(tmp_path):
@@ -79,6 +78,11 @@ def test_those_of_the_attempt_before_are_kept_and_counted(tmp_path):
     cuts = make(tmp_path, there=Manifests(tmp_path).read())
     commit(cuts, part(2, ["c1"]))
     assert names(tmp_path) == ["c2", "c1"]
+
+
+def test_parts_that_are_needed():
+    kept = Kept(frozenset({"c1", "c4"}), 4, frozenset({"c6"}))
+    assert [kept.needs(f"c{number}", number) for number in range(1, 8)] == [True, False, False, True, True, False, True]
 
 
 def test_a_manifest_says_all_that_it_was_told():

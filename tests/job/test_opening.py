@@ -25,13 +25,25 @@ def free_port():
 
 def hello(place, **changes):
     given = Hello(
-        place.token, place.rank, "host", 1, "1.0", "a.py", ("--x", "1"), 0, "auto", "k", f"/job/rank_{place.rank}"
+        place.token,
+        place.rank,
+        "host",
+        1,
+        "1.0",
+        "a.py",
+        ("--x", "1"),
+        0,
+        "auto",
+        "k",
+        "--keep 3",
+        "",
+        f"/job/rank_{place.rank}",
     )
     return replace(given, **changes)
 
 
-#: The command line asks for nothing special.
-NOTHING = Wish()
+#: The command line asks for nothing special, and a job of three has been here.
+NOTHING = Wish(size=3)
 
 
 class Job:
@@ -39,6 +51,7 @@ class Job:
 
     def __init__(self, tmp_path, size=3):
         self.manifests = Manifests(tmp_path)
+        self.manifests.path.mkdir()
         port = free_port()
         self.places = [Place(rank, size, "127.0.0.1", port, f"job {port}", "torchrun") for rank in range(size)]
         self.changes = {rank: {} for rank in range(size)}
@@ -70,7 +83,7 @@ class Job:
         try:
             if place.is_first:
                 hub = self.lines[0] = Hub(place)
-                start = opening.lead(place, hub, own, self.manifests, wish, can_begin).start
+                start = opening.lead(place, hub, own, self.manifests, lambda: wish, can_begin).start
             else:
                 spoke = self.lines[place.rank] = Spoke(place, own, 10 + time.monotonic())
                 start = opening.follow(spoke, place.rank, can_begin)
@@ -100,7 +113,7 @@ def test_the_latest_cut_that_all_have_whole(job, capfd):
     for rank in range(3):
         job.changes[rank] = {"checkpoints": ("a", "b", "c") if rank != 2 else ("a", "b")}
     job.bad[1] = {"b": "b is damaged"}
-    assert job.begin() == [Start("a")] * 3
+    assert job.begin() == [Start("a", whole=("a", "b", "c"))] * 3
     said = capfd.readouterr().err
     assert "c is not in /job/rank_2 of rank 2 on host" in said
     assert "rank 1: b is damaged" in said
@@ -120,7 +133,7 @@ def test_no_cut_that_can_be_used_is_no_reason_to_begin_again(job):
         ({"arguments": ("--x", "2")}, "rank 2 has other arguments than rank 0: --x 2, rank 0 --x 1"),
         ({"version": "2.0"}, "rank 2 has another version of detrain than rank 0: 2.0, rank 0 1.0"),
         ({"seed": 4}, "rank 2 has another --seed than rank 0: 4, rank 0 0"),
-        ({"key": "l"}, "rank 2 has another source of the script than rank 0. All ranks"),
+        ({"key": "l"}, "rank 2 has a different version of the script than rank 0. All ranks"),
         ({"trouble": "its disk is full"}, "rank 2 on host: its disk is full"),
     ],
 )
@@ -146,7 +159,9 @@ def test_a_job_that_has_ended_has_nothing_to_do(job):
 
 def test_fresh_moves_aside_once_for_all(job, tmp_path):
     job.cut("a")
-    assert job.begin(Wish(is_fresh=True, size=7)) == [Start(aside=f"{tmp_path.name}.old1")] * 3
+    assert (
+        job.begin(Wish(is_fresh=True, has_something=True)) == [Start(aside=f"{tmp_path.name}.old1", whole=("a",))] * 3
+    )
 
 
 def test_a_rank_that_never_comes_is_named(job, monkeypatch):
@@ -159,11 +174,52 @@ def test_a_rank_that_never_comes_is_named(job, monkeypatch):
     assert second.refusal
 
 
-def test_the_disk_of_rank_0_is_lost(job):
+@pytest.mark.parametrize("size", [0, 3])
+def test_the_disk_of_rank_0_is_lost(job, size):
+    job.manifests.path.rmdir()
     job.changes[1] = job.changes[2] = {"checkpoints": ("a",)}
-    first, *_ = job.begin()
+    first, *_ = job.begin(Wish(size=size))
     assert isinstance(first, ResumeRefused)
-    assert "the other ranks hold checkpoints (a)" in str(first)
+    assert "ranks hold checkpoints (a), and what says which parts belong together" in str(first)
+
+
+def test_the_first_cut_was_never_whole(job):
+    job.changes[1] = {"checkpoints": ("a",)}
+    assert job.begin() == [Start()] * 3
+
+
+def test_ranks_that_do_not_know_the_same_loops_look_for_them_again(job):
+    job.changes[1] = {"loops": "7f"}
+    assert job.begin() == [Start(forgets_loops=True)] * 3
+
+
+def test_a_manifest_that_cannot_be_read_is_passed_over(job, capfd):
+    job.cut("a", "b")
+    (job.manifests.path / "b.json").write_text("{")
+    for rank in range(3):
+        job.changes[rank] = {"checkpoints": ("a", "b")}
+    assert job.begin() == [Start("a", whole=("a", "b"))] * 3
+    assert "cannot be used" in capfd.readouterr().err
+
+
+def test_a_rank_that_has_given_up_comes_again(job):
+    first, second, third = job.places
+    hub = job.lines[0] = Hub(first)
+    with socket.create_connection(("127.0.0.1", first.port)) as early:
+        early.sendall(hello(second).encode())
+    connecting = [
+        threading.Thread(
+            target=lambda place=place: job.lines.update({place.rank: Spoke(place, hello(place), 20 + time.monotonic())})
+        )
+        for place in (second, third)
+    ]
+    for one in connecting:
+        one.start()
+    assert sorted(hub.gather(time.monotonic() + 20, lambda _: None)) == [1, 2]
+    for one in connecting:
+        one.join()
+    hub.tell_all(Start("x"))
+    assert [job.lines[rank].hear(time.monotonic() + 5) for rank in (1, 2)] == [Start("x")] * 2
 
 
 def test_somebody_elses_connection_is_passed_over(job, monkeypatch):
@@ -242,7 +298,8 @@ def test_torchrun_tells_the_place():
     place = place_of(given)
     assert (place.rank, place.size, place.address, place.port, place.launcher) == (1, 4, "h", 5001, "torchrun")
     assert place_of({**given, "RANK": "2"}).token == place.token
-    assert place_of({**given, "TORCHELASTIC_RESTART_COUNT": "1"}).token != place.token
+    # On several hosts torchrun counts restarts differently.
+    assert place_of({**given, "TORCHELASTIC_RESTART_COUNT": "1"}).token == place.token
 
 
 def test_mpirun_tells_the_place_on_one_host():

@@ -13,6 +13,7 @@ from detrain.errors import CheckpointError, UsageError
 from detrain.proof import diff
 from detrain.report import history, ranks
 from detrain.store import job, ledger, listing
+from detrain.store.checkpoint import fingerprint
 from detrain.store.commit import commit
 from detrain.store.job import Held, JobDirectory, Manifest
 from detrain.store.ledger import Batch, LedgerFile
@@ -46,10 +47,18 @@ def make_job(path: Path, cuts: int = 2, size: int = 2) -> JobDirectory:
             file.append_json(b"S", saved)
         file.close()
     for number in range(1, cuts + 1):
-        name = f"checkpoint_0_{number}.h5"
-        parts = tuple(Held(rank, f"host{rank}", f"/there/rank_{rank}", "d") for rank in range(size))
-        made.manifests.write(Manifest(name, number, 0, number, number, (), parts))
+        write_manifest(made, number, size)
     return made
+
+
+def write_manifest(made: JobDirectory, number: int, size: int = 2) -> None:
+    """Of the cut of this number, as its parts are now."""
+    name = f"checkpoint_0_{number}.h5"
+    parts = tuple(
+        Held(rank, f"host{rank}", f"/there/rank_{rank}", fingerprint(made.rank(rank).path / name))
+        for rank in range(size)
+    )
+    made.manifests.write(Manifest(name, number, 0, number, number, (), parts))
 
 
 @pytest.fixture
@@ -94,6 +103,23 @@ def test_a_manifest_that_is_none_is_refused(made: JobDirectory, text: str) -> No
     assert "cannot be used" in listing.describe(made.path)["damage"]
 
 
+def test_a_part_of_another_cut_is_named(made: JobDirectory) -> None:
+    (latest,) = (one for one in made.manifests.read() if one.sequence == 2)
+    path = made.rank(1).path / latest.name
+    path.write_bytes((made.rank(1).path / "checkpoint_0_1.h5").read_bytes())
+    with pytest.raises(CheckpointError, match="is not the file that was part of the cut"):
+        made.part(latest, 1)
+    assert "is not the file" in listing.describe(made.path)["checkpoints"][0]["damage"]
+    with pytest.raises(CheckpointError, match="is not the file"):
+        diff.compare(made.path, made.path)
+
+
+def test_manifests_of_another_future_are_moved_aside(made: JobDirectory) -> None:
+    made.manifests.set_aside(1)
+    assert made.manifests.names() == ("checkpoint_0_1.h5",)
+    assert (made.manifests.path / "aside" / "checkpoint_0_2.h5.json").exists()
+
+
 def test_a_damaged_record_of_a_job_is_named(made: JobDirectory) -> None:
     (made.path / "job.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"job\.json is damaged"):
@@ -117,6 +143,7 @@ def test_a_difference_names_its_rank(made: JobDirectory, tmp_path: Path) -> None
     tree = make_tree({"train.w": np.array([3.0, 5.0])})
     (other.rank(1).path / "checkpoint_0_2.h5").unlink()
     commit(other.rank(1).path / "checkpoint_0_2.h5", tree, make_meta(2, batches=2))
+    write_manifest(other, 2)
     for rank, first in ((0, 5), (1, 4)):
         file = LedgerFile(other.rank(rank).path / "ledger")
         for batches in range(first, 7):
@@ -138,7 +165,7 @@ def test_jobs_that_cannot_be_compared_are_refused(made: JobDirectory, tmp_path: 
     with pytest.raises(UsageError, match="rank_0 is not a job of several ranks"):
         diff.compare(made.path, three.rank(0).path)
     (three.rank(1).path / "checkpoint_0_2.h5").unlink()
-    with pytest.raises(CheckpointError, match="rank 1's part of the latest cut, is not there"):
+    with pytest.raises(CheckpointError, match="rank 1's part of the cut, is not there"):
         diff.compare(three.path, three.path)
     with pytest.raises(CheckpointError, match="there is no cut"):
         diff.compare(made.path, make_job(tmp_path / "none", cuts=0).path)

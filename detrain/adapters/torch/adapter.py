@@ -128,6 +128,9 @@ class TorchAdapter(Adapter):
     def trained(self) -> list[Any]:
         return updates.trained()
 
+    def settle(self) -> None:
+        buckets.settle()
+
     def has_optimizer(self) -> bool:
         return updates.has_optimizer()
 

@@ -21,7 +21,8 @@ from detrain.state.handler import Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.tree import Node, Ref, Tree, is_node
 
 _WRAPPER = "torch.nn.parallel.distributed:DistributedDataParallel"
-_wrapped: weakref.WeakSet[Any] = weakref.WeakSet()
+#: In the order in which they were wrapped, which is the same on all ranks.
+_wrapped: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
 #: Of models whose buckets have been laid out in the order of their gradients: they stay so.
 _final: weakref.WeakKeyDictionary[Any, list[list[int]]] = weakref.WeakKeyDictionary()
 
@@ -33,7 +34,7 @@ def patch() -> None:
     @functools.wraps(plain)
     def init_helper(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = plain(self, *args, **kwargs)
-        _wrapped.add(self)
+        _wrapped[self] = None
         return result
 
     ddp.DistributedDataParallel._ddp_init_helper = init_helper
@@ -85,10 +86,20 @@ def _model_of(reducer: Any) -> Any:
     return next((model for model in _wrapped if getattr(model, "reducer", None) is reducer), None)
 
 
-def _is_laid_out(model: Any) -> bool:
-    """True if the buckets are in their last order. The next forward pass would see to it first of all; it is done here if it is due."""
+def settle() -> None:
+    """Lay buckets out that the next forward pass would lay out first of all. A collective operation."""
+    for model in list(_wrapped):
+        if model.process_group.size() > 1:
+            _rebuild_if_due(model)
+
+
+def _rebuild_if_due(model: Any) -> None:
     if not model._has_rebuilt_buckets and model.reducer._rebuild_buckets():
         model._has_rebuilt_buckets = True
+
+
+def _is_laid_out(model: Any) -> bool:
+    """True if the buckets are in their last order."""
     return bool(model._has_rebuilt_buckets)
 
 
@@ -115,17 +126,24 @@ def lay_out(model: Any, buckets: list[list[int]]) -> None:
         for _ in range(2 if model.static_graph else 1):  # the first pass of a static graph only counts
             reducer.prepare_for_forward()
             reducer._rebuild_buckets()
-            total = _zero_of(model._module_parameters, order)
+            total = _zero_of(model, order)
             if model.static_graph:
                 (total,) = ddp._DDPSink.apply(weakref.ref(model), total)
             reducer.prepare_for_backward([])
             total.backward()
+    _rebuild_if_due(model)
 
 
-def _zero_of(parameters: list[Any], order: list[int]) -> Any:
+def _zero_of(model: Any, order: list[int]) -> Any:
     """A number whose backward pass comes to the parameters in this order: the autograd engine takes what was made last first."""
+    parameters, are_sparse = model._build_params_for_reducer()
     total = None
     for number in reversed(order):
-        term = parameters[number].view(-1)[:1].sum() * 0
+        parameter = parameters[number]
+        if are_sparse[number]:  # the reducer wants a sparse gradient of it
+            first = torch.zeros(1, dtype=torch.long, device=parameter.device)
+            term = torch.nn.functional.embedding(first, parameter, sparse=True).sum() * 0
+        else:
+            term = parameter.reshape(-1)[:1].sum() * 0
         total = term if total is None else total + term
     return total
