@@ -139,10 +139,59 @@ def test_names_are_as_short_as_they_can_be() -> None:
     }
 
 
-def test_wrappers_are_left_out(tmp_path: Path) -> None:
-    model = torch.nn.DataParallel(torch.nn.Sequential(torch.nn.Linear(2, 2)))
-    files.export(write(tmp_path / "checkpoint_2_5.h5", {"model": model}), tmp_path / "out.pt")
-    assert_same(torch.load(tmp_path / "out.pt")["model"], dict(model.module.state_dict()))
+@pytest.mark.parametrize("has_both", [False, True])
+def test_wrappers_are_left_out(tmp_path: Path, has_both: bool) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    parts = {"ddp": torch.nn.DataParallel(model), "criterion": torch.nn.CrossEntropyLoss()}
+    source = write(tmp_path / "checkpoint_2_5.h5", {**({"model": model} if has_both else {}), **parts})
+    assert files.export(source, tmp_path / "out.pt") == [f"model {'model' if has_both else 'ddp'}: 2 tensors"]
+    found = torch.load(tmp_path / "out.pt")
+    assert_same(found["model" if has_both else "ddp"], dict(model.state_dict()))
+
+
+def test_schedulers_of_functions_and_of_schedulers(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+    def make() -> list[Any]:
+        schedules = torch.optim.lr_scheduler
+        parts = [schedules.ConstantLR(optimizer, 0.5, 2), schedules.ExponentialLR(optimizer, 0.9)]
+        return [schedules.LambdaLR(optimizer, lambda step: 0.9**step), schedules.SequentialLR(optimizer, parts, [2])]
+
+    warm, several = make()
+    optimizer.step()
+    warm.step()
+    several.step()
+    source = write(tmp_path / "checkpoint_2_5.h5", {"model": model, "warm": warm, "several": several})
+    files.export(source, tmp_path / "out.pt")
+    found = torch.load(tmp_path / "out.pt")
+    for name, live, anew in zip(("warm", "several"), (warm, several), make(), strict=True):
+        assert found[name].keys() == live.state_dict().keys()
+        anew.load_state_dict(found[name])
+        assert anew.get_last_lr() == live.get_last_lr()
+
+
+def test_an_optimizer_with_state_of_its_own(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (model(torch.ones(1, 2)) - 3).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    optimizer.state["note"] = 7
+    files.export(write(tmp_path / "checkpoint_2_5.h5", {"optimizer": optimizer}), tmp_path / "out.pt")
+    assert_same(torch.load(tmp_path / "out.pt")["optimizer"], optimizer.state_dict())
+
+
+def test_sparse_tensors_are_refused(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("graph", torch.eye(2).to_sparse())
+    with pytest.raises(CheckpointError, match=r"train\.main\.model\.graph is sparse"):
+        files.export(write(tmp_path / "checkpoint_2_5.h5", {"model": model}), tmp_path / "out.pt")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,26 @@ from detrain.adapters.torch import buckets
 RANKS, STEPS, RESUMED_AT = 3, 8, 4
 
 
+class Picture(nn.Module):
+    """A convolution whose weight lies with its channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(2, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 2, 40), nn.Tanh(), nn.Linear(40, 3)
+        )
+        self.net.to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        return self.net(x.reshape(8, 2, 4, 3).to(memory_format=torch.channels_last))
+
+
 def make(options):
     torch.manual_seed(1)
+    options = dict(options)
     net = nn.Sequential(nn.Linear(24, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 3))
+    if options.pop("picture", False):
+        net = Picture()
     model = DistributedDataParallel(net, **options)
     return model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 

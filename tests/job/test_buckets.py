@@ -39,7 +39,9 @@ def test_without_the_cure_a_resume_has_other_bits_and_with_it_the_same():
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "options", [{"static_graph": True}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.005}], ids=str
+    "options",
+    [{"static_graph": True}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.005}, {"picture": True}],
+    ids=str,
 )
 def test_other_ways_to_wrap_a_model(options):
     assert outcome(**options)[::2] == [True, True]

@@ -29,13 +29,19 @@ class Job:
     """One start of a job."""
 
     def __init__(
-        self, folder: Path, num_ranks: int, *options: str, arguments: tuple[str, ...] = ("ddp",), plain: bool = False
+        self,
+        folder: Path,
+        num_ranks: int,
+        *options: str,
+        arguments: tuple[str, ...] = ("ddp",),
+        plain: bool = False,
+        every: str = "8batches",
     ) -> None:
         """`arguments`: the program, and what it is given."""
         self.folder, self.num_ranks = folder, num_ranks
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
         if not plain:
-            words += ["-m", "detrain", "run", "--every", "8batches", *options]
+            words += ["-m", "detrain", "run", "--every", every, *options]
         program = str(EXAMPLE if arguments[0] == "example" else PROGRAMS / f"{arguments[0]}.py")
         self.out, self.err = folder / "stdout", folder / "stderr"
         with self.out.open("wb") as out, self.err.open("wb") as err:
@@ -134,11 +140,13 @@ def expected(tmp_path_factory):
     return run
 
 
-def life(folder: Path, num_ranks: int, kills: list[str], *arguments: str, seed: int = 0) -> Job:
+def life(
+    folder: Path, num_ranks: int, kills: list[str], *arguments: str, seed: int = 0, every: str = "8batches"
+) -> Job:
     """Start the job, kill it in these ways one after the other, and let it come to its end; returns the last start."""
     arguments, choice = arguments or ("ddp",), random.Random(seed)
     for what in kills:
-        job = Job(folder, num_ranks, arguments=arguments)
+        job = Job(folder, num_ranks, arguments=arguments, every=every)
         if what == "between phases":
             job.wait_for_half_a_cut()
             what = "all ranks"
@@ -151,13 +159,13 @@ def life(folder: Path, num_ranks: int, kills: list[str], *arguments: str, seed: 
         status, seconds = job.end()
         assert status != 0
         assert seconds < LONGEST_S
-    job = Job(folder, num_ranks, arguments=arguments)
+    job = Job(folder, num_ranks, arguments=arguments, every=every)
     assert job.end()[0] == 0, job.err.read_text()
     return job
 
 
 def test_a_rank_is_killed_and_all_end_with_the_bits_of_plain_torchrun(tmp_path, expected):
-    job = life(tmp_path, 2, ["last rank"])
+    job = life(tmp_path, 2, ["last rank"], every="0.2s")  # so that beginnings of epochs are held in memory
     assert job.finals() == expected(2)
     assert "resumed at" in job.err.read_text()
     assert (job.directory / "finished").exists()
@@ -222,7 +230,7 @@ def test_the_example_saves_the_same_files(tmp_path):
 
 @pytest.mark.full
 def test_sigterm_to_one_rank_is_a_cut_of_all(tmp_path, expected):
-    job = Job(tmp_path, 2, "--every", "never")
+    job = Job(tmp_path, 2, every="never")
     job.wait_until(lambda: "epoch 1" in job.out.read_text())
     job.ranks()[1].send_signal(signal.SIGTERM)
     assert job.end()[0] != 0

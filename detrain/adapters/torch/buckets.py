@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import distributed as ddp
 
-from detrain.errors import RestoreError
+from detrain.errors import CaptureError, RestoreError
 from detrain.state.fields import plain_fields
 from detrain.state.handler import Capturing, Handler, Restoring, mark_not_saved
 from detrain.state.tree import Node, Ref, Tree, is_node
@@ -52,6 +52,8 @@ class ReducerHandler(Handler):
         model = _model_of(obj)
         if model is None or model.process_group.size() < 2:
             return
+        if any(model._build_params_for_reducer()[1]):
+            raise CaptureError("its model has sparse gradients, whose buckets cannot be laid out as they were")
         node["ranks"] = torch.distributed.get_process_group_ranks(model.process_group)
         if _is_laid_out(model):
             node["buckets"] = _buckets_of(model)
@@ -126,7 +128,7 @@ def lay_out(model: Any, buckets: list[list[int]]) -> None:
         for _ in range(2 if model.static_graph else 1):  # the first pass of a static graph only counts
             reducer.prepare_for_forward()
             reducer._rebuild_buckets()
-            total = _zero_of(model, order)
+            total = _zero_of(model._module_parameters, order)
             if model.static_graph:
                 (total,) = ddp._DDPSink.apply(weakref.ref(model), total)
             reducer.prepare_for_backward([])
@@ -134,16 +136,10 @@ def lay_out(model: Any, buckets: list[list[int]]) -> None:
     _rebuild_if_due(model)
 
 
-def _zero_of(model: Any, order: list[int]) -> Any:
+def _zero_of(parameters: list[Any], order: list[int]) -> Any:
     """A number whose backward pass comes to the parameters in this order: the autograd engine takes what was made last first."""
-    parameters, are_sparse = model._build_params_for_reducer()
     total = None
     for number in reversed(order):
-        parameter = parameters[number]
-        if are_sparse[number]:  # the reducer wants a sparse gradient of it
-            first = torch.zeros(1, dtype=torch.long, device=parameter.device)
-            term = torch.nn.functional.embedding(first, parameter, sparse=True).sum() * 0
-        else:
-            term = parameter.reshape(-1)[:1].sum() * 0
+        term = parameters[number].reshape(-1)[:1].sum() * 0
         total = term if total is None else total + term
     return total
