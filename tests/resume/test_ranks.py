@@ -243,7 +243,9 @@ def test_sigterm_to_one_rank_is_a_cut_of_all(tmp_path, expected):
 @pytest.mark.full
 def test_what_is_said_where_a_job_cannot_go_on(tmp_path, expected):
     job = Job(tmp_path, 2)
-    job.wait_for_cut()
+    job.wait_until(lambda: len(job.cuts()) > 1)
+    for one in job.ranks():
+        one.send_signal(signal.SIGSTOP)  # else it may end before the second has been refused
     second = Job(tmp_path, 2)
     assert second.end()[0] != 0
     assert "is held by process" in second.err.read_text()
@@ -252,13 +254,15 @@ def test_what_is_said_where_a_job_cannot_go_on(tmp_path, expected):
     other = Job(tmp_path, 3)
     assert other.end()[0] != 0
     assert "holds a job of 2 ranks, and these are 3" in other.err.read_text()
-    cut = max(job.directory.glob("rank_1/checkpoint_*.h5"), key=lambda path: path.stat().st_mtime_ns)
+    latest = max(job.directory.glob("cuts/*.json"), key=lambda path: path.stat().st_mtime_ns)
+    cut = job.directory / "rank_1" / latest.stem
     damaged = bytearray(cut.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     cut.write_bytes(damaged)
     last = Job(tmp_path, 2)
-    assert last.end()[0] == 0
+    assert last.end()[0] == 0, last.err.read_text()
     assert last.finals() == expected(2)
+    assert f"rank 1: {latest.stem} is damaged" in last.err.read_text()
     again = Job(tmp_path, 2)
     assert again.end()[0] == 0
     assert again.err.read_text().count("came to its end at") == 1
