@@ -97,7 +97,10 @@ def _mesh_of(tensor: Any) -> list[list[int]]:
 
 def _alike(mesh: torch.Tensor, placements: list[str], rank: int) -> list[int]:
     """The ranks that have the same shard as this one: all along the dimensions of the mesh that replicate."""
-    at = (mesh == rank).nonzero()[0].tolist()
+    places = (mesh == rank).nonzero()
+    if not len(places):
+        return []
+    at = places[0].tolist()
     where = tuple(slice(None) if placement == "R" else place for placement, place in zip(placements, at, strict=True))
     found: list[int] = mesh[where].flatten().tolist()
     return found
