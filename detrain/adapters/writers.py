@@ -69,7 +69,6 @@ def _saves_checkpoint(prefix: Any) -> None:
 WRITERS: dict[str, dict[str, Callable[..., None]]] = {
     "h5py._hl.files": {"File.__init__": lambda _, name, mode="r", *__, **___: _opens_hdf5(name, mode)},
     "safetensors.numpy": {"serialize_file": lambda _, filename, *__, **___: _opens(filename)},
-    "safetensors.tensorflow": {"serialize_file": lambda _, filename, *__, **___: _opens(filename)},
     "safetensors.torch": {"serialize_file": lambda _, filename, *__, **___: _opens(filename)},
     "tensorflow.python.checkpoint.functional_saver": {
         "MultiDeviceSaver.save": lambda _, file_prefix, *__, **___: _saves_checkpoint(file_prefix)

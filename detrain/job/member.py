@@ -34,8 +34,10 @@ from detrain.job.replicas import Replica, Replicas, explained
 from detrain.job.watch import Watch
 from detrain.messages import Trouble, say, warn
 
-#: How long an ended rank waits for the parts of the last cut, and for the others to end, before it goes without. Seconds.
-LONGEST_END_S = 60.0
+#: How long a rank waits for the parts of the cut that it ends with, before it goes without. Seconds.
+_LONGEST_CUT_S = 60.0
+#: How long a rank whose script has ended waits for the others: one may evaluate alone meanwhile. Seconds.
+LONGEST_END_S = 600.0
 #: Cuts whose replicas a rank can be asked for.
 _MOST_REMEMBERED = 4
 
@@ -188,7 +190,7 @@ class First(_Rank):
 
     def wait_for(self, name: str) -> bool:
         """See `Member`."""
-        until_s = time.monotonic() + LONGEST_END_S
+        until_s = time.monotonic() + _LONGEST_CUT_S
         with self._changed:
             while name in self._begun and not self._watch.why and time.monotonic() < until_s:
                 self._changed.wait(0.5)
@@ -343,7 +345,7 @@ class Other(_Rank):
 
     def wait_for(self, name: str) -> bool:
         """See `Member`."""
-        until_s = time.monotonic() + LONGEST_END_S
+        until_s = time.monotonic() + _LONGEST_CUT_S
         with self._changed:
             while name not in self._whole and not self._watch.why and time.monotonic() < until_s:
                 self._changed.wait(0.5)
@@ -352,7 +354,7 @@ class Other(_Rank):
     def end(self, status: int, *, is_finished: bool) -> bool:
         """See `Member`."""
         self._spoke.send(0, Ended(status, is_finished))
-        until_s = time.monotonic() + 2 * LONGEST_END_S
+        until_s = time.monotonic() + LONGEST_END_S
         with self._changed:
             while self._all_ended is None and status == 0 and not self._watch.why and time.monotonic() < until_s:
                 self._changed.wait(0.5)

@@ -314,31 +314,38 @@ def with_another_digest(ledger: bytes) -> bytes:
 
 
 @pytest.mark.full
-def test_tasks_of_srun_that_are_requeued(tmp_path, expected):
-    words = [
-        sys.executable,
-        str(PROGRAMS / "srun.py"),
-        "2",
-        sys.executable,
-        "-m",
-        "detrain",
-        "run",
-        "--every",
-        "8batches",
-    ]
+@pytest.mark.parametrize(
+    ("scheduler", "words", "said"),
+    [
+        ("srun", [sys.executable, "-m", "detrain", "run"], "requeued after 9"),
+        ("pods", [], "pod 0 restarted after"),  # each pod has a disk of its own
+    ],
+    ids=["srun", "pods"],
+)
+def test_what_a_scheduler_starts_again_goes_on(tmp_path, expected, scheduler, words, said):
+    command = [sys.executable, str(PROGRAMS / f"{scheduler}.py"), "2", *words, "--every", "8batches"]
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         process = subprocess.Popen(
-            [*words, str(PROGRAMS / "ddp.py")], cwd=tmp_path, env=environment(), stdout=out, stderr=err
+            [*command, str(PROGRAMS / "ddp.py")], cwd=tmp_path, env=environment(), stdout=out, stderr=err
         )
     until_s = time.monotonic() + 60
-    while not list(tmp_path.glob(".detrain/*/cuts/*.json")):
+    while not list(tmp_path.rglob("cuts/*.json")):
         assert time.monotonic() < until_s
         time.sleep(0.01)
-    next(one for one in psutil.Process(process.pid).children() if one.environ().get("SLURM_PROCID") == "0").kill()
+    _rank_beneath(psutil.Process(process.pid), 0).kill()
     assert process.wait(timeout=120) == 0
     assert finals_in(tmp_path / "out") == expected(2)
-    assert (tmp_path / "err").read_text().count("requeued after 9") == 1
+    assert (tmp_path / "err").read_text().count(said) == 1
     assert "resumed at" in (tmp_path / "err").read_text()
+
+
+def _rank_beneath(process: psutil.Process, rank: int) -> psutil.Process:
+    for one in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            variables = one.environ()
+            if str(rank) in (variables.get("RANK"), variables.get("SLURM_PROCID")):
+                return one
+    raise AssertionError(f"no process of rank {rank}")
 
 
 @pytest.mark.soak

@@ -105,6 +105,7 @@ def test_one_signal_that_comes_twice_is_one_and_a_second_one_does_not_wait(monke
     monkeypatch.setattr(signals, "monotonic", lambda: now[0])
     session = SimpleNamespace(
         has_active_batch_loop=True,
+        context=SimpleNamespace(member=None),
         resume=SimpleNamespace(is_pending=False),
         request_checkpoint=lambda: seen.append("asked"),
     )

@@ -18,7 +18,7 @@ def session(*, pending=None, last=None, trained=True, exhausted=True, attempt=1)
     position.move_to(3, 25, 5)
     return SimpleNamespace(
         context=SimpleNamespace(
-            position=position, settings=SimpleNamespace(attempt=attempt), directory=SimpleNamespace(path=Path("runs/a"))
+            position=position, settings=SimpleNamespace(attempt=attempt), named_directory=Path("runs/a")
         ),
         resume=SimpleNamespace(is_pending=pending is not None, target=pending),
         last_checkpoint=last,

@@ -68,6 +68,8 @@ def test_what_the_loop_has_made_is_made_again(name, folder):  # noqa: F811
 #: Kinds that no program in small has.
 ELSEWHERE = {
     "torch.DataLoader iterator": "needs worker processes: `tests.resume`",
+    "torch.DTensor": "needs a process group: `tests.resume.test_ranks`",
+    "torch.distributed.Reducer": "needs a process group: `tests.resume.test_ranks`",
     "torch.distributed": "needs a process group: `tests.launch.test_ranks`",
 }
 
