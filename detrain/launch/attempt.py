@@ -318,7 +318,8 @@ class Attempt:
         session.on_training = self._begin_training
         for path in session.context.files.folders():
             preload.own_folder(path)
-        events.hear({**Beneath().handlers(), **({} if self.request.leave_files else session.context.files.handlers())})
+        below = Beneath(self.request.script or "", self._on_ranks_below)
+        events.hear({**below.handlers(), **({} if self.request.leave_files else session.context.files.handlers())})
         if self.frameworks.entropy is not None:
             # What the launch has taken is none of the script's, and may be more in this attempt than in another.
             preload.set_entropy_state((0, 0))
@@ -362,6 +363,11 @@ class Attempt:
         """The script joins a group of so many processes; in a forked child nothing is checkpointed anyway."""
         if size > 1 and self.request.size == 1 and not self.session.is_off:
             fail(self.session.context.files, UsageError(ranks.refusal("a process group was initialised", size)))
+
+    def _on_ranks_below(self, size: int) -> None:
+        """The script is about to start itself as further ranks, of which it is the first (Lightning does)."""
+        if self.request.size == 1 and not self.session.is_off:
+            fail(self.session.context.files, UsageError(ranks.refusal("the script starts itself again", size)))
 
     def _on_uneven(self) -> None:
         """The ranks are about to have unequal numbers of batches, and so no header in common."""

@@ -26,26 +26,36 @@ _PROCESS = "detrain.process"
 class Beneath:
     """Says once of each program what is not followed."""
 
-    def __init__(self) -> None:
+    def __init__(self, script: str = "", on_ranks: Callable[[int], None] = lambda _: None) -> None:
+        """`on_ranks` is called before `script`, which this process runs, is started again as one of so many ranks."""
+        self._script, self._on_ranks = script and os.path.abspath(script), on_ranks
         self._said: set[str] = set()
         self._pid = os.getpid()
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Audit events to what hears them."""
         return {
-            "subprocess.Popen": lambda _, words, folder, *__: self._starts(words, folder),
+            "subprocess.Popen": self._opens,
             "os.posix_spawn": lambda _, words, *__: self._starts(words, None),
             "os.exec": lambda _, words, *__: self._starts(words, None),
             "os.system": lambda command: self._starts(["sh", "-c", os.fsdecode(command)], None),
             _PROCESS: self._forks,
         }
 
+    def _opens(
+        self, _: object, words: str | bytes | Iterable[str | bytes], folder: str | bytes | None,
+        variables: Mapping[str, str] | None, *__: object,
+    ) -> None:  # fmt: skip
+        path = _path(words, folder)
+        size = (variables or {}).get("WORLD_SIZE", "")
+        if path is not None and size.isdigit() and int(size) > 1:
+            place = os.path.join(os.fsdecode(folder) if folder else "", path)
+            if os.path.isfile(place) and self._script and os.path.samefile(place, self._script):
+                self._on_ranks(int(size))
+        self._starts(words, folder)
+
     def _starts(self, words: str | bytes | Iterable[str | bytes], folder: str | bytes | None) -> None:
-        try:
-            texts = [words] if isinstance(words, (str, bytes)) else list(words)
-            path = script_in([os.fsdecode(word) for word in texts], os.fsdecode(folder) if folder else os.getcwd())
-        except (TypeError, ValueError):
-            return  # such words are refused by the function itself
+        path = _path(words, folder)
         if path is not None:
             self._say(path, f"the script starts a Python program beneath it, {path}")
 
@@ -61,8 +71,16 @@ class Beneath:
             warn(
                 "not-followed",
                 f"{text}, which detrain does not follow: if it trains, none of that is checkpointed. Give `detrain run` the program "
-                "that trains",
+                "that trains; several ranks of it: `detrain run --ranks N SCRIPT`",
             )
+
+
+def _path(words: str | bytes | Iterable[str | bytes], folder: str | bytes | None) -> str | None:
+    try:
+        texts = [words] if isinstance(words, (str, bytes)) else list(words)
+        return script_in([os.fsdecode(word) for word in texts], os.fsdecode(folder) if folder else os.getcwd())
+    except (TypeError, ValueError):
+        return None  # such words are refused by the function itself
 
 
 def script_in(words: Sequence[str], folder: str) -> str | None:

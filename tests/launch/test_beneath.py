@@ -71,6 +71,22 @@ def test_it_is_said_once_of_each_program(folder, capsys, monkeypatch):
     assert "the script starts a Python program beneath it, train.py, which detrain does not follow" in said
 
 
+def test_a_script_that_starts_itself_as_a_rank_is_told_of_first(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    sizes = []
+    handlers = beneath.Beneath(str(folder / "train.py"), sizes.append).handlers()
+    for name, variables in (
+        ("train.py", {"WORLD_SIZE": "1"}),
+        ("my script.py", {"WORLD_SIZE": "2"}),
+        ("train.py", None),
+    ):
+        handlers["subprocess.Popen"](PYTHON, [PYTHON, str(folder / name)], None, variables)
+    assert not sizes
+    handlers["subprocess.Popen"](PYTHON, [PYTHON, "train.py"], str(folder), {"WORLD_SIZE": "2", "LOCAL_RANK": "1"})
+    handlers["subprocess.Popen"](PYTHON, [PYTHON, str(folder / "train.py")], None, {"WORLD_SIZE": "3"})
+    assert sizes == [2, 3]
+
+
 def train(rank=0):
     """A function of the user's."""
 
