@@ -1,10 +1,11 @@
 """Kills training programs at random moments, starts them again, and compares the end with runs that nobody kills.
 
 The programs are yours: LIST has a JSON object a line, with `id`, `folder` (relative to LIST; copied for each run), `argv` (what follows
-`detrain run`) and, where wanted, `env` (`{CWD}` stands for the folder of the run), `name` and `loop` for the table. For each of them, with
-default options: two whole runs, A and B, and one, K, that is killed (SIGKILL to its process group) up to --kills times and started again
-with the same command. Compared: the state at the end (`detrain diff`), what was printed, and the files. What differs between A and B too is
-time, which no two runs share. What differs only between A and K is to be looked at: a defect, or a time that A and B share by chance.
+`detrain run`) and, where wanted, `env` (`{CWD}` stands for the folder of the run), `ranks` (how many torchrun starts), `name` and `loop`
+for the table. For each of them, with default options: two whole runs, A and B, and one, K, that is killed (SIGKILL to its process group;
+of several ranks to one of them) up to --kills times and started again with the same command. Compared: the state at the end
+(`detrain diff`), what was printed, and the files. What differs between A and B too is time, which no two runs share. What differs only
+between A and K is to be looked at: a defect, or a time that A and B share by chance.
 
 Several drivers may work on one list at once; each takes programs that no other has.
 """
@@ -12,6 +13,7 @@ Several drivers may work on one list at once; each takes programs that no other 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import filecmp
 import json
 import os
@@ -26,6 +28,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
+
 from detrain.errors import DetrainError
 from detrain.report import history
 from detrain.world import output_log
@@ -33,6 +37,8 @@ from detrain.world import output_log
 RUNS = ".detrain"
 #: A run that takes so many times as long as A, in all its attempts, is given up.
 LONGEST = 8
+#: How long the processes of a job may take to end after one of its ranks was killed. Seconds.
+LONGEST_END_S = 60
 #: Where an attempt writes no checkpoint, it is killed when this part of what is left has passed.
 WITHOUT_CHECKPOINT = 0.7
 #: Numbers, and what hexadecimal digits make of addresses and digests.
@@ -52,6 +58,8 @@ class Program:
     env: dict[str, str]
     name: str
     loop: str
+    #: Processes that train as one job; 0: one process, without a launcher.
+    ranks: int
 
 
 @dataclass
@@ -84,7 +92,9 @@ def read_list(path: Path) -> list[Program]:
             one = json.loads(line)
             folder = path.parent / one["folder"]
             found.append(
-                Program(one["id"], folder, one["argv"], one.get("env", {}), one.get("name", one["id"]), one.get("loop", ""))
+                Program(
+                    one["id"], folder, one["argv"], one.get("env", {}), one.get("name", one["id"]), one.get("loop", ""), one.get("ranks", 0)
+                )
             )  # fmt: skip
     return found
 
@@ -94,20 +104,43 @@ def start(program: Program, work: Path) -> subprocess.Popen:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     env |= {name: value.replace("{CWD}", str(work)) for name, value in program.env.items()}
     with open(work.parent / "stdout", "ab") as out, open(work.parent / "stderr", "ab") as err:
-        command = [sys.executable, "-m", "detrain", "run", *program.argv]
+        command = [sys.executable, *_launcher(program.ranks), "-m", "detrain", "run", *program.argv]
         return subprocess.Popen(
             command, cwd=work, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
         )
 
 
+def _launcher(ranks: int) -> list[str]:
+    return ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+
+
 def checkpoints(work: Path) -> set[tuple[str, int]]:
-    """Names and times of the checkpoints of a run."""
-    return {(path.name, path.stat().st_mtime_ns) for path in (work / RUNS).glob("*/checkpoint_*.h5")}
+    """Names and times of the checkpoints of a run, or of the cuts of a job."""
+    places = [*(work / RUNS).glob("*/checkpoint_*.h5"), *(work / RUNS).glob("*/cuts/*.json")]
+    return {(path.name, path.stat().st_mtime_ns) for path in places}
+
+
+def kill(process: subprocess.Popen, ranks: int, chance: random.Random) -> None:
+    """SIGKILL to an attempt, or to one rank of it, which all have to end for. Raises `RunFailedError` if they do not."""
+    if ranks:
+        chosen, begun = chance.randrange(ranks), psutil.Process(process.pid).children()
+        for one in begun:
+            with contextlib.suppress(psutil.Error):
+                if one.environ().get("RANK") == str(chosen):
+                    one.kill()
+        gone, alive = psutil.wait_procs([psutil.Process(process.pid), *begun], timeout=LONGEST_END_S)
+        if alive:
+            end_group(process)
+            raise RunFailedError(
+                f"{len(alive)} of {len(gone) + len(alive)} processes live on after rank {chosen} was killed"
+            )
+    end_group(process)
 
 
 def end_group(process: subprocess.Popen) -> None:
     """SIGKILL to everything that the attempt has started."""
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -160,18 +193,23 @@ def killed_run(program: Program, place: Path, outcome: Outcome, num_kills: int) 
                 raise RunFailedError(f"an attempt ended with exit status {process.returncode}")
             return
         outcome.kills.append(round(time.monotonic() - began_s, 1))
-        end_group(process)
+        kill(process, program.ranks, chance)
         if is_saved:
             left_s = max(3.0, left_s - outcome.kills[-1] / 2)
     finish(start(program, work), until_s)
 
 
 def run_directory(work: Path) -> Path:
-    """The run directory. Raises `RunFailedError` if there is not just one."""
-    found = [path for path in (work / RUNS).glob("*") if (path / "run.json").exists()]
+    """The run directory, or a job's. Raises `RunFailedError` if there is not just one."""
+    found = [path for path in (work / RUNS).glob("*") if (path / "run.json").exists() or (path / "job.json").exists()]
     if len(found) != 1:
         raise RunFailedError(f"{len(found)} run directories")
     return found[0]
+
+
+def first_rank(directory: Path) -> Path:
+    """The run directory of what speaks for a job: rank 0; of one process its own."""
+    return directory / "rank_0" if (directory / "job.json").exists() else directory
 
 
 def differences(a: Path, other: Path) -> dict[str, str]:
@@ -186,7 +224,7 @@ def differences(a: Path, other: Path) -> dict[str, str]:
             found[f"state {_NUMBER.sub('#', path)}"] = text[:400]
     except (json.JSONDecodeError, KeyError) as error:
         found["diff"] = f"{error!r}: {done.stderr[-400:]}"
-    printed = [output_log.read(run_directory(work) / output_log.NAME) for work in (a, other)]
+    printed = [output_log.read(first_rank(run_directory(work)) / output_log.NAME) for work in (a, other)]
     # Of a bar that is overwritten, what it says last; how often one leaves a line empty hangs on the time.
     said = [[line.text.rpartition("\b")[2] for line in one if line.stream == 1] for one in printed]
     lines = [[_DURATION.sub("", _COLOUR.sub("", text)) for text in one if text.strip()] for one in said]
@@ -253,7 +291,7 @@ def judge(outcome: Outcome, place: Path) -> None:
     outcome.messages = [line.partition("detrain: ")[2] for line in said if "detrain: " in line]
     outcome.resumed = sum(line.startswith("resumed at") for line in outcome.messages)
     try:
-        told = history.read(run_directory(k))
+        told = history.read(first_rank(run_directory(k)))
         outcome.again = [max(0, one.end - two.begin) for one, two in pairwise(told.attempts)]
         outcome.batches = told.batches
     except DetrainError as error:

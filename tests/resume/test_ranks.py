@@ -200,11 +200,9 @@ def test_other_kills(tmp_path, expected, kills):
 @pytest.mark.parametrize(
     ("num_ranks", "arguments"),
     [
-        (4, ("ddp",)),
-        (3, ("ddp", "--accumulate")),
-        (3, ("ddp", "--static")),
+        (4, ("ddp", "--static")),
         (3, ("ddp", "--unused")),
-        (3, ("ddp", "--workers")),
+        (3, ("ddp", "--workers", "--accumulate")),
         (3, ("ddp", "--shard")),
         (2, ("parallel", "tensor")),
         (4, ("parallel", "hybrid")),
