@@ -1,0 +1,300 @@
+"""Records training steps below autograd: operators with their times, and the memory that they read, make, change and let go of.
+
+One mode of `torch.utils._python_dispatch` sees the forward pass, the backward pass and the update alike. A piece of memory is known by its
+storage, and ends when that does, whoever held it: a variable of the script, or autograd. What looks into a storage of an input is an alias
+of it; what is changed in place is a new version of the tensor in the same memory (`detrain.remat.graph`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from detrain.errors import GraphError
+from detrain.remat.graph import Graph, GraphBuilder
+
+#: Operators that change what their schema does not say they change: the positions of these arguments.
+_UNDECLARED = {
+    "native_batch_norm": (3, 4),
+    "cudnn_batch_norm": (3, 4),
+    "miopen_batch_norm": (3, 4),
+}
+#: Where a tensor lies in its storage.
+_View = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A tensor that a call returns."""
+
+    storage: int
+    view: _View
+    #: Of the storage, where the call has made that; else 0.
+    size_bytes: int
+    is_alias: bool
+
+
+@dataclass(slots=True)
+class _Call:
+    """One operator that ran."""
+
+    name: str
+    inputs: list[tuple[int, _View]]
+    made: list[_Made]
+    #: Storages of inputs that it has changed.
+    changed: list[int]
+    is_backward: bool
+    is_random: bool
+    times_ns: list[int]
+
+    def is_like(self, other: _Call) -> bool:
+        """True if another step has made the same call at this place, with whatever storages."""
+        return (
+            self.name == other.name
+            and [view for _, view in self.inputs] == [view for _, view in other.inputs]
+            and [(one.view, one.size_bytes, one.is_alias) for one in self.made]
+            == [(one.view, one.size_bytes, one.is_alias) for one in other.made]
+        )
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one step has done, in order: calls, and storages that have ended (their numbers)."""
+
+    events: list[_Call | int] = field(default_factory=list)
+    #: Sizes of the storages that were there before it, in bytes.
+    constants: dict[int, int] = field(default_factory=dict)
+    calls: list[_Call] = field(default_factory=list)
+
+
+class StepRecorder:
+    """Records whole steps, one after the other; the graph is that of the first, with the median times of all that do the same."""
+
+    def __init__(self, names: Mapping[int, str] | None = None) -> None:
+        """`names`: by address of its storage (`UntypedStorage._cdata`), what a tensor that is there before the step is called."""
+        self._names = dict(names or {})
+        self._mode = _Mode(self._on_call)
+        self._numbers: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._num_storages = 0
+        self._known_names: dict[int, str] = {}
+        self._steps: list[_Step] = []
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that have ended."""
+        return max(len(self._steps) - 1, 0)
+
+    def begin_step(self) -> None:
+        """A step begins here; the one before, if any, ends."""
+        if not self._steps:
+            self._mode.__enter__()
+        self._steps.append(_Step())
+
+    def end(self) -> Graph:
+        """The last step ends here. Raises `GraphError` if it has run no operator."""
+        self._mode.__exit__(None, None, None)
+        held = {number for number, _ in self._numbers.values()}
+        self._numbers.clear()
+        steps = [step for step in self._steps if step.calls]
+        if not steps:
+            raise GraphError("no operator of PyTorch's ran in the step")
+        # The last is the first that has begun with what the one before had left (the optimizer's state, gradients).
+        step = steps[-1]
+        for other in steps[:-1]:
+            if len(other.calls) == len(step.calls) and all(map(_Call.is_like, other.calls, step.calls)):
+                for mine, theirs in zip(step.calls, other.calls, strict=True):
+                    mine.times_ns += theirs.times_ns
+        return _graph(step, held, self._known_names)
+
+    # --- called by the mode ---------------------------------------------------------------------------------------------------------
+
+    def _on_call(
+        self, func: Any, took_ns: int, inputs: list[torch.Tensor], changed: list[torch.Tensor], result: Any
+    ) -> None:
+        step = self._steps[-1]
+        read = [(self._number(tensor), _view(tensor)) for tensor in inputs]
+        storages = {number for number, _ in read}
+        made, fresh = [], set[int]()
+        for tensor in _tensors(result):
+            if not _has_storage(tensor):
+                raise GraphError(f"{func} returns a tensor without a storage ({tensor.layout}), which cannot be planned for")
+            number = self._known(tensor)
+            is_alias = number is not None and (number in storages or number in fresh)
+            if number is None:
+                number = self._register(tensor)
+                fresh.add(number)
+            made.append(_Made(number, _view(tensor), 0 if is_alias else tensor.untyped_storage().nbytes(), is_alias))
+        call = _Call(
+            f"{func.namespace}::{func.overloadpacket.__name__}", read, made, [self._number(tensor) for tensor in changed],
+            torch._C._current_autograd_node() is not None, torch.Tag.nondeterministic_seeded in func.tags, [took_ns],
+        )  # fmt: skip
+        step.events.append(call)
+        step.calls.append(call)
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        """The number of the storage of what an operator reads; what is not known was there before the step."""
+        number = self._known(tensor)
+        if number is None:
+            number = self._register(tensor)
+        step = self._steps[-1]
+        if number not in step.constants and not any(
+            one.storage == number and not one.is_alias for call in step.calls for one in call.made
+        ):
+            step.constants[number] = tensor.untyped_storage().nbytes()
+        return number
+
+    def _known(self, tensor: torch.Tensor) -> int | None:
+        found = self._numbers.get(tensor.untyped_storage()._cdata)
+        return None if found is None else found[0]
+
+    def _register(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        address, number = storage._cdata, self._num_storages
+        self._num_storages += 1
+        if address in self._names:
+            self._known_names[number] = self._names[address]
+        self._numbers[address] = number, weakref.ref(storage, lambda _: self._ended(address, number))
+        return number
+
+    def _ended(self, address: int, number: int) -> None:
+        if self._numbers.get(address, (None,))[0] == number:
+            del self._numbers[address]
+            self._steps[-1].events.append(number)
+
+
+class _Mode(TorchDispatchMode):  # type: ignore[misc]
+    """Runs each operator and reports it."""
+
+    def __init__(self, on_call: Callable[..., None]) -> None:
+        super().__init__()
+        self._on_call = on_call
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See `TorchDispatchMode`. A subclass (`DTensor`) is asked first: what it does with its own tensors comes by here again."""
+        if any(one is not torch.Tensor for one in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        inputs = [tensor for tensor in _tensors((args, kwargs)) if _has_storage(tensor)]
+        changed = list(_changed(func, args, kwargs))
+        began_ns = perf_counter_ns()
+        result = func(*args, **kwargs)
+        took_ns = perf_counter_ns() - began_ns
+        self._on_call(func, took_ns, inputs, changed, result)
+        return result
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """By hand, as the library's own walk takes longer than most operators."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for part in tree:
+            yield from _tensors(part)
+    elif isinstance(tree, dict):
+        for part in tree.values():
+            yield from _tensors(part)
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided
+
+
+def _view(tensor: torch.Tensor) -> _View:
+    return tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that an operator writes to, by its schema or by what is known of it."""
+    places = _UNDECLARED.get(func.overloadpacket.__name__)
+    for number, argument in enumerate(func._schema.arguments):
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        if is_written or (places is not None and number in places):
+            given = args[number] if number < len(args) else kwargs.get(argument.name)
+            yield from (tensor for tensor in _tensors(given) if _has_storage(tensor))
+
+
+# --- from a step to a graph ------------------------------------------------------------------------------------------------------
+
+
+def _graph(step: _Step, held: set[int], names: Mapping[int, str]) -> Graph:
+    """`held`: the storages that are there when it ends."""
+    builder = GraphBuilder()
+    #: By storage: its present tensors, by where they lie; the first is what has the memory.
+    there: dict[int, dict[_View | None, int]] = {}
+    taken: set[str] = set()
+    for number, size_bytes in sorted(step.constants.items()):
+        name = names.get(number, f"constant{number}")
+        there[number] = {None: builder.constant(_free(name, taken), size_bytes)}
+    num_tensors = 0
+
+    def named() -> str:
+        nonlocal num_tensors
+        num_tensors += 1
+        return _free(f"t{num_tensors}", taken)
+
+    for event in step.events:
+        if isinstance(event, int):
+            for tensor in reversed(list(dict.fromkeys(there.pop(event, {}).values()))):
+                builder.release(tensor)
+            continue
+        inputs = [_tensor_of(there[storage], view) for storage, view in event.inputs]
+        storages = [storage for storage, _ in event.inputs]
+        outputs: list[tuple[str, int, int]] = []
+        places: list[tuple[int, _View | None]] = []
+        for one in event.made:
+            if one.storage in event.changed:
+                continue  # what an operator in place returns is its argument
+            if one.is_alias and one.storage not in storages:
+                continue  # a second tensor in memory that this operator has made
+            outputs.append((named(), one.size_bytes, storages.index(one.storage) if one.is_alias else -1))
+            places.append((one.storage, one.view))
+        mutates = []
+        for storage in dict.fromkeys(event.changed):
+            position = storages.index(storage)
+            mutates.append(position)
+            outputs.append((named(), 0, position))
+            places.append((storage, None))
+        if not outputs:  # a number that is read (`item`), a collective
+            outputs.append((named(), 0, -1))
+        made = builder.compute(
+            event.name, round(statistics.median(event.times_ns)), inputs, outputs,
+            is_backward=event.is_backward, is_random=event.is_random, mutates=tuple(mutates),
+        )  # fmt: skip
+        if not places:
+            builder.release(made[0])
+        for (storage, view), tensor in zip(places, made, strict=False):
+            if view is None:  # a new version: what stood there before is of the past
+                for old in dict.fromkeys(there[storage].values()):
+                    builder.release(old)
+                there[storage] = {None: tensor}
+            else:
+                old_view = there.setdefault(storage, {}).pop(view, None)
+                if old_view is not None and old_view not in there[storage].values():
+                    builder.release(old_view)
+                there[storage].setdefault(None, tensor)
+                there[storage][view] = tensor
+    outputs_at_end = [
+        tensors[None] for number, tensors in there.items() if number in held and not builder.is_constant(tensors[None])
+    ]
+    return builder.build(outputs_at_end)
+
+
+def _tensor_of(tensors: Mapping[_View | None, int], view: _View) -> int:
+    return tensors.get(view, tensors[None])
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or with a number if it is taken."""
+    chosen, number = name, 1
+    while chosen in taken:
+        number += 1
+        chosen = f"{name}.{number}"
+    taken.add(chosen)
+    return chosen
