@@ -170,11 +170,12 @@ def life(
 
 
 def completed(folder: Path, num_ranks: int, *, arguments: tuple[str, ...], **options: Any) -> Job:
-    """Start the job and wait for its end."""
+    """Start the job and wait for its end; once more where torch has aborted it."""
     job = Job(folder, num_ranks, arguments=arguments, **options)
     status, _ = job.end()
     if status and ABORTED in job.err.read_text():
-        return completed(folder, num_ranks, arguments=arguments, **options)
+        job = Job(folder, num_ranks, arguments=arguments, **options)
+        status, _ = job.end()
     assert status == 0, job.err.read_text()
     return job
 
