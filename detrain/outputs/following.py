@@ -312,14 +312,26 @@ class OutputFiles:
         """
         self._others.read()  # all have begun, so what they had to put away is recorded
 
-        def tell(path: str, error: RestoreError) -> None:
+        lost: dict[str, RestoreError] = {}
+
+        def note(path: str, error: RestoreError) -> None:
             if not is_trusting and not self._others.knows(path):
                 raise error
-            warn("file-lost", f"{error}: it is left as it is")
+            lost[path] = error
 
-        self._bring(
-            self._wanted(self._outputs | self.journal.touched, offset, offsets), offset, if_lost=tell, offsets=offsets
-        )
+        wanted = self._wanted(self._outputs | self.journal.touched, offset, offsets)
+        self._bring(wanted, offset, if_lost=note, offsets=offsets)
+        self._leave(lost)
+
+    def _leave(self, lost: Mapping[str, RestoreError]) -> None:
+        """Files that cannot be had are as the dead attempt left them, and the user is told."""
+        began = len(self.journal.records) if self._began is None else self._began
+        wanted = {path: record for path in lost if (record := self.journal.state(path, began)) is not None}
+        missing = lost.keys() - wanted.keys()
+        self._bring(wanted, began, if_lost=lambda path, _: missing.add(path))
+        for path, error in lost.items():
+            how = "has been put into the folder kept/ of another rank" if path in missing else "is left as it is"
+            warn("file-lost", f"{path} {how}: {error}")
 
     def _wanted(self, paths: set[str], offset: int, offsets: Mapping[str, int] | None = None) -> dict[str, Record]:
         """What they were when the journal was `offset` records long; without what another rank has changed first, and so puts back."""

@@ -144,7 +144,8 @@ def test_what_no_rank_has_kept_is_left_and_said(job, capsys, monkeypatch):
     (job.folder / "log").write_text("by somebody else")
     job.begin(is_resuming=True)
     job.put_back(cut, 0, 1)
-    assert "[file-lost]" in capsys.readouterr().err
+    assert "log is left as it is: " in capsys.readouterr().err
+    assert (job.folder / "log").read_text() == "by somebody else"
 
 
 @pytest.mark.parametrize("maker", [0, 1])
