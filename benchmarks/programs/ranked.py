@@ -1,32 +1,38 @@
-"""`torchrun … ranked.py step BATCHES` or `ranked.py cut MEGABYTES BATCHES`: one rank of a job.
+"""`torchrun … ranked.py loop SUMMED COUNT` or `ranked.py cut MEGABYTES BATCHES`: one rank of a job.
 
-`step`: a small step in each batch, and nothing that the ranks do together; prints nanoseconds of the main thread's processor time per
-batch, for each tenth of the batches. `cut`: a step of DistributedDataParallel over a state of so many megabytes; prints when each batch
-began, in seconds of the monotonic clock. Each line begins with the rank.
+`loop`: ten epochs of so many batches, in each of which the numbers below SUMMED are summed, and nothing that the ranks do together; one
+batch in a thousand makes a real, tiny optimizer step. Prints nanoseconds of the main thread's processor time per batch, without those of
+the sums, for each epoch.
+`cut`: a step of DistributedDataParallel over a state of so many megabytes; prints when each batch began, in seconds of the monotonic clock.
+Each line begins with the rank.
 """
 
 import json
 import os
 import sys
 import time
-from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 
 
-def steps(num_batches):
-    model = torch.nn.Linear(8, 8)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-5)
-    data, seen, each = torch.randn(4, 8), [], num_batches // 10
-    for number in range(num_batches):
-        if number % each == 0:
-            seen.append(time.thread_time_ns())
-        optimizer.zero_grad()
-        model(data).square().mean().backward()
-        optimizer.step()
-    seen.append(time.thread_time_ns())
-    return [(end - begin) / each for begin, end in pairwise(seen)]
+def loop(summed, count):
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    found = []
+    for _epoch in range(10):
+        inside, began = 0, time.thread_time_ns()
+        for number in range(count):
+            if number % 1000 == 0:
+                optimizer.zero_grad()
+                (weight * weight).sum().backward()
+                optimizer.step()
+            if summed:
+                entered = time.thread_time_ns()
+                sum(range(summed))
+                inside += time.thread_time_ns() - entered
+        found.append((time.thread_time_ns() - began - inside) / count)
+    return found
 
 
 def cuts(megabytes, num_batches):
@@ -50,7 +56,8 @@ def main():
     is_alone = "WORLD_SIZE" not in os.environ
     if not is_alone:
         dist.init_process_group("gloo")
-    found = steps(int(sys.argv[2])) if sys.argv[1] == "step" else cuts(float(sys.argv[2]), int(sys.argv[3]))
+    measure = {"loop": loop, "cut": cuts}[sys.argv[1]]
+    found = measure(int(sys.argv[2]), int(sys.argv[3]))
     rank = 0 if is_alone else dist.get_rank()
     sys.stdout.write(f"{rank} {json.dumps(found)}\n")  # one write, whatever the other ranks write there
     sys.stdout.flush()

@@ -371,7 +371,7 @@ class Attempt:
 
     def _on_uneven(self) -> None:
         """The ranks are about to have unequal numbers of batches, and so no header in common."""
-        if self.member is not None and not self.session.is_off:
+        if self.member is not None and not self.session.is_off and not self.member.agreement.is_out:
             self.member.agreement.leave()
             if not self.request.rank:
                 warn(

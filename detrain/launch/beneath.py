@@ -52,10 +52,12 @@ class Beneath:
             place = os.path.join(os.fsdecode(folder) if folder else "", path)
             if os.path.isfile(place) and self._script and os.path.samefile(place, self._script):
                 self._on_ranks(int(size))
-        self._starts(words, folder)
+        self._say_started(path)
 
     def _starts(self, words: str | bytes | Iterable[str | bytes], folder: str | bytes | None) -> None:
-        path = _path(words, folder)
+        self._say_started(_path(words, folder))
+
+    def _say_started(self, path: str | None) -> None:
         if path is not None:
             self._say(path, f"the script starts a Python program beneath it, {path}")
 

@@ -14,14 +14,28 @@ import functools
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import xxhash
 
 from detrain.errors import RestoreError
 from detrain.messages import warn
-from detrain.outputs.journal import ABSENT, FILE, FOLDER, GROWN, LARGE, LINK, Journal, Record, copy_bytes, kind_and_stat
+from detrain.outputs.journal import (
+    ABSENT,
+    FILE,
+    FOLDER,
+    GROWN,
+    LARGE,
+    LINK,
+    Journal,
+    Record,
+    copy_bytes,
+    kind_and_stat,
+    made_by,
+    outputs,
+)  # fmt: skip
+from detrain.outputs.others import OtherRanks
 from detrain.store.directory import write_atomically
 from detrain.world.signal_deferral import handlers_deferred
 
@@ -41,6 +55,7 @@ class OutputFiles:
     def __init__(self, directory: Path, around: Path | None = None) -> None:
         """`around`: a directory that `directory` is a part of and that is nobody's but detrain's, if there is one."""
         self.journal = Journal(directory)
+        self._others = OtherRanks(directory, around)
         self._mark_of_rewinding = directory / "rewinding"
         self._not_followed = (*_NOT_FILES, _CACHES, f"{os.path.realpath(around or directory)}{os.sep}")
         self._lock = threading.RLock()
@@ -246,6 +261,7 @@ class OutputFiles:
         Raises `RestoreError` if that cannot be done.
         """
         self.journal.read()
+        self._others.read()
         if not self.journal.records:
             return
         first = {path: self.journal.state(path, 0) for path in self.journal.paths()}
@@ -256,12 +272,24 @@ class OutputFiles:
             self._began = self._begin_rewinding()
         else:
             self._end_rewinding()  # there is no checkpoint any more that an attempt could have been on its way to
-        self._outputs = self.journal.outputs() | {path for path, record in first.items() if not _is_absent(record)}
+        journals = [self.journal, *self._others.journals]
+        self._outputs = outputs(journals) | {path for path, record in first.items() if not _is_absent(record)}
         self._made_before = first.keys() - self._outputs
         # What set-up code makes again of the others is as good as what is there.
         self._changed = dict.fromkeys(self._made_before, _WHOLE)
         # What was dropped, because it was large and set-up code has destroyed it, is as that has left it.
-        self._bring(self._outputs, 0, if_lost=lambda _, __: None)
+        self._bring(self._wanted(self._outputs, 0), 0, if_lost=lambda _, __: None)
+        if self._others.journals:
+            self._remove_empty(self._outputs & made_by(journals))
+
+    def _remove_empty(self, paths: set[str]) -> None:
+        """Folders that the ranks have made together; the last that removes what it has put there removes them."""
+        with self._blind():
+            for path in sorted(paths, key=len, reverse=True):
+                with contextlib.suppress(OSError):  # another rank has removed it, or is still to remove something in it
+                    if kind_and_stat(path)[0] == FOLDER and not os.listdir(path):
+                        self._before(path)
+                        os.rmdir(path)
 
     def _begin_rewinding(self) -> int:
         """Length of the journal when the files were last as a dead attempt had left them, also if this attempt is killed now."""
@@ -277,18 +305,38 @@ class OutputFiles:
         with self._blind():
             self._mark_of_rewinding.unlink(missing_ok=True)
 
-    def put_back(self, offset: int, *, is_trusting: bool) -> None:
-        """At a checkpoint: give each output the state that it had there.
+    def put_back(self, offset: int, *, is_trusting: bool, offsets: Mapping[str, int] | None = None) -> None:
+        """At a checkpoint: give each output the state that it had there; `offsets`: of the other ranks, by the name of their directories.
 
         Raises `RestoreError` if it cannot be had; where the user trusts what has changed, leaves such a file as it is.
         """
+        self._others.read()  # all have begun, so what they had to put away is recorded
 
-        def tell(_: str, error: RestoreError) -> None:
-            if not is_trusting:
+        lost: dict[str, RestoreError] = {}
+
+        def note(path: str, error: RestoreError) -> None:
+            if not is_trusting and not self._others.knows(path):
                 raise error
-            warn("file-lost", f"{error}: it is left as it is")
+            lost[path] = error
 
-        self._bring(self._outputs | self.journal.touched, offset, if_lost=tell)
+        wanted = self._wanted(self._outputs | self.journal.touched, offset, offsets)
+        self._bring(wanted, offset, if_lost=note, offsets=offsets)
+        self._leave(lost)
+
+    def _leave(self, lost: Mapping[str, RestoreError]) -> None:
+        """Files that cannot be had are as the dead attempt left them, and the user is told."""
+        began = len(self.journal.records) if self._began is None else self._began
+        wanted = {path: record for path in lost if (record := self.journal.state(path, began)) is not None}
+        missing = lost.keys() - wanted.keys()
+        self._bring(wanted, began, if_lost=lambda path, _: missing.add(path))
+        for path, error in lost.items():
+            how = "has been put into the folder kept/ of another rank" if path in missing else "is left as it is"
+            warn("file-lost", f"{path} {how}: {error}")
+
+    def _wanted(self, paths: set[str], offset: int, offsets: Mapping[str, int] | None = None) -> dict[str, Record]:
+        """What they were when the journal was `offset` records long; without what another rank has changed first, and so puts back."""
+        wanted = {path: record for path in paths if (record := self.journal.state(path, offset)) is not None}
+        return {path: record for path, record in wanted.items() if not self._others.is_first(record, offsets)}
 
     def end_rewind(self) -> None:
         """The attempt has resumed."""
@@ -306,7 +354,8 @@ class OutputFiles:
             warn("file-lost", f"{path} cannot be restored to its content at the checkpoint: {error}")
 
         try:
-            self._bring(self.journal.changed_since(self._began), self._began, if_lost=tell)
+            paths = self.journal.changed_since(self._began)
+            self._bring(self._wanted(paths, self._began, {}), self._began, if_lost=tell)
         except RestoreError as error:
             warn("file-lost", f"{error}; the kept content of the script's files is in {self.journal.kept}")
             return
@@ -319,9 +368,11 @@ class OutputFiles:
     def _is_own_folder(self, path: str) -> bool:
         return _is_absent(self.journal.state(path, 0)) and kind_and_stat(path)[0] == FOLDER
 
-    def _bring(self, paths: set[str], offset: int, if_lost: Callable[[str, RestoreError], None]) -> None:
-        """Give paths the state that they had when the journal was `offset` records long."""
-        wanted = {path: record for path in paths if (record := self.journal.state(path, offset)) is not None}
+    def _bring(
+        self, wanted: Mapping[str, Record], offset: int, if_lost: Callable[[str, RestoreError], None],
+        offsets: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Give paths the state that they had when the journal was `offset` records long, which is what is `wanted`."""
         try:
             with self._lock, self._blind():
                 from_above, from_below = sorted(wanted, key=len), sorted(wanted, key=len, reverse=True)
@@ -337,7 +388,7 @@ class OutputFiles:
                 lost = set()
                 for path in from_above:
                     try:
-                        self._make(wanted[path], offset, is_open)
+                        self._make(wanted[path], offset, is_open, offsets)
                     except RestoreError as error:
                         lost.add(path)
                         if_lost(path, error)
@@ -347,10 +398,10 @@ class OutputFiles:
         except OSError as error:
             raise RestoreError(f"the script's files cannot be restored: {error}") from error
 
-    def _make(self, wanted: Record, offset: int, is_open: set[str]) -> None:
+    def _make(self, wanted: Record, offset: int, is_open: set[str], offsets: Mapping[str, int] | None) -> None:
         path = wanted.path
         if wanted.kind in (FILE, GROWN):
-            self._bring_content(path, offset, is_open)
+            self._bring_content(path, offset, is_open, offsets)
         elif wanted.kind != ABSENT and kind_and_stat(path)[0] == ABSENT:
             self._before(path)
             if wanted.kind == FOLDER:
@@ -378,14 +429,15 @@ class OutputFiles:
             os.chmod(wanted.path, wanted.mode)
         os.utime(wanted.path, ns=(found.st_atime_ns, wanted.changed_ns))
 
-    def _bring_content(self, path: str, offset: int, is_open: set[str]) -> None:
-        source, size = self.journal.content_of(path, offset)
+    def _bring_content(self, path: str, offset: int, is_open: set[str], offsets: Mapping[str, int] | None) -> None:
+        source, size = self._content_of(path, offset, offsets)
         kind, found = kind_and_stat(path)
         if found is not None and found.st_size == size and os.path.samefile(source, path):
             return
-        in_place = path in is_open  # by set-up code, which goes on writing to it
+        # By set-up code, which goes on writing to it; that of another rank may have it open as well.
+        in_place = path in is_open or self._others.knows(path)
         self._before(path, in_place=in_place, is_emptied=True)
-        source, size = self.journal.content_of(path, offset)  # it may be kept only now
+        source, size = self._content_of(path, offset, offsets)  # it may be kept only now
         if in_place and kind == FILE:
             with open(source, "rb") as old, open(path, "r+b") as new:
                 copy_bytes(old, new, size)
@@ -396,6 +448,17 @@ class OutputFiles:
         temporary.parent.mkdir(parents=True, exist_ok=True)
         self.journal.give(source, size, str(temporary))
         temporary.replace(path)
+
+    def _content_of(self, path: str, offset: int, offsets: Mapping[str, int] | None) -> tuple[str, int]:
+        """See `Journal.content_of`; where what it names is gone, another rank may have put it away."""
+        try:
+            return self.journal.content_of(path, offset)
+        except RestoreError:
+            wanted = self.journal.state(path, offset)
+            source = self._others.content_of(path, wanted.size, offsets) if wanted is not None else None
+            if wanted is None or source is None:
+                raise
+            return source, wanted.size
 
 
 def _clear_away(path: str) -> None:

@@ -15,8 +15,8 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -36,7 +36,8 @@ class Record:
     """What a path was before a change. `content` is a name in `kept/` ("" if not kept) or what a link points to.
 
     `is_output`: changed by the training loop, or appended to, so not there yet when the script is set up again.
-    `mode`: permissions of a file or a folder, and `changed_ns` when it was last changed; -1 in journals that do not tell.
+    `mode`: permissions of a file or a folder, and `changed_ns` when it was last changed; -1 in journals that do not tell. `recorded_ns`:
+    when the record was made, by the system's clock and no finer than a few milliseconds; 0 in journals that do not tell.
     """
 
     path: str
@@ -46,6 +47,12 @@ class Record:
     is_output: bool = False
     mode: int = -1
     changed_ns: int = -1  # since 1970
+    recorded_ns: int = 0  # since 1970
+
+    @property
+    def moment(self) -> tuple[int, bool]:
+        """To compare records of several ranks by: of two that the clock does not tell apart, what was not there yet came first."""
+        return self.recorded_ns, self.kind != ABSENT
 
 
 #: In place of a record that was interrupted before it was written.
@@ -64,8 +71,8 @@ class Journal:
         self.touched: set[str] = set()  # by the loop, or appended to
         self._linked: dict[tuple[int, int], set[Path]] = {}
 
-    def read(self) -> None:
-        """Learn what earlier attempts have recorded; a torn last line, whose change has not been made, is cut off.
+    def read(self, *, is_own: bool = True) -> None:
+        """Learn what earlier attempts have recorded; a torn last line, whose change has not been made, is cut off if the journal `is_own`.
 
         Raises `RestoreError` for a file that is no journal.
         """
@@ -80,7 +87,7 @@ class Journal:
             raise RestoreError(f"{self._log} cannot be read ({error}); start over with --fresh") from None
         for number in range(max(found, default=-1) + 1):
             self._add(found.get(number, _INTERRUPTED))
-        if len(whole) < len(content):
+        if is_own and len(whole) < len(content):
             with contextlib.suppress(OSError):  # a journal that is only looked at may not be ours to write
                 os.truncate(self._log, len(whole))
         for index in self._with_content:
@@ -103,15 +110,12 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Record what a path was; before it is changed. Raises `OSError`, and has then recorded nothing."""
-        number = len(self.records)
-        self._add(record)  # first: an interruption leaves a number without a line, and no line without a number
-        line = json.dumps([number, *astuple(record)]).encode() + b"\n"
-        try:
-            log = open(self._log, "ab", buffering=0)  # noqa: SIM115 - in the `with` below
-        except OSError:
-            self._take_back(number)
-            raise
-        with log:
+        with open(self._log, "ab", buffering=0) as log:
+            os.utime(log.fileno())  # the system's time, which is not the one that the script is told
+            record = replace(record, recorded_ns=os.fstat(log.fileno()).st_mtime_ns)
+            number = len(self.records)
+            self._add(record)  # first: an interruption leaves a number without a line, and no line without a number
+            line = json.dumps([number, *astuple(record)]).encode() + b"\n"
             start = log.tell()
             try:
                 if log.write(line) < len(line):
@@ -205,6 +209,10 @@ class Journal:
         """What the path was when the journal was `offset` records long; None if it has not been changed since."""
         return next((self.records[index] for index in self._from(path, offset)), None)
 
+    def since(self, path: str, offset: int) -> list[Record]:
+        """What has been recorded of a path since the journal was `offset` records long."""
+        return [self.records[index] for index in self._from(path, offset)]
+
     def _chain(self, path: str, offset: int) -> Iterator[int]:
         """The records that the state at `offset` is made of: of a file that has grown, also the next ones."""
         for index in self._from(path, offset):
@@ -232,24 +240,38 @@ class Journal:
             )
         return source, first.size
 
-    def outputs(self) -> set[str]:
-        """Paths that are no part of what a later attempt's set-up code is to find.
 
-        What the loop has changed, and folders that the run has made, with everything that it has put there, if the loop has changed
-        anything in them or there is little in them. So a script that refuses to write into a folder that is there can go on, while what
-        has been downloaded is not downloaded again.
-        """
-        made = {path for path, indices in self._of.items() if self.records[indices[0]].kind == ABSENT}
-        within: dict[str, int] = {}
-        for path in made:
-            kind, found = kind_and_stat(path)
-            if kind == FILE and found is not None:
-                for folder in made.intersection(_parents(path)):
-                    within[folder] = within.get(folder, 0) + found.st_size
-        above = {parent for path in self.touched for parent in _parents(path)}
-        folders = {path for path in made if kind_and_stat(path)[0] == FOLDER}
-        hidden = {path for path in folders if path in above or within.get(_topmost(path, folders), 0) <= LITTLE}
-        return self.touched | hidden | {path for path in self._of if not hidden.isdisjoint(_parents(path))}
+def outputs(journals: Sequence[Journal]) -> set[str]:
+    """Paths that are no part of what a later attempt's set-up code is to find, by the journals of all ranks of a job, or of one process.
+
+    What the loop has changed, and folders that the run has made, with everything that it has put there, if the loop has changed
+    anything in them or there is little in them. So a script that refuses to write into a folder that is there can go on, while what
+    has been downloaded is not downloaded again.
+    """
+    touched = set[str]().union(*(journal.touched for journal in journals))
+    made = made_by(journals)
+    within: dict[str, int] = {}
+    for path in made:
+        kind, found = kind_and_stat(path)
+        if kind == FILE and found is not None:
+            for folder in made.intersection(_parents(path)):
+                within[folder] = within.get(folder, 0) + found.st_size
+    above = {parent for path in touched for parent in _parents(path)}
+    folders = {path for path in made if kind_and_stat(path)[0] == FOLDER}
+    hidden = {path for path in folders if path in above or within.get(_topmost(path, folders), 0) <= LITTLE}
+    changed = {path for journal in journals for path in journal.paths()}
+    return touched | hidden | {path for path in changed if not hidden.isdisjoint(_parents(path))}
+
+
+def made_by(journals: Sequence[Journal]) -> set[str]:
+    """Paths at which there was nothing before the run."""
+    first: dict[str, Record] = {}
+    for journal in journals:
+        for path in journal.paths():
+            record = journal.state(path, 0)
+            if record is not None and (path not in first or record.moment < first[path].moment):
+                first[path] = record
+    return {path for path, record in first.items() if record.kind == ABSENT}
 
 
 def paths_in(directory: Path) -> set[str]:

@@ -8,6 +8,7 @@ is exact as well.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -184,7 +185,9 @@ class Resume:
 
         def put_back_files() -> None:
             try:
-                context.files.put_back(meta.files, is_trusting=self.is_trusting)
+                context.files.put_back(
+                    meta.files, is_trusting=self.is_trusting, offsets=self._offsets_of_others(target.name)
+                )
                 self._go_to(meta.folder)  # the loop may have made it
             except RestoreError as error:
                 # Of the world, not of the checkpoint: who makes room, or puts a file back, can go on from it.
@@ -214,6 +217,17 @@ class Resume:
         self._targets.pop(0)
         if not self._targets:
             self._finish(checkpoint)
+
+    def _offsets_of_others(self, name: str) -> dict[str, int]:
+        """How long the journals of the other ranks' files were when they took their parts of a cut, where their directories can be seen."""
+        from detrain.store import checkpoint as checkpoint_file
+
+        found = {}
+        for place in sorted(self._context.job.glob("rank_*")) if self._context.job is not None else ():
+            if place.name != self._context.directory.path.name and (place / name).exists():
+                with contextlib.suppress(CheckpointError):  # of another host's disk, say: that rank has judged it
+                    found[place.name] = checkpoint_file.read_header(place / name).meta.files
+        return found
 
     def _merging(self, target: Checkpoint, beside: Beside) -> Callable[[Tree, Tree], Tree] | None:
         """What makes the tree that is restored of the checkpoint's and the live one; None where it is the checkpoint's."""

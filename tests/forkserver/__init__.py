@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tests.forkserver.server import READ_AT_START
+from tests.forkserver.server import READ_AT_START, REHEARSAL, REQUEST
 
 SERVER = Path(__file__).with_name("server.py")
 #: What is loaded before attempts are forked, by framework. `torch._dynamo` is what the first optimizer loads.
@@ -102,6 +102,8 @@ class ForkServer:
             )  # fmt: skip
         if self._control.recv(5) != b"ready":
             raise RuntimeError(f"the fork server has not started:\n{log.read_text(errors='replace')}")
+        for _ in range(3):
+            socket.send_fds(self._control, [REHEARSAL], [0, 1, 2])
 
     def start(
         self, words: Sequence[str], folder: Path, environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
@@ -109,7 +111,7 @@ class ForkServer:
         """Start `python WORDS...`, which must be `-m detrain run ...`, as the head of a session of its own."""
         connection, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._control, [b"+"], [theirs.fileno(), out.fileno(), err.fileno()])
+            socket.send_fds(self._control, [REQUEST], [theirs.fileno(), out.fileno(), err.fileno()])
         request = {"words": list(words), "folder": str(folder), "environment": dict(environment)}
         connection.sendall(json.dumps(request).encode() + b"\n")
         return Forked(connection)

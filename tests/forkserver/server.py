@@ -43,6 +43,9 @@ OWN_PACKAGES = [
     "detrain.outputs",
 ]
 
+#: What the client sends, with three descriptors, for an attempt, and for a request that is to start none.
+REQUEST, REHEARSAL = b"+", b"-"
+
 STARTED_WITH = dict(os.environ)
 
 
@@ -73,9 +76,21 @@ def load(modules: list[str]) -> None:
         importlib.import_module(name)
 
 
+def fill_free_lists() -> None:
+    """Let the interpreter keep as many dictionaries and lists for later use as it ever keeps.
+
+    It allocates some dictionaries anew and keeps them when they are freed: without this the server would hold one more at each request,
+    up to 80 of them, and attempts would begin in another memory.
+    """
+    for make in (dict, list):
+        many = [make() for _ in range(1000)]
+        many.clear()
+
+
 def serve(control: socket.socket) -> None:
     """Fork an attempt for each request. Returns in the attempts alone, where `detrain run` would have replaced its process."""
-    # Each request is one byte with three descriptors: the client's connection, and the attempt's standard output and error.
+    # Each request is one byte with three descriptors: the client's connection, and the attempt's standard output and error. A rehearsal
+    # starts nothing; behind the first few, this loop leaves the memory as it has found it.
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 3)
         if not message:
@@ -84,7 +99,7 @@ def serve(control: socket.socket) -> None:
         if between == 0:
             # Of a process that has ended at once the server takes leave at once, whatever happens meanwhile: what it does is the same
             # for each request, and so is the memory that an attempt begins with.
-            if os.fork() == 0:
+            if message == REQUEST and os.fork() == 0:
                 break
             os._exit(0)
         os.waitpid(between, 0)
@@ -174,6 +189,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.collect()
     gc.freeze()  # what is loaded here is no garbage of an attempt's, whose end would otherwise look at all of it
+    fill_free_lists()  # which `gc.collect` empties
     num_threads = len(os.listdir("/proc/self/task"))
     if num_threads > 1:
         sys.exit(f"{num_threads} threads run once {sys.argv[2:]} are loaded: a fork would lose them")

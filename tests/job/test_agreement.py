@@ -59,8 +59,17 @@ def test_rank_0_publishes_about_every_period_and_at_each_header_of_a_slow_loop()
         quick.header(number, 0.0001)
     for number in range(50):
         slow.header(number, 1.0)
-    assert 4000 * 0.0001 / agreement.PERIOD_S <= len(quick.told) <= 80
+    assert 4000 / agreement.MOST_HEADERS <= len(quick.told) <= 40
     assert 50 <= len(slow.told) <= 52
+
+
+def test_batches_that_become_slow_are_not_decided_on_far_ahead():
+    pair = Pair("30s")
+    for number in range(100_000):
+        pair.header(number, 0.000002)
+    due = [pair.header(number, 1.0)[0] for number in range(100_000, 101_200)]
+    assert any(due[: 2 * agreement.MOST_HEADERS + 2])
+    assert 5 <= sum(due) <= 40
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])

@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -224,6 +225,24 @@ def test_without_links_what_is_removed_is_copied_and_said(place, attempt, monkey
     second = attempt(is_resuming=True)
     second.put_back(offset, is_trusting=False)
     assert sorted(os.listdir()) == ["a", "b"]
+
+
+def test_what_cannot_be_had_is_left_as_it_is_where_the_user_trusts_it(place, attempt, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    first = attempt()
+    first.is_in_loop = True
+    write("log", "one\n", "a")
+    offset = first.capture()
+    write("log", "two\n", "a")
+    first.stop()
+    write("log", "by")  # by somebody else
+    second = attempt(is_resuming=True)
+    assert world() == {}
+    with pytest.raises(RestoreError, match="had 4 bytes"):
+        second.put_back(offset, is_trusting=False)
+    second.put_back(offset, is_trusting=True)
+    assert Path("log").read_text() == "by"
+    assert "log is left as it is: " in capsys.readouterr().err
 
 
 def test_what_is_open_gets_its_content_in_place(place, attempt):

@@ -170,11 +170,12 @@ def life(
 
 
 def completed(folder: Path, num_ranks: int, *, arguments: tuple[str, ...], **options: Any) -> Job:
-    """Start the job and wait for its end."""
+    """Start the job and wait for its end; once more where torch has aborted it."""
     job = Job(folder, num_ranks, arguments=arguments, **options)
     status, _ = job.end()
     if status and ABORTED in job.err.read_text():
-        return completed(folder, num_ranks, arguments=arguments, **options)
+        job = Job(folder, num_ranks, arguments=arguments, **options)
+        status, _ = job.end()
     assert status == 0, job.err.read_text()
     return job
 
@@ -362,7 +363,20 @@ def _rank_beneath(process: psutil.Process, rank: int) -> psutil.Process:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("what", ["random rank", "all ranks", "launcher", "between phases"])
-@pytest.mark.parametrize("number", range(4))
-def test_five_kills_of_each_kind(tmp_path, expected, what, number):
-    job = life(tmp_path, 3, [what] * 5, seed=number)
-    assert job.finals() == expected(3)
+@pytest.mark.parametrize(
+    ("num_ranks", "arguments", "seed"),
+    [
+        *((3, ("ddp",), seed) for seed in range(2)),
+        (3, ("ddp", "--shard"), 0),
+        (2, ("parallel", "tensor"), 0),
+        (2, ("libraries", "transformers"), 0),
+        (2, ("libraries", "accelerate"), 0),
+        (2, ("libraries", "lightning"), 0),
+    ],
+    ids=str,
+)
+def test_five_kills_of_each_kind(tmp_path, expected, num_ranks, arguments, seed, what):
+    if arguments[0] == "libraries":
+        pytest.importorskip(arguments[1])
+    job = life(tmp_path, num_ranks, [what] * 5, *arguments, seed=seed)
+    assert job.finals() == expected(num_ranks, *arguments)

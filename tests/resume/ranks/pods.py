@@ -3,7 +3,6 @@
 Each pod is a torchrun of one rank that runs `-m detrain run --ckpt-dir ITS_OWN_DISK ARGS…`.
 """
 
-import os
 import socket
 import subprocess
 import sys
@@ -19,7 +18,7 @@ def start(pod: int) -> subprocess.Popen:
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={size}", "--nproc-per-node=1"]
     place = [f"--node-rank={pod}", "--master-addr=127.0.0.1", f"--master-port={port}"]
     command = ["-m", "detrain", "run", "--ckpt-dir", f"disk_{pod}/run", *arguments]
-    return subprocess.Popen([*launcher, *place, *command], env={**os.environ, "POD": str(pod)})
+    return subprocess.Popen([*launcher, *place, *command])
 
 
 pods = {pod: start(pod) for pod in range(size)}
