@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from detrain.adapters.protocol import Adapter, DataFlow, OperatorCall
+from detrain.adapters.protocol import Adapter, DataFlow, OperatorCall, StepLog
 from detrain.errors import NotSupported
 from detrain.world.signal_deferral import handlers_deferred
 
@@ -163,6 +163,16 @@ class Frameworks:
         log = OperatorLog()
         log.start(self.loaded.values(), is_user_file)
         return log
+
+    def record_steps(self) -> StepLog:
+        """Record steps of the framework that trains. Raises `NotSupported` where it cannot be recorded."""
+        training = [one for one in self.loaded.values() if one.can_train]
+        if len(training) != 1:
+            names = ", ".join(one.name for one in training) or "no framework"
+            raise NotSupported(
+                names, "record a training step as a graph of operators: one framework has to do the training"
+            )
+        return training[0].record_steps()
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:

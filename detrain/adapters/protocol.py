@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict
 
 from detrain.errors import NotSupported
+
+if TYPE_CHECKING:
+    from detrain.remat.graph import Graph
 
 #: The bits of one loss, and the loss as a number for a person: one element, or none where it is no floating-point number.
 LossValue = tuple[bytes, list[float]]
@@ -66,6 +69,19 @@ class DataFlow(Protocol):
 
     def label(self, value: Any, key: Hashable) -> None:
         """Mark every tensor in a loaded value (nested lists, tuples and dicts) with a key."""
+
+
+class StepLog(Protocol):
+    """Records training steps as operators and the memory that they use."""
+
+    def begin_step(self) -> None:
+        """A step begins here; the one before, if any, ends."""
+
+    def end(self) -> Graph:
+        """The last step ends here: the graph of the step that most were like, with its operators' median times.
+
+        Raises `GraphError` if no step has run an operator.
+        """
 
 
 class Adapter:
@@ -170,3 +186,7 @@ class Adapter:
         run stay as they are. Raises `NotSupported`.
         """
         raise NotSupported(self.name, "log the operators that it runs")
+
+    def record_steps(self) -> StepLog:
+        """Record training steps of this thread, once `begin_step` is called; the run's bits stay as they are. Raises `NotSupported`."""
+        raise NotSupported(self.name, "record a training step as a graph of operators")

@@ -10,6 +10,7 @@ import click
 
 from detrain.cli.files import FILE, read_file, write_file
 from detrain.cli.look import as_json_option
+from detrain.cli.run import ScriptCommand
 from detrain.remat.planners.registry import NAMES
 
 if TYPE_CHECKING:
@@ -30,6 +31,61 @@ _budget_option = click.option(
 @click.group()
 def remat() -> None:
     """Plan recomputation of activations within a memory budget."""
+
+
+@remat.command(cls=ScriptCommand, context_settings={"allow_interspersed_args": False})
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Output file (default: the script's name with .graph.json). FILE.log: as a log of the DTR prototype.",
+)
+@click.option(
+    "--steps",
+    "num_steps",
+    type=click.IntRange(2),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Batches to record; the graph is that of the most frequent kind, with median times.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Base seed for every random number generator that the script does not seed itself.",
+)
+@click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m; its arguments follow.")
+@click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
+def record(output: Path | None, num_steps: int, seed: int, module: str | None, words: tuple[str, ...]) -> int:
+    """Record a training step of a script as an operator graph.
+
+    The script runs without network until it has trained on N batches, and everything that it writes is discarded.
+    """  # fmt: skip
+    from detrain.cli.run import request_of
+    from detrain.proof import steps
+    from detrain.remat import dtrlog, graphfile, rewrites
+    from detrain.remat.simulator import floor_bytes, peak_bytes
+
+    request = request_of(module, words, {"ckpt_dir": None, "seed": seed})
+    target = output or Path(f"{request.name.rpartition('.')[2]}.graph.json")
+    graph = steps.record(request, num_steps)
+    if target.suffix == ".log":
+        write_file(target, lambda path: dtrlog.write(path, rewrites.as_log_says(graph)))
+    else:
+        write_file(target, lambda path: graphfile.write(path, graph))
+    backward = sum(operator.is_backward for operator in graph.operators)
+    computed = sum(not operator.is_constant for operator in graph.operators)
+    click.echo(
+        f"{target}: {computed:,} operators, {backward:,} of them in the backward pass, {graph.cost_ns / 1e6:,.2f} ms; peak "
+        f"{peak_bytes(graph):,} bytes, of which {graph.constant_bytes:,} are there before the step; no budget can be below "
+        f"{floor_bytes(graph):,}",
+        err=True,
+    )
+    return 0
 
 
 @remat.command()

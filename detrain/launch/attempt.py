@@ -416,7 +416,7 @@ class Attempt:
             is_done = self.member.end(int(status) if isinstance(status, int) else 1, is_finished=is_done) and is_done
         was_pending = self.resume.is_pending
         if session.rerun is not None:
-            session.rerun.write(is_stopped=False)
+            session.rerun.at_end()
         self._stop()
         if was_pending:
             session.context.files.give_up()

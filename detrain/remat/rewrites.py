@@ -1,6 +1,6 @@
-"""Simpler graphs of the same step: without views, with one output for each operator, without constants.
+"""Simpler graphs of the same step: without views, with one output for each operator, without constants, as a log can say it.
 
-The three that the simulator of DTR makes before it hands a step to Checkmate (Kirisame et al., 2021). Time and the peak of
+The first three are those that the simulator of DTR makes before it hands a step to Checkmate (Kirisame et al., 2021). Time and the peak of
 keeping all stay as they are, but for two things: a view of a constant takes no time any more, for a constant takes none; and
 `without_constants` takes what they need from the peak.
 """
@@ -8,6 +8,7 @@ keeping all stay as they are, but for two things: a view of a constant takes no 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from detrain.remat.graph import Graph, GraphBuilder, Kind, Operator
 
@@ -75,6 +76,28 @@ def without_constants(graph: Graph) -> Graph:
         if outputs:
             made.compute(operator, [tensor for tensor in operator.inputs if kept[tensor]], outputs, operator.cost_ns)
     return made.build(output for output in graph.outputs if kept[output])
+
+
+def as_log_says(graph: Graph) -> Graph:
+    """The step as far as a log of the DTR prototype can express it.
+
+    What is changed in place is a view of what it was, no operator draws random numbers, and all that comes after the first operator of
+    the backward pass belongs to it. Memory and time stay as they are.
+    """
+    operators, is_backward = [], False
+    for operator in graph.operators:
+        is_backward |= operator.is_backward
+        operators.append(replace(operator, is_backward=is_backward, is_random=False, mutates=()))
+    references = dict.fromkeys(range(len(graph.tensors)), 1)
+    for command in graph.program:
+        if command.kind in (Kind.GET, Kind.RELEASE):
+            references[command.target] += 1 if command.kind == Kind.GET else -1
+    live = [
+        number
+        for number, count in references.items()
+        if count and not graph.operators[graph.tensors[number].operator].is_constant
+    ]
+    return replace(graph, operators=tuple(operators), outputs=tuple(live))
 
 
 class _Copy:

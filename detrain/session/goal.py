@@ -15,7 +15,7 @@ Key = tuple[int, int]
 class Goal:
     """Which part of a run is to be done again.
 
-    With neither `position` nor `operators` the attempt goes as far as the ledger, or with `is_whole` to the script's end.
+    With neither `position`, `operators` nor `num_steps` the attempt goes as far as the ledger, or with `is_whole` to the script's end.
     """
 
     #: Position of the checkpoint that is to be taken again, and whether its loop was exhausted there; None: none is.
@@ -23,6 +23,8 @@ class Goal:
     is_exhausted: bool = False
     #: Keys in the ledger of the headers between which every operator is recorded, or None; the first may be None, for the first header.
     operators: tuple[Key | None, Key] | None = None
+    #: So many batches are recorded, as one graph of operators: those behind the first header; 0: none are.
+    num_steps: int = 0
     is_whole: bool = False
     #: The attempt ends at the checkpoint that it begins from, and reports what set-up code has made at each checkpoint on the way there.
     reports_arrivals: bool = False

@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from detrain.adapters.loaded import OperatorLog
-from detrain.errors import NotSupported
+from detrain.adapters.protocol import StepLog
+from detrain.errors import GraphError, NotSupported
 from detrain.loops.running import Loop
 from detrain.loops.stack import is_at
 from detrain.session.context import Context
@@ -33,6 +34,8 @@ class Rerun:
         self._recorder: Recorder | None = None
         self._arrivals: dict[str, object] = {}
         self._log: OperatorLog | None = None
+        self._steps: StepLog | None = None
+        self._first_batch = 0
         self._difference: dict[str, object] | None = None
 
     @property
@@ -56,6 +59,8 @@ class Rerun:
         goal = self._goal
         if goal.operators is not None:
             self._record_operators(loop, *goal.operators)
+        elif goal.num_steps:
+            self._record_steps(goal.num_steps)
         elif goal.position is None and not goal.is_whole and not (self._recorder and self._recorder.has_expectations):
             if not self._is_rank:
                 self._stop()
@@ -79,6 +84,34 @@ class Rerun:
                 self._log = self._context.frameworks.log_operators(self._context.is_user_file)
             except NotSupported as error:
                 fail(self._context.files, error)
+
+    def _record_steps(self, num_steps: int) -> None:
+        batches = self._context.position.batches
+        if self._steps is None:
+            self._first_batch = batches
+            try:
+                self._steps = self._context.frameworks.record_steps()
+            except NotSupported as error:
+                fail(self._context.files, error)
+        elif batches >= self._first_batch + num_steps:
+            self._stop(**self._recorded())
+        self._steps.begin_step()
+
+    def _recorded(self) -> dict[str, object]:
+        """What has been recorded of steps: the graph, or why there is none."""
+        from detrain.remat import graphfile
+
+        if self._steps is None:
+            return {}
+        steps, self._steps = self._steps, None
+        try:
+            return {"graph": graphfile.encode(steps.end())}
+        except GraphError as error:
+            return {"no_graph": str(error)}
+
+    def at_end(self) -> None:
+        """The script has ended before its goal was reached."""
+        self.write(is_stopped=False, **self._recorded())
 
     def differs(self, record: Batch, leaf: str) -> None:
         """The state is not what the ledger says."""

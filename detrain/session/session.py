@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING
 
@@ -308,7 +309,9 @@ class Session:
         recorder.scan(roots.capture(around, self.context, None), self._position.batches, loop)
 
     def _record(self, recorder: Recorder, loop: Loop, now_s: float, *, must: bool) -> None:
-        with handlers_deferred():
+        # What a rerun records of the script's operators is without ours.
+        unseen = self._frameworks.unseen() if self.rerun is not None else nullcontext()
+        with handlers_deferred(), unseen:
             recorder.at_header(self._position, loop, now_s if self._agreement.is_alone else monotonic(), must=must)
         if self.rerun is not None:
             self.rerun.at_header(loop)

@@ -86,3 +86,35 @@ def test_what_cannot_be_done_is_said(remat, words, status, said):
 def test_a_share_is_one_of_the_peak(remat):
     found = json.loads(remat("plan", "linear.json", "--budget", "0.5", "--planner", "dtr", "--json")[1])
     assert found["budget_bytes"] == int(peak_bytes(builders.linear(24)) * 0.5)
+
+
+SCRIPT = """\
+import sys
+import torch
+
+net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+optimizer = torch.optim.SGD(net.parameters(), float(sys.argv[1]), momentum=0.9)
+for epoch in range(1000):
+    for batch in range(10):
+        optimizer.zero_grad()
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    torch.save(net.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.full
+def test_a_step_of_a_script_is_recorded_and_nothing_is_left_of_its_run(remat, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    status, _, err = remat("record", "--steps", "12", "train.py", "0.1")
+    assert status == 0, err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["linear.json", "train.graph.json", "train.py"]
+    graph = graphfile.read(tmp_path / "train.graph.json")
+    assert {"0.weight", "0.bias", "2.weight", "2.bias"} <= {tensor.name for tensor in graph.tensors}
+    assert f"peak {peak_bytes(graph):,} bytes" in err
+    assert remat("record", "-o", "step.log", "train.py", "0.1")[0] == 0
+    assert remat("simulate", "step.log", "--budget", "1.0")[0] == 0
+    (tmp_path / "none.py").write_text("print('nothing')")
+    status, _, err = remat("record", "none.py")
+    assert status == 2
+    assert "no training loop was seen, so there is no step to record" in err

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from detrain.errors import NotSupported
+from detrain.remat import graphfile
+from detrain.remat.graph import GraphBuilder
 from detrain.session import rerun
 from detrain.session.goal import Goal
 from detrain.session.recorder import position_of
@@ -56,6 +58,7 @@ def left(context):
         Goal(),
         Goal(is_whole=True, reports_arrivals=True),
         Goal(position=[LoopPosition("train.py", 3, 0, 1), LoopPosition("train.py", 4, 1, 2)], is_exhausted=True),
+        Goal(num_steps=5),
         Goal(operators=(None, (3, 4))),
         Goal(operators=((1, 2), (3, 4))),
     ],
@@ -127,3 +130,42 @@ def test_what_the_set_up_has_made_is_reported_for_each_checkpoint_on_the_way(con
     with pytest.raises(Left):
         attempt.arrived("checkpoint_2_0.h5", {"a": 2}, is_last=True)
     assert left(context)["arrivals"] == {"checkpoint_1_0.h5": {"a": 1}, "checkpoint_2_0.h5": {"a": 2}}
+
+
+class Steps:
+    """Records nothing, and counts."""
+
+    def __init__(self):
+        self.num_begun = 0
+
+    def begin_step(self):
+        self.num_begun += 1
+
+    def end(self):
+        builder = GraphBuilder()
+        for number in range(self.num_begun):
+            builder.compute("step", 1, [], [(f"t{number}", 4, -1)])
+        return builder.build()
+
+
+def test_so_many_batches_are_recorded_from_the_first_header_on(context):
+    context.frameworks.record_steps = Steps
+    one = Rerun(context, Goal(num_steps=3))
+    context.position.batches = 7  # of loops that trained before
+    for batches in range(7, 10):
+        context.position.batches = batches
+        one.at_header(at(batches))
+    context.position.batches = 10
+    with pytest.raises(Left):
+        one.at_header(at(10))
+    assert len(graphfile.decode(left(context)["graph"]).operators) == 3
+
+
+def test_a_script_that_ends_before_has_left_what_it_did(context):
+    context.frameworks.record_steps = Steps
+    one = Rerun(context, Goal(num_steps=3))
+    one.at_header(at(0))
+    one.at_end()
+    found = left(context)
+    assert len(graphfile.decode(found["graph"]).operators) == 1
+    assert not found["is_stopped"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from detrain.adapters.protocol import Adapter, DataFlow, LossReader, OperatorCall, Settings
+from detrain.adapters.protocol import Adapter, DataFlow, LossReader, OperatorCall, Settings, StepLog
 from detrain.adapters.torch import (
     buckets,
     devices,
@@ -163,6 +163,11 @@ class TorchAdapter(Adapter):
         self, is_user_file: Callable[[str], bool], on_call: Callable[[OperatorCall], None]
     ) -> Callable[[], None]:
         return operators.log_operators(is_user_file, on_call)
+
+    def record_steps(self) -> StepLog:
+        from detrain.adapters.torch import stepgraph
+
+        return stepgraph.StepRecorder(stepgraph.names_of_parameters(stepgraph.modules_there()))
 
 
 ADAPTER = TorchAdapter()

@@ -7,6 +7,7 @@ of it; what is changed in place is a new version of the tensor in the same memor
 
 from __future__ import annotations
 
+import gc
 import statistics
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ class _Call:
     changed: list[int]
     is_backward: bool
     is_random: bool
-    times_ns: list[int]
+    took_ns: int
 
     def is_like(self, other: _Call) -> bool:
         """True if another step has made the same call at this place, with whatever storages."""
@@ -72,13 +73,24 @@ class _Step:
     #: Sizes of the storages that were there before it, in bytes.
     constants: dict[int, int] = field(default_factory=dict)
     calls: list[_Call] = field(default_factory=list)
+    #: Storages that its calls have made.
+    made: set[int] = field(default_factory=set)
+    #: Storages that are there when it ends.
+    held: set[int] = field(default_factory=set)
+
+    def is_like(self, other: _Step) -> bool:
+        """True if both do the same."""
+        return len(self.calls) == len(other.calls) and all(map(_Call.is_like, self.calls, other.calls))
 
 
 class StepRecorder:
-    """Records whole steps, one after the other; the graph is that of the first, with the median times of all that do the same."""
+    """Records whole steps, one after the other.
+
+    The graph is that of the step that most others are like, of these the last, with their median times.
+    """
 
     def __init__(self, names: Mapping[int, str] | None = None) -> None:
-        """`names`: by address of its storage (`UntypedStorage._cdata`), what a tensor that is there before the step is called."""
+        """`names`: by address of its storage (`UntypedStorage._cdata`), what a tensor that is there before the steps is called."""
         self._names = dict(names or {})
         self._mode = _Mode(self._on_call)
         self._numbers: dict[int, tuple[int, weakref.ref[Any]]] = {}
@@ -86,32 +98,39 @@ class StepRecorder:
         self._known_names: dict[int, str] = {}
         self._steps: list[_Step] = []
 
-    @property
-    def num_steps(self) -> int:
-        """Steps that have ended."""
-        return max(len(self._steps) - 1, 0)
-
     def begin_step(self) -> None:
-        """A step begins here; the one before, if any, ends."""
-        if not self._steps:
+        """See `StepLog`."""
+        if self._steps:
+            self._end_step()
+        else:
             self._mode.__enter__()
         self._steps.append(_Step())
 
+    def _end_step(self) -> None:
+        self._steps[-1].held = {number for number, _ in self._numbers.values()}
+
     def end(self) -> Graph:
-        """The last step ends here. Raises `GraphError` if it has run no operator."""
-        self._mode.__exit__(None, None, None)
-        held = {number for number, _ in self._numbers.values()}
+        """See `StepLog`."""
+        if self._steps:
+            self._mode.__exit__(None, None, None)
+            self._end_step()
         self._numbers.clear()
-        steps = [step for step in self._steps if step.calls]
-        if not steps:
+        kinds: list[list[_Step]] = []
+        for step in self._steps:
+            if step.calls:
+                kind = next((kind for kind in kinds if kind[0].is_like(step)), None)
+                if kind is None:
+                    kinds.append([step])
+                else:
+                    kind.append(step)
+        if not kinds:
             raise GraphError("no operator of PyTorch's ran in the step")
-        # The last is the first that has begun with what the one before had left (the optimizer's state, gradients).
-        step = steps[-1]
-        for other in steps[:-1]:
-            if len(other.calls) == len(step.calls) and all(map(_Call.is_like, other.calls, step.calls)):
-                for mine, theirs in zip(step.calls, other.calls, strict=True):
-                    mine.times_ns += theirs.times_ns
-        return _graph(step, held, self._known_names)
+        alike = max(reversed(kinds), key=len)
+        times_ns = [
+            round(statistics.median(call.took_ns for call in calls))
+            for calls in zip(*(one.calls for one in alike), strict=True)
+        ]
+        return _graph(alike[-1], times_ns, self._known_names)
 
     # --- called by the mode ---------------------------------------------------------------------------------------------------------
 
@@ -124,7 +143,9 @@ class StepRecorder:
         made, fresh = [], set[int]()
         for tensor in _tensors(result):
             if not _has_storage(tensor):
-                raise GraphError(f"{func} returns a tensor without a storage ({tensor.layout}), which cannot be planned for")
+                raise GraphError(
+                    f"{func} returns a tensor without a storage ({tensor.layout}), which cannot be planned for"
+                )
             number = self._known(tensor)
             is_alias = number is not None and (number in storages or number in fresh)
             if number is None:
@@ -133,10 +154,11 @@ class StepRecorder:
             made.append(_Made(number, _view(tensor), 0 if is_alias else tensor.untyped_storage().nbytes(), is_alias))
         call = _Call(
             f"{func.namespace}::{func.overloadpacket.__name__}", read, made, [self._number(tensor) for tensor in changed],
-            torch._C._current_autograd_node() is not None, torch.Tag.nondeterministic_seeded in func.tags, [took_ns],
+            torch._C._current_autograd_node() is not None, torch.Tag.nondeterministic_seeded in func.tags, took_ns,
         )  # fmt: skip
         step.events.append(call)
         step.calls.append(call)
+        step.made |= fresh
 
     def _number(self, tensor: torch.Tensor) -> int:
         """The number of the storage of what an operator reads; what is not known was there before the step."""
@@ -144,9 +166,7 @@ class StepRecorder:
         if number is None:
             number = self._register(tensor)
         step = self._steps[-1]
-        if number not in step.constants and not any(
-            one.storage == number and not one.is_alias for call in step.calls for one in call.made
-        ):
+        if number not in step.constants and number not in step.made:
             step.constants[number] = tensor.untyped_storage().nbytes()
         return number
 
@@ -181,6 +201,8 @@ class _Mode(TorchDispatchMode):  # type: ignore[misc]
         if any(one is not torch.Tensor for one in types):
             return NotImplemented
         kwargs = kwargs or {}
+        if func.namespace == "profiler":  # marks that an optimizer sets
+            return func(*args, **kwargs)
         inputs = [tensor for tensor in _tensors((args, kwargs)) if _has_storage(tensor)]
         changed = list(_changed(func, args, kwargs))
         began_ns = perf_counter_ns()
@@ -223,8 +245,8 @@ def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Itera
 # --- from a step to a graph ------------------------------------------------------------------------------------------------------
 
 
-def _graph(step: _Step, held: set[int], names: Mapping[int, str]) -> Graph:
-    """`held`: the storages that are there when it ends."""
+def _graph(step: _Step, times_ns: list[int], names: Mapping[int, str]) -> Graph:
+    """`times_ns`: of each call. `names`: of storages."""
     builder = GraphBuilder()
     #: By storage: its present tensors, by where they lie; the first is what has the memory.
     there: dict[int, dict[_View | None, int]] = {}
@@ -239,6 +261,7 @@ def _graph(step: _Step, held: set[int], names: Mapping[int, str]) -> Graph:
         num_tensors += 1
         return _free(f"t{num_tensors}", taken)
 
+    times = iter(times_ns)
     for event in step.events:
         if isinstance(event, int):
             for tensor in reversed(list(dict.fromkeys(there.pop(event, {}).values()))):
@@ -264,7 +287,7 @@ def _graph(step: _Step, held: set[int], names: Mapping[int, str]) -> Graph:
         if not outputs:  # a number that is read (`item`), a collective
             outputs.append((named(), 0, -1))
         made = builder.compute(
-            event.name, round(statistics.median(event.times_ns)), inputs, outputs,
+            event.name, next(times), inputs, outputs,
             is_backward=event.is_backward, is_random=event.is_random, mutates=tuple(mutates),
         )  # fmt: skip
         if not places:
@@ -281,7 +304,9 @@ def _graph(step: _Step, held: set[int], names: Mapping[int, str]) -> Graph:
                 there[storage].setdefault(None, tensor)
                 there[storage][view] = tensor
     outputs_at_end = [
-        tensors[None] for number, tensors in there.items() if number in held and not builder.is_constant(tensors[None])
+        tensors[None]
+        for number, tensors in there.items()
+        if number in step.held and not builder.is_constant(tensors[None])
     ]
     return builder.build(outputs_at_end)
 
@@ -298,3 +323,21 @@ def _free(name: str, taken: set[str]) -> str:
         chosen = f"{name}.{number}"
     taken.add(chosen)
     return chosen
+
+
+def modules_there() -> list[torch.nn.Module]:
+    """All modules of this process that are part of no other one."""
+    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner]
+
+
+def names_of_parameters(roots: Sequence[torch.nn.Module]) -> dict[int, str]:
+    """By address of their storages, the names of parameters and buffers of these modules."""
+    found: dict[int, str] = {}
+    for module in roots:
+        prefix = f"{type(module).__name__}." if len(roots) > 1 else ""
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if _has_storage(tensor):
+                found.setdefault(tensor.untyped_storage()._cdata, f"{prefix}{name}")
+    return found
