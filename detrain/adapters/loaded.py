@@ -165,14 +165,16 @@ class Frameworks:
         return log
 
     def record_steps(self) -> StepLog:
-        """Record steps of the framework that trains. Raises `NotSupported` where it cannot be recorded."""
-        training = [one for one in self.loaded.values() if one.can_train]
-        if len(training) != 1:
-            names = ", ".join(one.name for one in training) or "no framework"
-            raise NotSupported(
-                names, "record a training step as a graph of operators: one framework has to do the training"
-            )
-        return training[0].record_steps()
+        """Record steps of the first framework that can be recorded. Raises `NotSupported` where none of those loaded can."""
+        refused = NotSupported(
+            "a script without a framework that trains", "record a training step as a graph of operators"
+        )
+        for adapter in self.loaded.values():
+            try:
+                return adapter.record_steps()
+            except NotSupported as error:  # a framework that a library has loaded beside the one that trains, it may be
+                refused = error if adapter.can_train else refused
+        raise refused
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:

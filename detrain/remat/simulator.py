@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from detrain.errors import GraphError
 from detrain.plans.units import parse_bytes
-from detrain.remat.graph import Graph
+from detrain.remat.graph import Graph, Kind
 from detrain.remat.schedule import Action, Schedule, keep_all
 
 
@@ -42,11 +42,28 @@ def simulate(graph: Graph, schedule: Schedule, budget_bytes: int | None = None) 
 
 
 def floor_bytes(graph: Graph) -> int:
-    """No schedule needs less: what cannot be made again, and the operator with the largest inputs and outputs beside it.
+    """No schedule that follows the program needs less: some operator's inputs and outputs, beside the constants that are there then.
 
-    Constants among the inputs are counted once.
+    Constants among the inputs are counted once. What the program has given back of constants is not there any more.
     """
-    return graph.constant_bytes + max((_own_bytes(graph, number) for number in range(len(graph.operators))), default=0)
+    references = [0] * len(graph.tensors)
+    kept = {graph.tensors[output].base for output in graph.outputs}
+    constant_bytes = floor = 0
+    for command in graph.program:
+        if command.kind == Kind.PIN:
+            continue
+        if command.kind == Kind.COMPUTE:
+            operator = graph.operators[command.target]
+            for output in operator.outputs:
+                references[graph.tensors[output].base] += 1
+                constant_bytes += graph.tensors[output].size_bytes if operator.is_constant else 0
+            floor = max(floor, constant_bytes + _own_bytes(graph, command.target))
+            continue
+        base = graph.tensors[command.target].base
+        references[base] += 1 if command.kind == Kind.GET else -1
+        if not references[base] and base not in kept and graph.operators[graph.tensors[base].operator].is_constant:
+            constant_bytes -= graph.tensors[base].size_bytes
+    return floor
 
 
 def peak_bytes(graph: Graph) -> int:

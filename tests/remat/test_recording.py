@@ -12,7 +12,8 @@ from detrain.adapters.torch.adapter import TorchAdapter
 from detrain.adapters.torch.stepgraph import StepRecorder, names_of_parameters
 from detrain.errors import GraphError, NotSupported
 from detrain.remat import dtrlog, graphfile, rewrites
-from detrain.remat.simulator import peak_bytes
+from detrain.remat.graph import GraphBuilder
+from detrain.remat.simulator import floor_bytes, peak_bytes
 
 
 class Training:
@@ -136,7 +137,26 @@ def test_a_step_without_operators_is_no_graph():
         log.end()
 
 
-def test_one_framework_has_to_train():
-    with pytest.raises(NotSupported, match="no framework"):
+class Other(NumpyAdapter):
+    """A framework that a library has loaded beside torch."""
+
+    name, can_train = "other", True
+
+
+def test_the_framework_that_can_be_recorded_is():
+    with pytest.raises(NotSupported, match="without a framework"):
         Frameworks({"numpy": NumpyAdapter()}).record_steps()
-    assert isinstance(Frameworks({"numpy": NumpyAdapter(), "torch": TorchAdapter()}).record_steps(), StepRecorder)
+    with pytest.raises(NotSupported, match="other cannot record"):
+        Frameworks({"other": Other(), "numpy": NumpyAdapter()}).record_steps()
+    assert isinstance(Frameworks({"other": Other(), "torch": TorchAdapter()}).record_steps(), StepRecorder)
+
+
+def test_a_constant_that_the_program_gives_back_is_no_part_of_the_floor():
+    builder = GraphBuilder()
+    left, weight = builder.constant("left", 100), builder.constant("weight", 10)
+    (x,) = builder.compute("read", 1, [left, weight], [("x", 20, -1)])
+    builder.release(left)
+    (y,) = builder.compute("make", 1, [x, weight], [("y", 70, -1)])
+    graph = builder.build([y])
+    assert floor_bytes(graph) == peak_bytes(graph) == 130
+    assert graph.constant_bytes == 110
