@@ -163,8 +163,8 @@ def life(
             time.sleep(choice.random() * 0.3)
         kill(job, what, choice)
         status, seconds = job.end()
-        if not status:
-            return job  # it had come to its end
+        if not status or (job.directory / "finished").exists():
+            return job  # it had come to its end, whatever has become of its launcher
         assert seconds < LONGEST_S
     return completed(folder, num_ranks, arguments=arguments, every=every)
 
