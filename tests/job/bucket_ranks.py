@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from detrain.adapters.torch import buckets
 
-RANKS, STEPS, RESUMED_AT = 3, 8, 4
+RANKS, STEPS = 3, 8
 
 
 class Picture(nn.Module):
@@ -49,10 +49,14 @@ def weights(model):
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def resumed(rank, saved, layout, options):
+def resumed(rank, saved, layout, begin, options):
     """Weights of a training that goes on with a model wrapped anew, its buckets laid out in this way unless it is None."""
     model, optimizer = make(options)
-    if layout is not None:
+    if layout == "counted":
+        buckets.pass_zeros(model, list(range(len(model._module_parameters))))
+        assert buckets._has_counted(model)
+        assert not buckets._is_laid_out(model)
+    elif layout is not None:
         buckets.lay_out(model, layout)
         assert buckets._is_laid_out(model)
         assert buckets._buckets_of(model) == layout
@@ -61,7 +65,7 @@ def resumed(rank, saved, layout, options):
             parameter.copy_(value)
             parameter.grad = None
     optimizer.load_state_dict(copy_of(saved[1]))
-    run(rank, model, optimizer, range(RESUMED_AT, STEPS))
+    run(rank, model, optimizer, range(begin, STEPS))
     return weights(model)
 
 
@@ -70,14 +74,17 @@ def main(rank, port, options):
     buckets.patch()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
+    begin = options.pop("resumed_at", 4)
     model, optimizer = make(options)
-    run(rank, model, optimizer, range(RESUMED_AT))
+    run(rank, model, optimizer, range(begin))
     saved = weights(model), copy_of(optimizer.state_dict())
     buckets.settle()
-    layout = buckets._buckets_of(model) if buckets._is_laid_out(model) else None
-    run(rank, model, optimizer, range(RESUMED_AT, STEPS))
+    layout = "counted" if buckets._has_counted(model) else None
+    if buckets._is_laid_out(model):
+        layout = buckets._buckets_of(model)
+    run(rank, model, optimizer, range(begin, STEPS))
     expected = weights(model)
-    same = [all(map(torch.equal, expected, resumed(rank, saved, chosen, options))) for chosen in (None, layout)]
+    same = [all(map(torch.equal, expected, resumed(rank, saved, chosen, begin, options))) for chosen in (None, layout)]
     print(json.dumps([layout is not None, *same]))
     torch.distributed.destroy_process_group()
 

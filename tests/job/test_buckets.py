@@ -40,7 +40,13 @@ def test_without_the_cure_a_resume_has_other_bits_and_with_it_the_same():
 @pytest.mark.full
 @pytest.mark.parametrize(
     "options",
-    [{"static_graph": True}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.005}, {"picture": True}],
+    [
+        {"static_graph": True},
+        {"static_graph": True, "resumed_at": 1},
+        {"gradient_as_bucket_view": True},
+        {"bucket_cap_mb": 0.005},
+        {"picture": True},
+    ],
     ids=str,
 )
 def test_other_ways_to_wrap_a_model(options):

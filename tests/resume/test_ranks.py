@@ -201,14 +201,11 @@ def test_other_kills(tmp_path, expected, kills):
 @pytest.mark.parametrize(
     ("num_ranks", "arguments"),
     [
-        (4, ("ddp", "--static")),
-        (3, ("ddp", "--unused")),
-        (3, ("ddp", "--workers", "--accumulate")),
+        (4, ("ddp", "--several", "--workers")),
         (3, ("ddp", "--shard")),
         (2, ("parallel", "tensor")),
         (4, ("parallel", "hybrid")),
-        (3, ("parallel", "zero")),
-        (3, ("parallel", "power")),
+        (3, ("parallel", "zero, power")),
     ],
     ids=str,
 )

@@ -44,7 +44,7 @@ class ReducerHandler(Handler):
     """What averages the gradients of one wrapped model."""
 
     kind = "torch.distributed.Reducer"
-    fields = plain_fields("buckets", "ranks")
+    fields = plain_fields("buckets", "ranks", "has_counted")
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -57,6 +57,8 @@ class ReducerHandler(Handler):
         node["ranks"] = torch.distributed.get_process_group_ranks(model.process_group)
         if _is_laid_out(model):
             node["buckets"] = _buckets_of(model)
+        elif _has_counted(model):
+            node["has_counted"] = True
 
     def replicas(self, node: Node, tree: Tree) -> Iterable[tuple[Ref, str]]:
         """The parameters of the model."""
@@ -73,9 +75,11 @@ class ReducerHandler(Handler):
     def prepare(self, number: int, node: Node, restore: Restoring) -> None:
         """Lay the buckets out before anything is restored: what that does to gradients and to objects of hooks is put back then."""
         live = restore.matched(number)
+        model = None if live is None else _model_of(live)
+        if node.get("has_counted") and model is not None and not _has_counted(model):
+            pass_zeros(model, list(range(len(model._module_parameters))))
         if "buckets" not in node or live is None:
             return
-        model = _model_of(live)
         if model is not None and model not in _final:
             lay_out(model, node["buckets"])
         if model is None or not _is_laid_out(model) or _buckets_of(model) != node["buckets"]:
@@ -105,6 +109,11 @@ def _is_laid_out(model: Any) -> bool:
     return bool(model._has_rebuilt_buckets)
 
 
+def _has_counted(model: Any) -> bool:
+    """True if the first backward pass of a static graph has been; it only counts which gradients come."""
+    return bool(model.static_graph and model._static_graph_delay_allreduce_enqueued)
+
+
 def _buckets_of(model: Any) -> list[list[int]]:
     """Numbers of parameters, by bucket."""
     if model not in _final:
@@ -121,19 +130,25 @@ def lay_out(model: Any, buckets: list[list[int]]) -> None:
     A collective operation: all ranks do it, at the same place.
     """
     order = [number for bucket in buckets for number in bucket]
+    if model.static_graph and not _has_counted(model):
+        pass_zeros(model, order)
+    pass_zeros(model, order)
+    _rebuild_if_due(model)
+
+
+def pass_zeros(model: Any, order: list[int]) -> None:
+    """One backward pass over the parameters, in this order, all of whose gradients are zero. A collective operation."""
     if not model._lazy_init_ran:
         model._lazy_init()
     reducer = model.reducer
     with torch.enable_grad():
-        for _ in range(2 if model.static_graph else 1):  # the first pass of a static graph only counts
-            reducer.prepare_for_forward()
-            reducer._rebuild_buckets()
-            total = _zero_of(model._module_parameters, order)
-            if model.static_graph:
-                (total,) = ddp._DDPSink.apply(weakref.ref(model), total)
-            reducer.prepare_for_backward([])
-            total.backward()
-    _rebuild_if_due(model)
+        reducer.prepare_for_forward()
+        reducer._rebuild_buckets()
+        total = _zero_of(model._module_parameters, order)
+        if model.static_graph:
+            (total,) = ddp._DDPSink.apply(weakref.ref(model), total)
+        reducer.prepare_for_backward([])
+        total.backward()
 
 
 def _zero_of(parameters: list[Any], order: list[int]) -> Any:

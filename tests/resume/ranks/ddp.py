@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 WAYS = set(sys.argv[1:])
+#: How each model is wrapped and trained.
+KINDS = [{"--static"}, {"--unused"}, {"--accumulate"}] if "--several" in WAYS else [WAYS]
 
 
 class Data(Dataset):
@@ -30,25 +32,37 @@ class Data(Dataset):
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, kind):
         super().__init__()
+        self.has_unused = "--unused" in kind
         self.body = nn.Sequential(nn.Linear(24, 50), nn.ReLU(), nn.Dropout(0.2), nn.Linear(50, 50), nn.Tanh())
         self.head, self.spare = nn.Linear(50, 4), nn.Linear(50, 4)
 
     def forward(self, x, spares=False):
         h = self.body(x)
-        return self.head(h) + self.spare(h) if "--unused" not in WAYS or spares else self.head(h)
+        return self.head(h) + self.spare(h) if not self.has_unused or spares else self.head(h)
 
 
-def wrapped(net):
-    if "--shard" in WAYS:
+def wrapped(net, kind):
+    if "--shard" in kind:
         from torch.distributed.fsdp import fully_shard
 
         for layer in (*net.body, net.head, net.spare):
             if isinstance(layer, nn.Linear):
                 fully_shard(layer)
         return fully_shard(net)
-    return DistributedDataParallel(net, find_unused_parameters="--unused" in WAYS, static_graph="--static" in WAYS)
+    return DistributedDataParallel(net, find_unused_parameters="--unused" in kind, static_graph="--static" in kind)
+
+
+def train(model, optimizer, kind, x, y, number):
+    is_step = "--accumulate" not in kind or number % 2
+    with nullcontext() if is_step else model.no_sync():
+        loss = nn.functional.cross_entropy(model(x + 0.01 * torch.randn_like(x)), y)
+        loss.backward()
+    if is_step:
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss
 
 
 def main():
@@ -57,28 +71,23 @@ def main():
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(7)
-    model = wrapped(Net())
+    models = [wrapped(Net(kind), kind) for kind in KINDS]
     torch.manual_seed(100 + rank)
     random.seed(100 + rank)
     sampler = DistributedSampler(Data(), size, rank, seed=3)
-    workers = 2 if "--workers" in WAYS else 0
+    workers = 1 if "--workers" in WAYS else 0
     loader = DataLoader(Data(), batch_size=8, sampler=sampler, num_workers=workers)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    optimizers = [torch.optim.AdamW(model.parameters(), 1e-3) for model in models]
     for epoch in range(5):
         sampler.set_epoch(epoch)
         for number, (x, y) in enumerate(loader):
-            is_step = "--accumulate" not in WAYS or number % 2
-            with nullcontext() if is_step else model.no_sync():
-                loss = nn.functional.cross_entropy(model(x + 0.01 * torch.randn_like(x)), y)
-                loss.backward()
-            if is_step:
-                optimizer.step()
-                optimizer.zero_grad()
+            for model, optimizer, kind in zip(models, optimizers, KINDS, strict=True):
+                loss = train(model, optimizer, kind, x, y, number)
             time.sleep(0.02)
         if rank == 0:
             print(f"epoch {epoch} {loss.item():.10f}", flush=True)
     digest = hashlib.sha256()
-    for parameter in model.parameters():
+    for parameter in (parameter for model in models for parameter in model.parameters()):
         whole = parameter.full_tensor() if "--shard" in WAYS else parameter
         digest.update(whole.detach().numpy().tobytes())
     # One write a line, whatever else writes there.

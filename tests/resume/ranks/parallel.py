@@ -51,13 +51,13 @@ def main():
     torch.manual_seed(100 if WAY == "tensor" else 100 + rank)
     random.seed(100 + rank)
     order = torch.Generator().manual_seed(9 if WAY == "tensor" else 9 + rank)
-    if WAY == "zero":
+    if WAY == "zero, power":
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    if WAY == "power":
+    if WAY == "zero, power":
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=4)
