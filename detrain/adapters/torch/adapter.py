@@ -165,9 +165,9 @@ class TorchAdapter(Adapter):
         return operators.log_operators(is_user_file, on_call)
 
     def record_steps(self) -> StepLog:
-        from detrain.adapters.torch import stepgraph
+        from detrain.adapters.torch.remat import recording
 
-        return stepgraph.StepRecorder(stepgraph.names_of_parameters(stepgraph.modules_there()))
+        return recording.StepRecorder(recording.names_of_parameters(recording.modules_there()))
 
 
 ADAPTER = TorchAdapter()
