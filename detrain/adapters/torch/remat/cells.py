@@ -45,6 +45,8 @@ class Call:
     drawn_from: torch.Tensor | None
     is_grad_enabled: bool
     cost_ns: int
+    #: Memory of all that it makes.
+    fresh_bytes: int
     #: Storages that it reads and nobody can make again: they stay as long as the call may be run again.
     held: list[Any] = field(default_factory=list)
 

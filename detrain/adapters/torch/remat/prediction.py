@@ -22,17 +22,19 @@ class Prediction:
 
     def fresh_bytes(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """Bytes of the storages that a call makes; 0 where that depends on values."""
-        try:
-            key = (func, _key_of(args), _key_of(kwargs), torch.is_grad_enabled())
-            hash(key)
-        except TypeError:
-            key = None
+        key = _key(func, args, kwargs)
         if key is not None and key in self._known:
             return self._known[key]
         found = self._ask(func, args, kwargs)
         if key is not None:
             self._known[key] = found
         return found
+
+    def learn(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], fresh_bytes: int) -> None:
+        """A call has made more than expected: a library's kernel takes room for itself that the meta device does not know."""
+        key = _key(func, args, kwargs)
+        if key is not None:
+            self._known[key] = fresh_bytes
 
     def _ask(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         with _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
@@ -56,6 +58,16 @@ class Prediction:
                 if has_storage(tensor) and (storage := tensor.untyped_storage())._cdata not in addresses
             }
         return sum(fresh.values())
+
+
+def _key(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the sizes of its results depend on; None where that cannot be compared."""
+    key = (func, _key_of(args), _key_of(kwargs), torch.is_grad_enabled())
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
 
 
 def _key_of(tree: Any) -> Any:

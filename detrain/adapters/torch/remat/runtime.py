@@ -53,11 +53,14 @@ class Runtime:
             for cell in changed:
                 self._settle_dependents(cell)
             call = _call_of(func, args, kwargs, cells, scratch)
-            self._make_room(self._predict.fresh_bytes(func, args, kwargs), str(func))
+            expected = self._predict.fresh_bytes(func, args, kwargs)
+            self._make_room(expected, str(func))
             began_ns = perf_counter_ns()
             result = func(*args, **kwargs)
             call.cost_ns = perf_counter_ns() - began_ns
             self._register(call, result, changed)
+            if call.fresh_bytes > expected:
+                self._predict.learn(func, args, kwargs, call.fresh_bytes)
         return result
 
     def _cell_of(self, tensor: torch.Tensor) -> Cell:
@@ -76,6 +79,7 @@ class Runtime:
             if cell is None:
                 cell = self._cells.add(tensor)
                 self._use(cell.nbytes)
+                call.fresh_bytes += cell.nbytes
                 cell.calls.append(call)
                 cell.version = 1
                 call.made.append((place, _weak(cell)))
@@ -185,12 +189,13 @@ class Runtime:
 
     def _make(self, cell: Cell) -> None:
         """Have a cell's memory there, in its present state. One that the program has let go of is not made."""
-        if cell.is_there or cell.storage is None:
+        storage = cell.storage  # which lives as long as this works on it
+        if cell.is_there or storage is None:
             return
         with self._locked([cell]):
             made = self._replayed(cell, cell.version)
         with _disable_current_modes():
-            cell.storage._swap_data_ptr_(made)
+            storage._swap_data_ptr_(made)
         cell.is_there = True  # its bytes were counted as they were made
         cell.last_used = self._clock
 
@@ -214,7 +219,8 @@ class Runtime:
                         storage = self._present(read, stack, temporary)
                     tensors.append(storage)
                 if present is None:
-                    self._make_room(wanted.nbytes, f"{call.func}, again,")
+                    self._make_room(call.fresh_bytes, f"{call.func}, again,")
+                    self._use(call.fresh_bytes)
                 result = _run_again(call, tensors)
         finally:
             self.used_bytes -= sum(temporary)
@@ -224,7 +230,7 @@ class Runtime:
             return present
         place = next(place for place, ref in call.made if ref() is wanted)
         storage = list(tensors_in(result))[place].untyped_storage()
-        self._use(wanted.nbytes)
+        self.used_bytes -= call.fresh_bytes - wanted.nbytes  # what it makes beside
         return storage
 
     def _present(self, read: Read, stack: contextlib.ExitStack, temporary: list[int]) -> Any:
@@ -287,7 +293,7 @@ def _call_of(
     if torch.Tag.nondeterministic_seeded in func.tags:
         generator = kwargs.get("generator") or torch.default_generator
         drawn_from = generator.get_state()
-    return Call(func, own_args, own_kwargs, reads, [], generator, drawn_from, torch.is_grad_enabled(), 0, held)
+    return Call(func, own_args, own_kwargs, reads, [], generator, drawn_from, torch.is_grad_enabled(), 0, 0, held)
 
 
 def _run_again(call: Call, storages: Sequence[Any]) -> Any:
