@@ -95,7 +95,7 @@ class Job:
         """Wait for everything that belongs to it; the exit status, and how long that took."""
         began_s = time.monotonic()
         status = self.process.wait(timeout=180)
-        while any(_is_of(one, self.process.pid) for one in psutil.process_iter()):
+        while any(_is_of(one, self.folder) for one in psutil.process_iter()):
             assert time.monotonic() < began_s + 60, "a rank lives on"
             time.sleep(0.05)
         return status, time.monotonic() - began_s
@@ -109,10 +109,11 @@ def finals_in(path: Path) -> list[str]:
     return sorted(line for line in path.read_text().splitlines() if line.startswith("final"))
 
 
-def _is_of(one: psutil.Process, session: int) -> bool:
+def _is_of(one: psutil.Process, folder: Path) -> bool:
+    """True for a launcher or a rank that lives, or a process of its own: torchrun gives ranks sessions of theirs, the folder is common."""
     try:
-        return os.getsid(one.pid) == session and one.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
+        return one.cwd() == str(folder) and one.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
         return False
 
 
