@@ -46,6 +46,9 @@ class Job:
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
         if not plain:
             words += ["-m", "detrain", "run", "--every", every, *options]
+        self._others = {
+            one.pid for one in psutil.process_iter() if _is_of(one, folder)
+        }  # of a job that holds the folder
         program = str(EXAMPLE if arguments[0] == "example" else PROGRAMS / f"{arguments[0]}.py")
         self.out, self.err = folder / "stdout", folder / "stderr"
         with self.out.open("wb") as out, self.err.open("wb") as err:
@@ -95,7 +98,7 @@ class Job:
         """Wait for everything that belongs to it; the exit status, and how long that took."""
         began_s = time.monotonic()
         status = self.process.wait(timeout=180)
-        while any(_is_of(one, self.folder) for one in psutil.process_iter()):
+        while any(_is_of(one, self.folder) and one.pid not in self._others for one in psutil.process_iter()):
             assert time.monotonic() < began_s + 60, "a rank lives on"
             time.sleep(0.05)
         return status, time.monotonic() - began_s
