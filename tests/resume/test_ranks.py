@@ -46,9 +46,8 @@ class Job:
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
         if not plain:
             words += ["-m", "detrain", "run", "--every", every, *options]
-        self._others = {
-            one.pid for one in psutil.process_iter() if _is_of(one, folder)
-        }  # of a job that holds the folder
+        # Of a job that holds the folder.
+        self._others = {one.pid for one in psutil.process_iter() if _is_of(one, folder)}
         program = str(EXAMPLE if arguments[0] == "example" else PROGRAMS / f"{arguments[0]}.py")
         self.out, self.err = folder / "stdout", folder / "stderr"
         with self.out.open("wb") as out, self.err.open("wb") as err:
