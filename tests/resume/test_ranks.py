@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from detrain.store.ledger import Batch
 
@@ -62,7 +63,9 @@ class Job:
         return self.folder / ".detrain" / next(iter(os.listdir(self.folder / ".detrain")), "none")
 
     def cuts(self) -> set[str]:
-        return {path.name for path in self.folder.glob(".detrain/*/cuts/*.json")}
+        """Of a single rank, which is no job, its checkpoints."""
+        pattern = ".detrain/*/cuts/*.json" if self.num_ranks > 1 else ".detrain/*/checkpoint_*.h5"
+        return {path.name for path in self.folder.glob(pattern)}
 
     def ranks(self) -> list[psutil.Process]:
         """In their order."""
@@ -214,6 +217,25 @@ def test_other_kills(tmp_path, expected, kills):
     ids=str,
 )
 def test_other_ways_to_train(tmp_path, expected, num_ranks, arguments):
+    job = life(tmp_path, num_ranks, ["last rank"], *arguments)
+    assert job.finals() == expected(num_ranks, *arguments)
+    assert "resumed at" in job.err.read_text()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize(
+    ("num_ranks", "arguments"),
+    [
+        (2, ("ddp", "--cuda")),
+        (3, ("ddp", "--cuda", "--several")),
+        (1, ("ddp", "--cuda", "--nccl")),
+        (1, ("ddp", "--cuda", "--nccl", "--shard")),
+    ],
+    ids=str,
+)
+def test_ranks_on_a_device(tmp_path, expected, num_ranks, arguments):
+    """One device: ranks share it by way of gloo; NCCL has one rank."""
     job = life(tmp_path, num_ranks, ["last rank"], *arguments)
     assert job.finals() == expected(num_ranks, *arguments)
     assert "resumed at" in job.err.read_text()
