@@ -18,7 +18,7 @@ from detrain.store.job import JobDirectory
 SCRIPT = str(measure.PROGRAMS / "ranked.py")
 RANKS = (2, 4)
 MEGABYTES = (1, 100)
-#: How many numbers a batch sums, and how many batches an epoch has: an empty batch, and one of about a millisecond.
+#: How many numbers a batch sums, and how many batches an epoch has: an empty batch, and one of about half a millisecond.
 LOOPS = {0: 200_000, 40_000: 300}
 
 

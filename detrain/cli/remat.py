@@ -10,7 +10,7 @@ import click
 
 from detrain.cli.files import FILE, read_file, write_file
 from detrain.cli.look import as_json_option
-from detrain.cli.run import ScriptCommand
+from detrain.cli.run import ScriptCommand, module_option, request_of, seed_option, words_argument
 from detrain.remat.planners.registry import NAMES
 
 if TYPE_CHECKING:
@@ -50,22 +50,14 @@ def remat() -> None:
     metavar="N",
     help="Batches to record; the graph is that of the most frequent kind, with median times.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Base seed for every random number generator that the script does not seed itself.",
-)
-@click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m; its arguments follow.")
-@click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
+@seed_option
+@module_option
+@words_argument
 def record(output: Path | None, num_steps: int, seed: int, module: str | None, words: tuple[str, ...]) -> int:
     """Record a training step of a script as an operator graph.
 
     The script runs without network until it has trained on N batches, and everything that it writes is discarded.
-    """  # fmt: skip
-    from detrain.cli.run import request_of
+    """
     from detrain.proof import steps
     from detrain.remat import dtrlog, graphfile, rewrites
     from detrain.remat.simulator import floor_bytes, peak_bytes

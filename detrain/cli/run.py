@@ -46,6 +46,20 @@ class ScriptCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Base seed for every random number generator that the script does not seed itself.",
+)
+module_option = click.option(
+    "-m", "module", metavar="MODULE", help="Run a module, like python -m; its arguments follow."
+)
+words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
+
+
 @click.command(cls=ScriptCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
 @click.option(
     "--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script>-<arguments>)."
@@ -66,14 +80,7 @@ class ScriptCommand(click.Command):
     metavar="N",
     help="Keep the newest N checkpoints.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Base seed for every random number generator that the script does not seed itself.",
-)
+@seed_option
 @click.option("--fresh", is_flag=True, help="Start over. The old run directory is moved aside, not deleted.")
 @click.option("--from", "from_", metavar="CKPT", help="Resume from this checkpoint instead of the latest.")
 @click.option(
@@ -113,8 +120,8 @@ class ScriptCommand(click.Command):
     metavar="N",
     help="With --ranks: start them again so often.",
 )
-@click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m; its arguments follow.")
-@click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
+@module_option
+@words_argument
 def run(
     module: str | None, words: tuple[str, ...], from_: str | None, ranks: int | None, restarts: int, **options: Any
 ) -> Callable[[], int]:

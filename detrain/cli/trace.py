@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from detrain.cli.run import ScriptCommand, request_of
+from detrain.cli.run import ScriptCommand, request_of, words_argument
 from detrain.errors import UsageError
 
 
@@ -30,7 +30,7 @@ from detrain.errors import UsageError
     "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Base seed, as in detrain run."
 )
 @click.option("-m", "module", metavar="MODULE", help="Trace a module, like python -m; its arguments follow.")
-@click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
+@words_argument
 def trace(
     vary: str | None, diff_size: int | None, module: str | None, words: tuple[str, ...], **options: Any
 ) -> Callable[[], int]:

@@ -6,6 +6,7 @@ under a temporary name and renames it. What a killed job has left without a mani
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -32,6 +33,17 @@ class Kept:
         return name in self.names or (sequence > self.sequence and name not in self.dropped)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """All ranks have said how their parts of a cut stand.
+
+    `manifest` is None if the cut does not exist; `trouble` then says why, and is "" if some rank has another part of the same name already.
+    """
+
+    manifest: Manifest | None
+    trouble: str = ""
+
+
 class Cuts:
     """Collects the parts of the cuts that the ranks are writing. Used under one lock."""
 
@@ -41,31 +53,32 @@ class Cuts:
         """`places`: host and directory of each rank. `keep`: cuts to keep. `there`: those that the job goes on from."""
         self._manifests, self._places, self._keep = manifests, places, keep
         self._whole = {one.name: one for one in there}
-        self._parts: dict[str, dict[int, Part]] = {}
+        #: By name and rank, in the order in which they were written. Where a loop begins an iteration that turns out to be none, what is
+        #: behind the loop has the same name, and a rank may be that far when another has said nothing of the first yet.
+        self._parts: dict[str, dict[int, deque[Part]]] = {}
 
-    def add(self, rank: int, part: Part) -> tuple[Manifest | None, str]:
-        """A rank has written its part, or failed.
-
-        Returns the manifest once the cut is whole, and why it will not be, if so; both at the last part. Raises OSError.
-        """
-        parts = self._parts.setdefault(part.name, {})
-        parts[rank] = part
-        if len(parts) < len(self._places):
-            return None, ""
+    def add(self, rank: int, part: Part) -> Verdict | None:
+        """A rank has written its part, or failed; None unless it was the last. Raises OSError if the manifest cannot be written."""
+        queues = self._parts.setdefault(part.name, {number: deque() for number in range(len(self._places))})
+        queues[rank].append(part)
+        if not all(queues.values()):
+            return None
+        parts = {number: queue.popleft() for number, queue in queues.items()}
+        is_overwritten = any(queues.values())
         # A rank writes one after the other, so what all have said nothing of by now some have passed over.
         names = list(self._parts)
-        for name in names[: names.index(part.name) + 1]:
+        for name in names[: names.index(part.name) + (not is_overwritten)]:
             del self._parts[name]
-        trouble = self._trouble(parts)
-        if trouble:
-            return None, trouble
+        trouble = "" if is_overwritten else self._trouble(parts)
+        if trouble or is_overwritten:
+            return Verdict(None, trouble)
         manifest = Manifest(
             part.name, part.sequence, part.epoch, part.batch, part.batches, part.chain,
             tuple(Held(number, *self._places[number], parts[number].digest) for number in sorted(parts)),
         )  # fmt: skip
         self._manifests.write(manifest)
         self._whole[manifest.name] = manifest
-        return manifest, ""
+        return Verdict(manifest)
 
     def kept(self) -> tuple[str, ...]:
         """Names of the cuts that may be resumed from."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from detrain.job.agreement import Follower, Leader
-from detrain.job.cuts import Cuts, Kept
+from detrain.job.cuts import Cuts, Kept, Verdict
 from detrain.job.line import Hub, Spoke
 from detrain.job.messages import (
     AllEnded,
@@ -199,23 +199,25 @@ class First(_Rank):
     def _add(self, rank: int, part: Part) -> None:
         with self._changed:
             try:
-                manifest, trouble = self._cuts.add(rank, part)
+                verdict = self._cuts.add(rank, part)
             except OSError as error:
-                manifest, trouble = None, f"its manifest cannot be written: {error}"
-            if (manifest is not None or trouble) and part.name in self._begun:
+                verdict = Verdict(None, f"its manifest cannot be written: {error}")
+            if verdict is not None and part.name in self._begun:
                 del self._begun[: self._begun.index(part.name) + 1]  # also what some rank has passed over
-            if manifest is not None:
+            if verdict is not None and verdict.manifest is not None:
+                manifest = verdict.manifest
                 self._trouble.worked()
                 self._remove_old_manifests()
                 self._kept = Kept(frozenset(self._cuts.kept()), manifest.sequence)
                 self._whole.add(part.name)
                 self._when_whole.pop(part.name, lambda: None)()
                 self._hub.tell_all(Committed(part.name, manifest.sequence, self._cuts.kept()))
-            elif trouble:
+            elif verdict is not None and verdict.trouble:
                 self._kept = replace(self._kept, dropped=self._kept.dropped | {part.name})
                 self._hub.tell_all(Dropped(part.name))
                 self._trouble.failed(
-                    OSError(trouble), f"the cut {part.name} does not exist: {trouble}. Training goes on"
+                    OSError(verdict.trouble),
+                    f"the cut {part.name} does not exist: {verdict.trouble}. Training goes on",
                 )
             self._compared.add(rank, part)
             self._changed.notify_all()

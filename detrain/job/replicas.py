@@ -43,18 +43,19 @@ class Replicas:
     def __init__(self, size: int, ask_all: Callable[[Explain], None], on_parted: Callable[[str], None]) -> None:
         """`on_parted` is told, once, which tensor has parted and where."""
         self._size, self._ask_all, self._on_parted = size, ask_all, on_parted
-        self._parts: dict[str, dict[int, Part]] = {}
+        self._parts: dict[tuple[str, int], dict[int, Part]] = {}
         self._asked = ""
         self._answers: dict[int, Explained] = {}
 
     def add(self, rank: int, part: Part) -> None:
         """A rank has written its part of a cut."""
-        parts = self._parts.setdefault(part.name, {})
+        key = part.name, part.sequence
+        parts = self._parts.setdefault(key, {})
         parts[rank] = part
         if len(parts) < self._size:
             return
-        for name in list(self._parts)[: list(self._parts).index(part.name) + 1]:
-            del self._parts[name]
+        for one in list(self._parts)[: list(self._parts).index(key) + 1]:
+            del self._parts[one]
         if not self._asked and self._differ(parts):
             self._asked = part.name
             self._ask_all(Explain(part.name))

@@ -71,12 +71,24 @@ def test_an_exact_resume_passes_and_the_ledger_tells_of_all_batches(script) -> N
     assert {path for path, _ in b.lists[max(b.lists)]} >= {"script.model['0'].weight", "script.model['2'].bias"}
 
 
+#: A resume that takes long, as that of a large model does.
+SLOW = """
+import time
+from detrain.session.resume import Resume
+def at_header(self, *arguments, at_header=Resume.at_header):
+    at_header(self, *arguments)
+    if not self.is_pending:
+        time.sleep(0.3)
+Resume.at_header = at_header
+"""
+
+
 @pytest.mark.full
 def test_a_resumed_attempt_goes_on_recording_between_checkpoints(script) -> None:
-    """The time that a resume takes is not the ledger's: it would wait a hundred times as long for its next record."""
-    one = script(TRAINING.replace("0.01", "0.03"))
-    one.attempt("run", "--every", "9batches", status=-9, DIE="1", DETRAIN_LEDGER_BUDGET="0.01")
-    one.attempt("run", "--every", "never", DETRAIN_LEDGER_BUDGET="0.01")
+    """The time that a resume takes is not the ledger's: it would wait five times as long for its next record."""
+    one = script(SLOW + TRAINING.replace("0.01", "0.03"))
+    one.attempt("run", "--every", "9batches", status=-9, DIE="1", DETRAIN_LEDGER_BUDGET="0.2")
+    one.attempt("run", "--every", "never", DETRAIN_LEDGER_BUDGET="0.2")
     assert {number for number, _ in ledger.read(one.folder / "run" / "ledger").batches} & set(range(36, 59))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -181,6 +182,7 @@ def test_they_compute_what_the_kernels_compute() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 def test_on_a_gpu_they_run_and_give_the_same_bits() -> None:
     done = subprocess.run([sys.executable, "-c", ON_GPU], capture_output=True, text=True)
     if done.stdout == "no GPU\n":

@@ -27,13 +27,13 @@ def names(tmp_path):
 
 def test_whole_when_the_last_has_come(tmp_path):
     cuts = make(tmp_path)
-    assert cuts.add(1, part(1)) == (None, "")
-    assert cuts.add(0, part(1)) == (None, "")
+    assert cuts.add(1, part(1)) is None
+    assert cuts.add(0, part(1)) is None
     assert names(tmp_path) == []
-    manifest, trouble = cuts.add(2, part(1))
-    assert trouble == ""
-    assert Manifests(tmp_path).read() == [manifest]
-    assert [(held.rank, held.directory) for held in manifest.parts] == [(n, f"/job/rank_{n}") for n in range(3)]
+    verdict = cuts.add(2, part(1))
+    assert verdict.trouble == ""
+    assert Manifests(tmp_path).read() == [verdict.manifest]
+    assert [(held.rank, held.directory) for held in verdict.manifest.parts] == [(n, f"/job/rank_{n}") for n in range(3)]
 
 
 def commit(cuts, one):
@@ -63,14 +63,33 @@ def test_a_part_that_does_not_fit_makes_no_cut(tmp_path, change, why):
     cuts = make(tmp_path)
     cuts.add(0, part(1))
     cuts.add(1, part(1))
-    manifest, trouble = cuts.add(2, part(1, **change))
-    assert manifest is None
-    assert re.search(why, trouble)
+    verdict = cuts.add(2, part(1, **change))
+    assert verdict.manifest is None
+    assert re.search(why, verdict.trouble)
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("order", "is_first_whole"),
+    [("012 012", True), ("210 021", True), ("001122", False), ("010212", False), ("202110", False)],
+)
+def test_of_two_with_one_name_the_second_counts_though_a_rank_is_ahead(tmp_path, order, is_first_whole):
+    """Behind the last epoch a training may be checkpointed twice: at the header of an epoch that does not come, and at the loop's end."""
+    cuts, written, verdicts = make(tmp_path), [0, 0, 0], []
+    for rank in map(int, order.replace(" ", "")):
+        written[rank] += 1
+        verdicts.append(cuts.add(rank, part(written[rank], name="c")))
+    decided = [one for one in verdicts if one is not None]
+    assert [one.trouble for one in decided] == ["", ""]
+    assert decided[-1].manifest.sequence == 2
+    assert Manifests(tmp_path).read() == [decided[-1].manifest]
+    # The first exists only if no rank had put its second part in its place.
+    assert (decided[0].manifest is not None) == is_first_whole
+
+
 def test_none_through_one_that_is_not_whole(tmp_path):
-    assert commit(make(tmp_path), part(2, ["c1"])) == (None, "a resume would pass through c1, which is not whole")
+    verdict = commit(make(tmp_path), part(2, ["c1"]))
+    assert (verdict.manifest, verdict.trouble) == (None, "a resume would pass through c1, which is not whole")
 
 
 def test_those_of_the_attempt_before_are_kept_and_counted(tmp_path):

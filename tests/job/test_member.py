@@ -102,6 +102,21 @@ def test_a_cut_that_a_rank_has_passed_over_holds_nothing_up(job):
     assert not job.ranks[0].agreement.is_writing(False)
 
 
+def test_a_rank_may_write_the_second_part_of_a_name_before_another_has_written_the_first(job, capfd):
+    for number in (1, 2):
+        for one in job.ranks[:2]:
+            one.begins("c")
+            one.wrote(Part("c", number))
+    for number in (1, 2):
+        job.ranks[2].wrote(Part("c", number))
+    assert all(one.wait_for("c") for one in job.ranks)
+    assert [one.sequence for one in job.manifests.read()] == [2]
+    job.ranks[0].agreement.now_s(0)
+    job.ranks[0].agreement.now_s(1)
+    assert not job.ranks[0].agreement.is_writing(False)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_replica_that_has_parted_is_named_once(job, capfd):
     def cut(name, digest_of_b):
         for rank, one in enumerate(job.ranks):

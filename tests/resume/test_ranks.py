@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from detrain.store.ledger import Batch
 
@@ -46,6 +47,8 @@ class Job:
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
         if not plain:
             words += ["-m", "detrain", "run", "--every", every, *options]
+        # Of a job that holds the folder.
+        self._others = {one.pid for one in psutil.process_iter() if _is_of(one, folder)}
         program = str(EXAMPLE if arguments[0] == "example" else PROGRAMS / f"{arguments[0]}.py")
         self.out, self.err = folder / "stdout", folder / "stderr"
         with self.out.open("wb") as out, self.err.open("wb") as err:
@@ -60,7 +63,9 @@ class Job:
         return self.folder / ".detrain" / next(iter(os.listdir(self.folder / ".detrain")), "none")
 
     def cuts(self) -> set[str]:
-        return {path.name for path in self.folder.glob(".detrain/*/cuts/*.json")}
+        """Of a single rank, which is no job, its checkpoints."""
+        pattern = ".detrain/*/cuts/*.json" if self.num_ranks > 1 else ".detrain/*/checkpoint_*.h5"
+        return {path.name for path in self.folder.glob(pattern)}
 
     def ranks(self) -> list[psutil.Process]:
         """In their order."""
@@ -95,7 +100,7 @@ class Job:
         """Wait for everything that belongs to it; the exit status, and how long that took."""
         began_s = time.monotonic()
         status = self.process.wait(timeout=180)
-        while any(_is_of(one, self.process.pid) for one in psutil.process_iter()):
+        while any(_is_of(one, self.folder) and one.pid not in self._others for one in psutil.process_iter()):
             assert time.monotonic() < began_s + 60, "a rank lives on"
             time.sleep(0.05)
         return status, time.monotonic() - began_s
@@ -109,10 +114,11 @@ def finals_in(path: Path) -> list[str]:
     return sorted(line for line in path.read_text().splitlines() if line.startswith("final"))
 
 
-def _is_of(one: psutil.Process, session: int) -> bool:
+def _is_of(one: psutil.Process, folder: Path) -> bool:
+    """True for a launcher or a rank that lives, or a process of its own: torchrun gives ranks sessions of theirs, the folder is common."""
     try:
-        return os.getsid(one.pid) == session and one.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
+        return one.cwd() == str(folder) and one.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
         return False
 
 
@@ -177,6 +183,7 @@ def completed(folder: Path, num_ranks: int, *, arguments: tuple[str, ...], **opt
         job = Job(folder, num_ranks, arguments=arguments, **options)
         status, _ = job.end()
     assert status == 0, job.err.read_text()
+    assert "[cut-not-whole]" not in job.err.read_text()
     return job
 
 
@@ -215,6 +222,25 @@ def test_other_ways_to_train(tmp_path, expected, num_ranks, arguments):
     assert "resumed at" in job.err.read_text()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize(
+    ("num_ranks", "arguments"),
+    [
+        (2, ("ddp", "--cuda")),
+        (3, ("ddp", "--cuda", "--several")),
+        (1, ("ddp", "--cuda", "--nccl")),
+        (1, ("ddp", "--cuda", "--nccl", "--shard")),
+    ],
+    ids=str,
+)
+def test_ranks_on_a_device(tmp_path, expected, num_ranks, arguments):
+    """One device: ranks share it by way of gloo; NCCL has one rank."""
+    job = life(tmp_path, num_ranks, ["last rank"], *arguments)
+    assert job.finals() == expected(num_ranks, *arguments)
+    assert "resumed at" in job.err.read_text()
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("library", ["transformers", "accelerate", "lightning"])
 def test_loops_of_libraries(tmp_path, expected, library):
@@ -246,8 +272,7 @@ def test_sigterm_to_one_rank_is_a_cut_of_all(tmp_path, expected):
     job.ranks()[1].send_signal(signal.SIGTERM)
     assert job.end()[0] != 0
     assert len(job.cuts()) == 1
-    last = Job(tmp_path, 2)
-    assert last.end()[0] == 0
+    last = completed(tmp_path, 2, arguments=("ddp",))
     assert last.finals() == expected(2)
 
 

@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 WAYS = set(sys.argv[1:])
 #: How each model is wrapped and trained.
 KINDS = [{"--static"}, {"--unused"}, {"--accumulate"}] if "--several" in WAYS else [WAYS]
+#: All ranks on one: gloo has them share it, and NCCL refuses.
+DEVICE = torch.device("cuda" if "--cuda" in WAYS else "cpu")
 
 
 class Data(Dataset):
@@ -68,10 +70,10 @@ def train(model, optimizer, kind, x, y, number):
 def main():
     if "SLURM_PROCID" in os.environ:  # as scripts do that are started by srun
         os.environ["RANK"], os.environ["WORLD_SIZE"] = os.environ["SLURM_PROCID"], os.environ["SLURM_NTASKS"]
-    dist.init_process_group("gloo")
+    dist.init_process_group("nccl" if "--nccl" in WAYS else "gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(7)
-    models = [wrapped(Net(kind), kind) for kind in KINDS]
+    models = [wrapped(Net(kind).to(DEVICE), kind) for kind in KINDS]
     torch.manual_seed(100 + rank)
     random.seed(100 + rank)
     sampler = DistributedSampler(Data(), size, rank, seed=3)
@@ -81,6 +83,7 @@ def main():
     for epoch in range(5):
         sampler.set_epoch(epoch)
         for number, (x, y) in enumerate(loader):
+            x, y = x.to(DEVICE), y.to(DEVICE)
             for model, optimizer, kind in zip(models, optimizers, KINDS, strict=True):
                 loss = train(model, optimizer, kind, x, y, number)
             time.sleep(0.02)
@@ -89,9 +92,9 @@ def main():
     digest = hashlib.sha256()
     for parameter in (parameter for model in models for parameter in model.parameters()):
         whole = parameter.full_tensor() if "--shard" in WAYS else parameter
-        digest.update(whole.detach().numpy().tobytes())
+        digest.update(whole.detach().cpu().numpy().tobytes())
     # One write a line, whatever else writes there.
-    sys.stdout.write(f"final {rank} {digest.hexdigest()} {torch.randn(1).item()} {random.random()}\n")
+    sys.stdout.write(f"final {rank} {digest.hexdigest()} {torch.randn(1, device=DEVICE).item()} {random.random()}\n")
     sys.stdout.flush()
     dist.destroy_process_group()
 
