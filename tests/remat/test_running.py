@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from detrain.adapters.torch.remat.runtime import budget
+from detrain.adapters.torch.remat.budget import budget
 from detrain.errors import OverBudget
 
 

@@ -5,23 +5,31 @@ results, whose size is known beforehand. Evicting empties a storage; making it a
 generator that they had, and hands the memory over to the old storage: every tensor that looks into it, the program's and autograd's, is
 valid again, and no version counter moves.
 
-The heuristic is DTR's (Kirisame et al., ICLR 2021): first goes what is cheap to make again, large, and has not been read for long.
+The heuristic is DTR's (Kirisame et al., ICLR 2021, `h_DTR_eq`): first goes what is cheap to make again with all around it that is not
+there, large, and has not been read for long.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from detrain.adapters.torch.remat.cells import Call, Cell, Cells, Read, tensor_at, view_of
-from detrain.adapters.torch.remat.operators import changed_by, has_storage, tensors_in, undeclared_of
+from detrain.adapters.torch.remat.cells import ITSELF, Call, Cell, Cells, Group, Read, storage_of, view_of
+from detrain.adapters.torch.remat.operators import changed_by, facts_of, has_storage, tensors_in, undeclared_of
 from detrain.adapters.torch.remat.prediction import Prediction
+from detrain.adapters.torch.remat.replaying import generator_of, run_again
 from detrain.errors import OverBudget
+
+#: So many candidates are compared, evenly spread over all; and so many of them go before they are compared again.
+_MOST_COMPARED, _MOST_AT_ONCE = 128, 4
+#: What is smaller than this share of the largest candidate is passed over.
+_SMALLEST = 0.01
+#: Memory can be handed from one storage to another (torch 2.12); before, it is copied, and both are there for a moment.
+_CAN_SWAP = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 
 
 class Runtime:
@@ -31,152 +39,299 @@ class Runtime:
         self.budget_bytes = budget_bytes
         self.used_bytes = self.peak_bytes = 0
         self.num_evictions = self.num_again = self.again_ns = 0
+        #: The program's operators go by unseen: in a forked process, or where it has ended.
+        self.is_off = False
         self._cells = Cells(self._on_gone)
         self._predict = Prediction()
         self._clock = 0
+        #: Of the clock, at the last header.
+        self._header = 0
+        #: Cells that can be made again.
+        self._makeable: dict[int, Cell] = {}
+        self._has_gradients = False
+        #: Kinds of calls whose results had to be made again because what they are made of was about to change.
+        self._kept_kinds: set[Any] = set()
 
-    def _on_gone(self, cell: Cell) -> None:
-        self.used_bytes -= cell.nbytes
+    def govern(self, device: str) -> None:
+        """The memory of devices of this type counts, and no other; "cpu" unless said."""
+        self._cells.device = device
+
+    def introduce(self, tensors: Iterable[torch.Tensor]) -> None:
+        """These are there before the program goes on: they count, and stay."""
+        for tensor in tensors:
+            if has_storage(tensor) and self._cells.find(tensor) is None:
+                self._use(self._cells.add(storage_of(tensor), 0).nbytes)
 
     # --- one operator ---------------------------------------------------------------------------------------------------------
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator of the program's. Raises `OverBudget`."""
         self._clock += 1
-        inputs = [tensor for tensor in tensors_in((args, kwargs)) if has_storage(tensor)]
-        cells = {id(tensor): self._cell_of(tensor) for tensor in inputs}
-        with self._locked(cells.values()):
-            for cell in cells.values():
-                self._make(cell)
-            changed = list(dict.fromkeys(cells[id(tensor)] for tensor in changed_by(func, args, kwargs)))
-            scratch = {id(args[place]) for place in undeclared_of(func, args)}
-            for cell in changed:
-                self._settle_dependents(cell)
-            call = _call_of(func, args, kwargs, cells, scratch)
-            expected = self._predict.fresh_bytes(func, args, kwargs)
-            self._make_room(expected, str(func))
-            began_ns = perf_counter_ns()
+        facts = facts_of(func)
+        tensors = _given(args, kwargs)
+        cells, is_missing = self._cells_of(tensors)
+        if is_missing and facts.reads_memory:
+            self._make_all(cells)
+        if facts.returns_views:
+            return func(*args, **kwargs)
+        changed = self._changed(func, args, kwargs) if facts.writes or facts.undeclared else []
+        for cell in changed:
+            if cell.readers and not cell.calls:
+                self._settle(cell, cells)
+        if facts.is_collective:
+            for cell in cells:
+                self._pin(cell)
+        if facts.returns_written and not any(cell.calls for cell in changed):
             result = func(*args, **kwargs)
-            call.cost_ns = perf_counter_ns() - began_ns
-            self._register(call, result, changed)
-            if call.fresh_bytes > expected:
-                self._predict.learn(func, args, kwargs, call.fresh_bytes)
+            self._changed_in_place(changed)
+            return result
+        call, kind = _call_of(func, args, kwargs, tensors, cells)
+        expected = self._predict.fresh_bytes(kind, func, args, kwargs)
+        if self.used_bytes + expected > self.budget_bytes:
+            with _Locks(cells):
+                self._make_room(expected, str(func))
+        began_ns = perf_counter_ns()
+        result = func(*args, **kwargs)
+        call.cost_ns = perf_counter_ns() - began_ns
+        self._register(call, kind, result, changed)
+        if call.fresh_bytes > expected:
+            self._predict.learn(kind, call.fresh_bytes)
+        if facts.is_collective:
+            for cell in list(call.cells()):
+                self._pin(cell)
         return result
 
-    def _cell_of(self, tensor: torch.Tensor) -> Cell:
-        cell = self._cells.find(tensor)
-        if cell is None:  # there before the budget was, or made where the program hides it: cannot be made again
-            cell = self._cells.add(tensor)
-            self._use(cell.nbytes)
-        cell.last_used = self._clock
-        return cell
-
-    def _register(self, call: Call, result: Any, changed: list[Cell]) -> None:
-        for place, tensor in enumerate(tensors_in(result)):
-            if not has_storage(tensor):
+    def _cells_of(self, tensors: Iterable[torch.Tensor]) -> tuple[list[Cell], bool]:
+        """Of each tensor; whether one of them is not there. What is not known was made where the program hides it, and stays."""
+        cells, is_missing = [], False
+        for tensor in tensors:
+            if tensor.layout is not torch.strided:
                 continue
             cell = self._cells.find(tensor)
             if cell is None:
-                cell = self._cells.add(tensor)
+                cell = self._cells.add(storage_of(tensor), self._clock)
                 self._use(cell.nbytes)
-                call.fresh_bytes += cell.nbytes
-                cell.calls.append(call)
-                cell.version = 1
-                call.made.append((place, _weak(cell)))
+            elif cell.is_pinned:
+                self._look_at_size(cell)
             cell.last_used = self._clock
+            is_missing = is_missing or not cell.is_there
+            cells.append(cell)
+        return cells, is_missing
+
+    def _make_all(self, cells: list[Cell]) -> None:
+        with _Locks(cells):
+            for cell in cells:
+                self._make(cell)
+
+    def _changed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Cell]:
+        if len(facts_of(func).writes) == 1 and (place := facts_of(func).writes[0][0]) < len(args):
+            given = args[place]
+            if isinstance(given, torch.Tensor):
+                cell = self._cells.find(given)
+                return [] if cell is None else [cell]
+        found = (self._cells.find(tensor) for tensor in changed_by(func, args, kwargs))
+        return list(dict.fromkeys(cell for cell in found if cell is not None))
+
+    def _changed_in_place(self, changed: Iterable[Cell]) -> None:
         for cell in changed:
             cell.version += 1
-            if cell.calls:
-                cell.calls.append(call)
-            if cell.storage is not None and cell.storage.nbytes() != cell.nbytes:  # resized by the program
-                self._use(cell.storage.nbytes() - cell.nbytes)
-                cell.nbytes = cell.storage.nbytes()
-                self._pin(cell)
-        made = [cell for _, ref in call.made if (cell := ref()) is not None]
-        for read in call.reads:
-            if not read.is_scratch:
-                for cell in (*made, *(one for one in changed if one.calls)):
-                    if cell is not read.cell:
-                        read.cell.dependents.add(cell)
+            self._look_at_size(cell)
 
-    def _settle_dependents(self, cell: Cell) -> None:
+    def _look_at_size(self, cell: Cell) -> None:
+        """The program may have given it another."""
+        storage = cell.storage
+        if cell.is_there and storage is not None and (nbytes := self._cells.bytes_of(storage)) != cell.nbytes:
+            self._use(nbytes - cell.nbytes)
+            cell.nbytes = nbytes
+            self._pin(cell)
+
+    def _register(self, call: Call, kind: Any, result: Any, changed: list[Cell]) -> None:
+        made: list[Cell] = []
+        device = self._cells.device
+        is_complete, is_backward = True, torch._C._current_autograd_node() is not None
+        results = (result,) if isinstance(result, torch.Tensor) else tensors_in(result)
+        for place, tensor in enumerate(results):
+            if tensor.layout is not torch.strided:
+                is_complete = False
+                continue
+            cell = self._cells.find(tensor)
+            if cell is None:
+                cell = self._cells.add(storage_of(tensor), self._clock)
+                self._use(cell.nbytes)
+                call.fresh_bytes += cell.nbytes
+                cell.version, cell.kind, cell.cost_ns = 1, kind, call.cost_ns
+                if is_backward:
+                    cell.is_gradient = self._has_gradients = True
+                if cell.device.type == device:
+                    call.made.append((place, weakref.ref(cell)))
+                    made.append(cell)
+            cell.last_used = self._clock
+        changing = [cell for cell in changed if cell.calls]
+        if not is_complete:  # a sparse tensor looks into what it was given, where nobody sees it
+            for cell in [*made, *(read.cell for read in call.reads)]:
+                self._pin(cell)
+        elif made or changing:
+            self._remember(call, made, changing)
+        self._changed_in_place(changed)
+
+    def _remember(self, call: Call, made: list[Cell], changing: list[Cell]) -> None:
+        """What was made and changed can be made again by this call."""
+        transient = sum(read.cell.nbytes for read in call.reads if not read.cell.calls and read.cell.born)
+        if made and not changing and transient >= call.fresh_bytes:
+            return  # what it would have to hold for that takes as much
+        oldest = min((read.cell.oldest for read in call.reads if read.cell.calls), default=self._clock)
+        for cell in made:
+            cell.calls.append(call)
+            cell.oldest = oldest
+            self._makeable[id(cell)] = cell
+        for cell in changing:
+            cell.calls.append(call)
+            cell.cost_ns += call.cost_ns
+            cell.oldest = min(cell.oldest, oldest)
+            call.made.append((-1, weakref.ref(cell)))
+        reader = weakref.ref(call)
+        for read in call.reads:
+            if not made and len(changing) == 1 and read.cell is changing[0]:
+                read.cell, read.version = ITSELF, -1
+            elif not read.is_scratch:
+                read.cell.add_reader(reader)
+
+    # --- what cannot be made again --------------------------------------------------------------------------------------------
+
+    def _settle(self, cell: Cell, busy: list[Cell]) -> None:
         """Before a cell that cannot be made again is changed: what was made of it is made, if it is not there, and stays.
 
-        A cell that can be made again keeps its history, so what depends on an older state of it can be made of that.
+        A cell that can be made again keeps its history, so what depends on an older state of it can be made of that. Gradients stay
+        in any case: an optimizer is at work, and the graph of what they were made of can go.
         """
-        if cell.calls or not cell.dependents:
-            return
-        seen, waiting = {cell}, [cell]
+        if self._has_gradients:
+            self._has_gradients = False
+            for one in list(self._makeable.values()):
+                if one.is_gradient and one.is_there and one.ghost is None:
+                    self._forget_calls(one)
+        seen, waiting = {id(cell)}, [cell]
         while waiting:
             one = waiting.pop()
-            for dependent in list(one.dependents):
-                if dependent in seen:
-                    continue
-                seen.add(dependent)
-                if dependent.storage is None:
-                    waiting.append(dependent)  # what was made of it is made again by way of it
-                elif dependent.calls:
-                    self._make(dependent)
-                    self._pin(dependent)
-                    if _has_readers_of_before(dependent):
-                        waiting.append(dependent)
-        cell.dependents = type(cell.dependents)()
+            for call in list(one.read_by()):
+                for dependent in list(call.cells()):
+                    if id(dependent) in seen:
+                        continue
+                    seen.add(id(dependent))
+                    if dependent.storage is None:
+                        waiting.append(dependent)  # what was made of it is made again by way of it
+                    elif dependent.calls:
+                        self._keep(dependent, busy)
+                        if _has_readers_of_before(dependent):
+                            waiting.append(dependent)
+        cell.readers = []
+
+    def _keep(self, cell: Cell, busy: list[Cell]) -> None:
+        if not cell.is_there:
+            if cell.kind is not None:
+                self._kept_kinds.add(cell.kind)
+            with _Locks(busy):
+                self._make(cell)
+        self._forget_calls(cell)
 
     def _pin(self, cell: Cell) -> None:
+        """It is there, and stays: something else may read or write it unseen."""
+        self._forget_calls(cell)
+        cell.is_pinned = True
+
+    def _forget_calls(self, cell: Cell) -> None:
         """It cannot be made again from now on, so it stays as long as something may be made of it."""
+        if not cell.calls:
+            return
         cell.calls = []
-        for call in {call for one in cell.dependents for call in one.calls}:
-            if any(read.cell is cell for read in call.reads):
-                call.held.append(cell.storage)
+        self._makeable.pop(id(cell), None)
+        storage = cell.storage
+        for call in cell.read_by():
+            call.held.append(storage)
+
+    def at_header(self) -> None:
+        """An iteration begins. What has its origin before the one that has ended belongs to the program's state, and stays."""
+        for cell in list(self._makeable.values()):
+            if cell.oldest < self._header and cell.storage is not None:
+                self._keep(cell, [])
+        self._drop_ghosts()
+        self._header = self._clock
 
     # --- memory ---------------------------------------------------------------------------------------------------------------
 
     def _use(self, nbytes: int) -> None:
         self.used_bytes += nbytes
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        if self.used_bytes > self.peak_bytes:
+            self.peak_bytes = self.used_bytes
+
+    def _on_gone(self, cell: Cell) -> None:
+        """The program has let go of a storage."""
+        self._makeable.pop(id(cell), None)
+        if cell.is_there:
+            self._is_away(cell)
+
+    def _is_away(self, cell: Cell) -> None:
+        cell.is_there = False
+        self.used_bytes -= cell.nbytes
+        if cell.calls and any(True for _ in cell.read_by()):
+            self._join_group(cell)
+
+    def _join_group(self, cell: Cell) -> None:
+        cell.group = Group(cell.cost_ns)
+        for neighbour in cell.neighbours():
+            if neighbour.group is not None:
+                cell.group.join(neighbour.group)
 
     def _make_room(self, nbytes: int, what: str) -> None:
         while self.used_bytes + nbytes > self.budget_bytes:
-            victims = self._cells.evictable()
+            victims = self._victims()
             if not victims:
                 least = self.used_bytes + nbytes
                 raise OverBudget(
                     f"{what} needs {nbytes:,} bytes beside {self.used_bytes:,} that have to be there: {least:,} in all, and the memory "
                     f"budget is {self.budget_bytes:,}"
                 )
-            self._evict(min(victims, key=self._score))
+            for cell in victims:
+                if self.used_bytes + nbytes > self.budget_bytes:
+                    self._evict(cell)
+
+    def _victims(self) -> list[Cell]:
+        """The best few to evict, the best first."""
+        self._drop_ghosts()
+        candidates = [cell for cell in list(self._makeable.values()) if cell.is_evictable]
+        wanted = [
+            cell for cell in candidates if not cell.is_gradient and cell.kind not in self._kept_kinds
+        ] or candidates
+        if not wanted:
+            return []
+        least = max(cell.nbytes for cell in wanted) * _SMALLEST
+        large = [cell for cell in wanted if cell.nbytes >= least]
+        step = -(-len(large) // _MOST_COMPARED)
+        return sorted(large[self._clock % step :: step], key=self._score)[:_MOST_AT_ONCE]
+
+    def _drop_ghosts(self) -> None:
+        for cell in [cell for cell in list(self._makeable.values()) if cell.is_evictable and not cell.is_needed]:
+            self._evict(cell)
 
     def _score(self, cell: Cell) -> float:
-        """Cost over size and staleness; the cost is that of the cell and of what is not there that it is made of."""
-        seen, waiting, cost_ns = {id(cell)}, [cell], 0
-        while waiting:
-            one = waiting.pop()
-            cost_ns += one.cost_ns
-            for call in one.calls:
-                for read in call.reads:
-                    if not read.cell.is_there and id(read.cell) not in seen:
-                        seen.add(id(read.cell))
-                        waiting.append(read.cell)
+        """Cost over size and staleness; the cost is that of the cell and of what around it is not there."""
+        cost_ns, seen = cell.cost_ns, set()
+        for neighbour in cell.neighbours():
+            if neighbour.group is not None:
+                root = neighbour.group.root()
+                if id(root) not in seen:
+                    seen.add(id(root))
+                    cost_ns += root.cost_ns
         return cost_ns / (cell.nbytes * (self._clock - cell.last_used + 1))
 
     def _evict(self, cell: Cell) -> None:
         storage = cell.storage
-        with _disable_current_modes():
+        if storage is not None:
             storage.resize_(0)
-        cell.is_there = False
-        self.used_bytes -= cell.nbytes
+        else:
+            cell.ghost = None
+            self._makeable.pop(id(cell), None)
         self.num_evictions += 1
-
-    @contextlib.contextmanager
-    def _locked(self, cells: Any) -> Iterator[None]:
-        cells = list(cells)
-        for cell in cells:
-            cell.num_locks += 1
-        try:
-            yield
-        finally:
-            for cell in cells:
-                cell.num_locks -= 1
+        self._is_away(cell)
 
     # --- making again ---------------------------------------------------------------------------------------------------------
 
@@ -187,17 +342,56 @@ class Runtime:
             self._make(cell)
             cell.is_pinned = True
 
+    def revive_all(self) -> None:
+        """Have all memory there that the program holds. Raises `OverBudget`."""
+        cells = [cell for cell in self._cells.all() if cell.storage is not None]
+        self._make_all(cells)
+
     def _make(self, cell: Cell) -> None:
-        """Have a cell's memory there, in its present state. One that the program has let go of is not made."""
-        storage = cell.storage  # which lives as long as this works on it
-        if cell.is_there or storage is None:
+        """Have a cell's memory there, in its present state, and before it what it is made of, however far back that goes."""
+        if cell.is_there:
             return
-        with self._locked([cell]):
+        waiting = [_Waiting(cell)]
+        try:
+            while waiting:
+                one = waiting[-1]
+                missing = one.next_missing()
+                if missing is not None:
+                    waiting.append(_Waiting(missing))
+                    continue
+                self._make_now(one.cell)
+                one.let_go()
+                waiting.pop()
+        finally:
+            for one in waiting:
+                one.let_go()
+
+    def _make_now(self, cell: Cell) -> None:
+        """What it is made of is there."""
+        if cell.is_there:  # another result of a call that has run again meanwhile
+            return
+        storage = cell.storage  # which lives as long as this works on it
+        with _Locks([cell]):
             made = self._replayed(cell, cell.version)
-        with _disable_current_modes():
-            storage._swap_data_ptr_(made)
+        if cell.is_there:
+            self.used_bytes -= cell.nbytes
+            return
+        self._bring_back(cell, storage, made)
+
+    def _bring_back(self, cell: Cell, storage: Any, memory: Any) -> None:
+        if storage is None:
+            cell.ghost = memory
+            self._makeable[id(cell)] = cell
+        elif _CAN_SWAP:
+            storage._swap_data_ptr_(memory)
+        else:
+            storage.resize_(memory.nbytes())
+            storage.copy_(memory)
         cell.is_there = True  # its bytes were counted as they were made
         cell.last_used = self._clock
+        if cell.group is not None:
+            cell.group.root().cost_ns -= cell.cost_ns
+            cell.group = None
 
     def _replayed(self, cell: Cell, version: int) -> Any:
         """A storage with what the cell held after so many calls; its bytes count as used."""
@@ -208,165 +402,177 @@ class Runtime:
 
     def _replay(self, call: Call, wanted: Cell, present: Any) -> Any:
         """Run a call again. `present`: the storage that is being made, which the call changes; None if the call makes it."""
-        temporary: list[int] = []
+        temporary = 0
+        locked: list[Cell] = []
         try:
-            with contextlib.ExitStack() as stack:
-                tensors = []
-                for read in call.reads:
-                    if read.cell is wanted and present is not None:
-                        storage = present
-                    else:
-                        storage = self._present(read, stack, temporary)
-                    tensors.append(storage)
-                if present is None:
-                    self._make_room(call.fresh_bytes, f"{call.func}, again,")
-                    self._use(call.fresh_bytes)
-                result = _run_again(call, tensors)
+            storages = []
+            for read in call.reads:
+                if read.cell is ITSELF or (read.cell is wanted and present is not None):
+                    storages.append(present)
+                    continue
+                storage, is_temporary = self._present(read)
+                storages.append(storage)
+                if is_temporary:
+                    temporary += read.cell.nbytes
+                else:
+                    read.cell.num_locks += 1
+                    locked.append(read.cell)
+            if present is None:
+                self._make_room(call.fresh_bytes, f"{call.func}, again,")
+                self._use(call.fresh_bytes)
+            result = run_again(call, storages)
         finally:
-            self.used_bytes -= sum(temporary)
+            self.used_bytes -= temporary
+            for cell in locked:
+                cell.num_locks -= 1
         self.num_again += 1
         self.again_ns += call.cost_ns
         if present is not None:
             return present
-        place = next(place for place, ref in call.made if ref() is wanted)
-        storage = list(tensors_in(result))[place].untyped_storage()
-        self.used_bytes -= call.fresh_bytes - wanted.nbytes  # what it makes beside
-        return storage
+        return self._results(call, wanted, list(tensors_in(result)))
 
-    def _present(self, read: Read, stack: contextlib.ExitStack, temporary: list[int]) -> Any:
-        """The storage that a call reads, as it was then."""
+    def _results(self, call: Call, wanted: Cell, results: list[torch.Tensor]) -> Any:
+        """The storage of the wanted one; others that are missing as well come back with it."""
+        found: Any = None
+        kept = wanted.nbytes
+        for place, ref in call.made:
+            cell = ref()
+            if cell is None or place < 0:
+                continue
+            if cell is wanted:
+                found = storage_of(results[place])
+            elif not cell.is_there and cell.version == 1 and cell.calls and (storage := cell.storage) is not None:
+                self._bring_back(cell, storage, storage_of(results[place]))
+                kept += cell.nbytes
+        self.used_bytes -= call.fresh_bytes - kept
+        return found
+
+    def _present(self, read: Read) -> tuple[Any, bool]:
+        """The storage that a call reads, as it was then; True if it is made for this call alone."""
         cell = read.cell
-        if cell.storage is not None and (cell.version == read.version or read.is_scratch):
+        if not cell.is_there and not cell.calls:
+            raise AssertionError("what cannot be made again is gone, and something is to be made of it")
+        if cell.version == read.version or read.is_scratch:
+            storage = cell.storage
             self._make(cell)
-            stack.enter_context(self._locked([cell]))
-            return cell.storage
+            return cell.ghost if storage is None else storage, False
         if not cell.calls:
-            raise AssertionError("what cannot be made again has changed or is gone, and something is to be made of it")
-        storage = self._replayed(cell, read.version)
-        temporary.append(cell.nbytes)
-        return storage
+            raise AssertionError("what cannot be made again has changed, and something is to be made of what it was")
+        return self._replayed(cell, read.version), True
 
 
-class BudgetMode(TorchDispatchMode):  # type: ignore[misc]
-    """Brings every operator to the runtime."""
+class _Waiting:
+    """A cell that is to be made, and those that it is made of: as they are found there, they stay until it is."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        super().__init__()
-        self._runtime = runtime
+    __slots__ = ("_locked", "_needs", "cell")
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """See `TorchDispatchMode`."""
-        if any(one is not torch.Tensor and one is not torch.nn.Parameter for one in types):
-            return NotImplemented
-        kwargs = kwargs or {}
-        if func.namespace == "profiler":
-            return func(*args, **kwargs)
-        return self._runtime.run(func, args, kwargs)
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self._locked: list[Cell] = []
+        self._needs = [
+            read.cell
+            for call in cell.calls
+            for read in call.reads
+            if read.cell is not cell and (read.cell.version == read.version or read.is_scratch)
+        ]
+
+    def next_missing(self) -> Cell | None:
+        """One that has to be made first; None once all are there."""
+        while self._needs:
+            if not self._needs[-1].is_there:
+                return self._needs[-1]
+            need = self._needs.pop()
+            need.num_locks += 1
+            self._locked.append(need)
+        return None
+
+    def let_go(self) -> None:
+        """They can go again."""
+        for cell in self._locked:
+            cell.num_locks -= 1
+        self._locked = []
+
+
+class _Locks:
+    """None of these is evicted within."""
+
+    __slots__ = ("_cells",)
+
+    def __init__(self, cells: list[Cell]) -> None:
+        self._cells = cells
+
+    def __enter__(self) -> None:
+        for cell in self._cells:
+            cell.num_locks += 1
+
+    def __exit__(self, *_: object) -> None:
+        for cell in self._cells:
+            cell.num_locks -= 1
 
 
 def _has_readers_of_before(cell: Cell) -> bool:
     """True if something was made of what the cell held before it was changed."""
-    reads = (read for one in cell.dependents for call in one.calls for read in call.reads)
+    reads = (read for call in cell.read_by() for read in call.reads)
     return any(read.cell is cell and read.version != cell.version for read in reads)
 
 
+def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors among arguments, in order; operators take no deeper lists."""
+    found: list[torch.Tensor] = []
+    for part in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(part, torch.Tensor):
+            found.append(part)
+        elif isinstance(part, (list, tuple)):
+            found += [one for one in part if isinstance(one, torch.Tensor)]
+    return found
+
+
+class _Description:
+    """Takes down one operator's arguments: what stands in the place of tensors, and what kind of call it is.
+
+    No function within a function, which would hold what it has seen until the garbage collector comes by.
+    """
+
+    __slots__ = ("_cells", "_is_of_numbers", "_scratch", "kind", "reads")
+
+    def __init__(self, func: Any, args: Sequence[Any], tensors: list[torch.Tensor], cells: list[Cell]) -> None:
+        self.reads: list[Read] = []
+        self.kind: list[Any] = [func, torch.is_grad_enabled()]
+        self._cells = iter(cells)
+        self._scratch = [args[place] for place in undeclared_of(func, args)]
+        self._is_of_numbers = not tensors
+
+    def of(self, part: Any) -> Any:
+        """What is written down in place of an argument."""
+        if isinstance(part, torch.Tensor):
+            if part.layout is not torch.strided:
+                self.kind.append((part.layout, part.shape))
+                return part
+            cell, view = next(self._cells), view_of(part)
+            is_scratch = bool(self._scratch) and any(part is one for one in self._scratch)
+            read = Read(cell, cell.version, view, part.requires_grad, is_scratch)
+            self.reads.append(read)
+            self.kind += view[1:4]
+            return read
+        if isinstance(part, (list, tuple)):
+            self.kind.append(len(part))
+            return [self.of(one) for one in part]
+        # No size depends on a factor, which may be another in each step.
+        self.kind.append(part if self._is_of_numbers or not isinstance(part, float) else float)
+        return part
+
+
 def _call_of(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], cells: Mapping[int, Cell], scratch: set[int]
-) -> Call:
-    reads: list[Read] = []
-
-    def replaced(tree: Any) -> Any:
-        if isinstance(tree, torch.Tensor):
-            if not has_storage(tree):
-                return tree
-            cell = cells[id(tree)]
-            reads.append(Read(cell, cell.version, view_of(tree), tree.requires_grad, id(tree) in scratch))
-            return reads[-1]
-        if isinstance(tree, (tuple, list)):
-            return type(tree)(replaced(part) for part in tree)
-        return tree
-
-    own_args = tuple(replaced(part) for part in args)
-    own_kwargs = {name: replaced(part) for name, part in kwargs.items()}
-    held = [read.cell.storage for read in reads if not read.cell.calls]
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[torch.Tensor], cells: list[Cell]
+) -> tuple[Call, Any]:
+    """What is needed to run it again, and what kind of call it is: of one kind, all make as much memory."""
+    description = _Description(func, args, tensors, cells)
+    own_args = [description.of(part) for part in args]
+    own_kwargs = {name: description.of(part) for name, part in kwargs.items()} if kwargs else kwargs
     generator = drawn_from = None
-    if torch.Tag.nondeterministic_seeded in func.tags:
-        generator = kwargs.get("generator") or torch.default_generator
+    if facts_of(func).is_random:
+        generator = generator_of(kwargs, tensors)
         drawn_from = generator.get_state()
-    return Call(func, own_args, own_kwargs, reads, [], generator, drawn_from, torch.is_grad_enabled(), 0, 0, held)
-
-
-def _run_again(call: Call, storages: Sequence[Any]) -> Any:
-    """`storages`: of what it reads, in the order of `call.reads`."""
-    waiting = iter(zip(call.reads, storages, strict=True))
-
-    def filled(tree: Any) -> Any:
-        if isinstance(tree, Read):
-            read, storage = next(waiting)
-            tensor = tensor_at(storage, read.view, storage.device)
-            return tensor.clone() if read.is_scratch else tensor.requires_grad_(read.requires_grad and call.is_grad_enabled)
-        if isinstance(tree, (tuple, list)):
-            return type(tree)(filled(part) for part in tree)
-        return tree
-
-    with _disable_current_modes(), torch.set_grad_enabled(call.is_grad_enabled), _below_autograd(), _drawing(call):
-        args = tuple(filled(part) for part in call.args)
-        return call.func(*args, **{name: filled(part) for name, part in call.kwargs.items()})
-
-
-@contextlib.contextmanager
-def _below_autograd() -> Iterator[None]:
-    with torch._C._AutoDispatchBelowAutograd():
-        yield
-
-
-@contextlib.contextmanager
-def _drawing(call: Call) -> Iterator[None]:
-    if call.generator is None:
-        yield
-        return
-    now = call.generator.get_state()
-    call.generator.set_state(call.drawn_from)
-    try:
-        yield
-    finally:
-        call.generator.set_state(now)
-
-
-def _weak(cell: Cell) -> Any:
-    import weakref
-
-    return weakref.ref(cell)
-
-
-@contextlib.contextmanager
-def budget(budget_bytes: int) -> Iterator[Runtime]:
-    """Within this, what runs on this thread keeps to so many bytes. Raises `OverBudget` where it cannot."""
-    runtime = Runtime(budget_bytes)
-    with BudgetMode(runtime), _readers_revive(runtime):
-        yield runtime
-
-
-#: Methods that read or hand out memory past the dispatcher.
-_READERS = ("numpy", "tolist", "data_ptr", "__dlpack__", "__array__", "untyped_storage", "storage", "share_memory_")
-
-
-@contextlib.contextmanager
-def _readers_revive(runtime: Runtime) -> Iterator[None]:
-    plain: dict[str, Callable[..., Any]] = {}
-
-    def reviving(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def read(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            runtime.revive(self)
-            return method(self, *args, **kwargs)
-
-        return read
-
-    for name in ("numpy", "tolist", "data_ptr", "__dlpack__", "__array__"):
-        plain[name] = getattr(torch.Tensor, name)
-        setattr(torch.Tensor, name, reviving(name, plain[name]))
-    try:
-        yield
-    finally:
-        for name, method in plain.items():
-            setattr(torch.Tensor, name, method)
+    held = [read.cell.storage for read in description.reads if not read.cell.calls]
+    call = Call(func, own_args, own_kwargs, description.reads, generator, drawn_from, torch.is_grad_enabled(), held)
+    return call, tuple(description.kind)
