@@ -111,7 +111,7 @@ words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...",
     default="",
     metavar="BYTES",
     help="Keep the training within so much memory (6GiB), or a share of what its first iteration takes (0.5): what it will need again "
-    "is evicted and made again. PyTorch only.",
+    "is evicted and made again.",
 )
 @click.option("--no-pickle", is_flag=True, help="Refuse to resume from a checkpoint that contains pickled objects.")
 @click.option("--leave-files", is_flag=True, help="Do not restore the script's own output files on a resume.")

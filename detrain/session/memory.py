@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from detrain.adapters.protocol import Limit, MemoryUse
 from detrain.errors import UsageError
-from detrain.plans.units import parse_bytes
-from detrain.store.listing import size_text
+from detrain.plans.units import parse_bytes, size_text
+
+#: Nobody means less: a number alone that is smaller was meant as something else. Bytes.
+_LEAST_BYTES = 1e6
 
 
 def limit_of(text: str) -> Limit:
@@ -16,7 +18,7 @@ def limit_of(text: str) -> Limit:
         amount, unit = 0.0, ""
     if not unit and 0 < amount <= 1 and "." in text:
         return Limit(share=amount)
-    if amount < 1 or (not unit and amount != int(amount)):
+    if amount < _LEAST_BYTES:
         raise UsageError(
             f"--memory-budget {text}: expected bytes (6GiB, 500MB, 1000000), or a share of what the first iteration takes (0.5)"
         )

@@ -317,7 +317,8 @@ class Saver:
         self._trouble.worked()
         del self._instead[saved.name]
         stall_s = (taken.went_on_s or time.monotonic()) - taken.began_s
-        self._recorder.on_saved(saved.path, taken.batches, stall_s, taken.interval_s)
+        use = self.memory.use() if self.memory is not None else None
+        self._recorder.on_saved(saved.path, taken.batches, stall_s, taken.interval_s, use)
         self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
         self._delete_what_is_not_needed(taken)
         return True

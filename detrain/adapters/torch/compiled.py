@@ -19,4 +19,4 @@ def refuse(where: str) -> None:
         )
 
     torch.compile = compile
-    torch.nn.Module.compile = compile  # type: ignore[method-assign]
+    torch.nn.Module.compile = compile

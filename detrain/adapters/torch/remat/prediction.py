@@ -58,7 +58,7 @@ def _ask(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | Non
             RuntimeError,
         ):  # what is made depends on values, or there is no kernel for this device
             return None
-        fresh = {
+        fresh: dict[int, int] = {
             storage._cdata: storage.nbytes()
             for tensor in tensors_in(result)
             if has_storage(tensor) and (storage := storage_of(tensor))._cdata not in addresses

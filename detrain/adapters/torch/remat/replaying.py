@@ -13,9 +13,9 @@ from detrain.adapters.torch.remat.cells import Call, Read, tensor_at
 
 def generator_of(kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> torch.Generator:
     """What an operator draws from: the generator that it is given, or the default one of its device."""
-    given = kwargs.get("generator")
+    given: torch.Generator | None = kwargs.get("generator")
     if given is not None:
-        return given  # type: ignore[no-any-return]
+        return given
     device = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
     if device is None and tensors:
         device = tensors[0].device

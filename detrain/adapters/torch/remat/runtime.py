@@ -126,7 +126,7 @@ class Runtime:
     def _changed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Cell]:
         if len(facts_of(func).writes) == 1 and (place := facts_of(func).writes[0][0]) < len(args):
             given = args[place]
-            if isinstance(given, torch.Tensor):
+            if isinstance(given, torch.Tensor) and given.layout is torch.strided:
                 cell = self._cells.find(given)
                 return [] if cell is None else [cell]
         found = (self._cells.find(tensor) for tensor in changed_by(func, args, kwargs))
@@ -285,14 +285,19 @@ class Runtime:
         while self.used_bytes + nbytes > self.budget_bytes:
             victims = self._victims()
             if not victims:
-                least = self.used_bytes + nbytes
-                raise OverBudget(
-                    f"{what} needs {nbytes:,} bytes beside {self.used_bytes:,} that have to be there: {least:,} in all, and the memory "
-                    f"budget is {self.budget_bytes:,}"
-                )
+                raise OverBudget(self._why(nbytes, what))
             for cell in victims:
                 if self.used_bytes + nbytes > self.budget_bytes:
                     self._evict(cell)
+
+    def _why(self, nbytes: int, what: str) -> str:
+        """There is no room for so many bytes."""
+        kept = sum(cell.nbytes for cell in self._cells.all() if cell.is_there and not cell.calls)
+        return (
+            f"{what} needs {nbytes:,} bytes beside {self.used_bytes:,} that have to be there: {self.used_bytes + nbytes:,} in all, and the "
+            f"memory budget is {self.budget_bytes:,}. {kept:,} of them cannot be made again: parameters, gradients, the optimizer's state, "
+            "the batch"
+        )
 
     def _victims(self) -> list[Cell]:
         """The best few to evict, the best first."""
@@ -373,12 +378,13 @@ class Runtime:
         storage = cell.storage  # which lives as long as this works on it
         with _Locks([cell]):
             made = self._replayed(cell, cell.version)
-        if cell.is_there:
-            self.used_bytes -= cell.nbytes
-            return
         self._bring_back(cell, storage, made)
 
     def _bring_back(self, cell: Cell, storage: Any, memory: Any) -> None:
+        """Its bytes were counted as they were made."""
+        if cell.is_there:  # another call that ran for this one has made it as well
+            self.used_bytes -= cell.nbytes
+            return
         if storage is None:
             cell.ghost = memory
             self._makeable[id(cell)] = cell
@@ -387,7 +393,7 @@ class Runtime:
         else:
             storage.resize_(memory.nbytes())
             storage.copy_(memory)
-        cell.is_there = True  # its bytes were counted as they were made
+        cell.is_there = True
         cell.last_used = self._clock
         if cell.group is not None:
             cell.group.root().cost_ns -= cell.cost_ns
