@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from detrain.adapters.protocol import Adapter, DataFlow, OperatorCall, StepLog
+from detrain.adapters.protocol import Adapter, DataFlow, Limit, MemoryBudget, OperatorCall, StepLog
 from detrain.errors import NotSupported
 from detrain.world.signal_deferral import handlers_deferred
 
@@ -163,6 +163,17 @@ class Frameworks:
         log = OperatorLog()
         log.start(self.loaded.values(), is_user_file)
         return log
+
+    def keep_to(self, limit: Limit) -> MemoryBudget:
+        """Keep the program to a memory budget, in the framework that trains. Raises `NotSupported` where that is none that can."""
+        refused = NotSupported("a script without a framework that trains", "be kept to a memory budget")
+        for adapter in self.loaded.values():
+            if adapter.can_train:
+                try:
+                    return adapter.keep_to(limit)
+                except NotSupported as error:
+                    refused = error
+        raise refused
 
     def record_steps(self) -> StepLog:
         """Record steps of the first framework that can be recorded. Raises `NotSupported` where none of those loaded can."""

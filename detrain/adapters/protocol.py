@@ -23,6 +23,40 @@ LossReader = Callable[[], LossValue]
 
 
 @dataclass(frozen=True)
+class Limit:
+    """How much memory a program may have: bytes, or a share of the most that its first iteration has at one time."""
+
+    num_bytes: int = 0
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What a program has needed within a memory budget, and what that took."""
+
+    #: 0 while it is not known, as it is to be a share of the first iteration's peak.
+    budget_bytes: int
+    peak_bytes: int
+    num_evictions: int
+    #: Operators that have been run again, and what they took when they first ran.
+    num_again: int
+    again_s: float
+
+
+class MemoryBudget(Protocol):
+    """What the program makes is evicted, and made again when it is needed, so that it stays within so much memory."""
+
+    def at_header(self) -> None:
+        """An iteration of the training's batch loop begins."""
+
+    def bring_back(self) -> None:
+        """Have everything in memory that the program holds. Raises `OverBudget`."""
+
+    def use(self) -> MemoryUse:
+        """So far."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """How a framework is to be prepared."""
 
@@ -36,6 +70,8 @@ class Settings:
     on_group: Callable[[int], None] = lambda _: None
     #: Called where the script says that its processes have unequal numbers of batches.
     on_uneven: Callable[[], None] = lambda: None
+    #: The program will be kept to a memory budget.
+    has_memory_budget: bool = False
 
 
 class OperatorCall(TypedDict):
@@ -186,6 +222,10 @@ class Adapter:
         run stay as they are. Raises `NotSupported`.
         """
         raise NotSupported(self.name, "log the operators that it runs")
+
+    def keep_to(self, limit: Limit) -> MemoryBudget:
+        """Keep what the calling thread runs to a memory budget, from now on. Raises `NotSupported`."""
+        raise NotSupported(self.name, "keep a program to a memory budget")
 
     def record_steps(self) -> StepLog:
         """Record training steps of this thread, once `begin_step` is called; the run's bits stay as they are. Raises `NotSupported`."""

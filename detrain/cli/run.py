@@ -15,6 +15,7 @@ from detrain.adapters import launchers
 from detrain.errors import UsageError
 from detrain.job.place import place_of
 from detrain.session import policy
+from detrain.session.memory import limit_of
 from detrain.store import naming
 
 if TYPE_CHECKING:
@@ -104,6 +105,14 @@ words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...",
     show_default=True,
     help="Where a resume cannot be exact: stop; start over (the old run is kept); or go on and say so.",
 )
+@click.option(
+    "--memory-budget",
+    envvar="DETRAIN_MEMORY_BUDGET",
+    default="",
+    metavar="BYTES",
+    help="Keep the training within so much memory (6GiB), or a share of what its first iteration takes (0.5): what it will need again "
+    "is evicted and made again.",
+)
 @click.option("--no-pickle", is_flag=True, help="Refuse to resume from a checkpoint that contains pickled objects.")
 @click.option("--leave-files", is_flag=True, help="Do not restore the script's own output files on a resume.")
 @click.option(
@@ -130,6 +139,8 @@ def run(
     Options for detrain go before the script's name, the script's own arguments after it.
     """  # fmt: skip
     policy.parse(options["every"])
+    if options["memory_budget"]:
+        limit_of(options["memory_budget"])
     if restarts and not ranks:
         raise UsageError(
             "--restarts is for --ranks; `until detrain run …; do :; done` starts one process again and again"

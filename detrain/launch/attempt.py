@@ -34,6 +34,7 @@ from detrain.session import ending, policy
 from detrain.session.context import Context, Settings
 from detrain.session.leaving import fail
 from detrain.session.libraries import Libraries
+from detrain.session.memory import limit_of
 from detrain.session.replay import Replay, digest_of
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, chain_to, plan
@@ -121,6 +122,7 @@ class Attempt:
         settings = Settings(
             Path(self.record.script), self.record.name, request.keep, self.record.invocation, self.record.attempts,
             is_other_invocation=self.run_files.is_other_invocation, on_inexact=request.on_inexact,
+            memory_limit=limit_of(request.memory_budget) if request.memory_budget and request.goal is None else None,
         )  # fmt: skip
         # Who names a checkpoint wants no other; and what old arguments made is known of the chosen ones alone.
         may_start_again = (
@@ -308,6 +310,7 @@ class Attempt:
             preload.outlast,
             self._on_group,
             self._on_uneven,
+            has_memory_budget=bool(self.request.memory_budget),
         )
         sys.meta_path.insert(0, UserFinder(self.instrumenter, self._on_module))
         imports.watch_imports(

@@ -39,6 +39,8 @@ class Request:
     leave_files: bool = False
     #: What to do where a resume cannot be exact: refuse, restart or trust.
     on_inexact: str = "refuse"
+    #: `--memory-budget`; "" for none.
+    memory_budget: str = ""
     #: Why the run starts over by itself; "" if it does not.
     restarts: str = ""
     #: The directory that `detrain trace` of this script writes to; "" where the user has named one.

@@ -41,3 +41,13 @@ def _known(unit: str, units: Mapping[str, float]) -> float:
     if unit not in units:
         raise ValueError(f"there is no unit {unit}: it is one of {', '.join(filter(None, units))}")
     return units[unit]
+
+
+def size_text(num_bytes: int) -> str:
+    """Bytes as a person writes them, in powers of 1024."""
+    size, unit = float(num_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import MissingExtra, UsageError
+from detrain.plans.units import size_text
 from detrain.report import markup, ranks
 from detrain.report.history import History, read
 from detrain.report.metrics import Series
@@ -201,6 +202,9 @@ def _checkpoints(history: History) -> Iterable[str]:
     yield "<h2>Checkpoints</h2>"
     share = f", {stall_s / trained_s:.2%} of the time between first and last record" if trained_s else ""
     yield f"<p>{len(saved)} were taken; the training waited {stall_s:.2f} s for them{share}.{_interval(saved)}</p>"
+    within = [one["memory"] for one in saved if "memory" in one]
+    if within:
+        yield f"<p>{_memory(within[-1])}</p>"
     yield f"<div class=pair>{''.join(markup.figure(one, name) for name, one in found.items())}</div>"
     yield markup.table(
         ["kept", "epoch", "batch", "bytes", "written", "damage"],
@@ -208,6 +212,15 @@ def _checkpoints(history: History) -> Iterable[str]:
             [one["file"], one.get("epoch", ""), one.get("batch", ""), f"{one['bytes']:,}", one["when"], one["damage"]]
             for one in history.run["checkpoints"]
         ],
+    )
+
+
+def _memory(use: dict[str, Any]) -> str:
+    """Of the last attempt that had a budget, up to its last checkpoint."""
+    budget = f" of a budget of {size_text(use['budget_bytes'])}" if use["budget_bytes"] else ""
+    return (
+        f"Memory: at most {size_text(use['peak_bytes'])}{budget}; {use['num_evictions']:,} pieces were evicted, and {use['num_again']:,} "
+        f"operators run again for them, {use['again_s']:.1f} s."
     )
 
 

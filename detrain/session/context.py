@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from detrain.adapters.loaded import Frameworks
+from detrain.adapters.protocol import Limit
 from detrain.errors import InexactResume
 from detrain.job.protocol import Agreement, Alone, Member
 from detrain.loops.instfile import InstInfo
@@ -36,6 +37,8 @@ class Settings:
     is_other_invocation: bool = False
     #: What a resume does that cannot be exact: "refuse", "restart" or "trust".
     on_inexact: str = "refuse"
+    #: How much memory the training may have; None for as much as it takes.
+    memory_limit: Limit | None = None
 
 
 @dataclass(frozen=True)

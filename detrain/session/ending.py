@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from detrain.messages import say
+from detrain.session import memory
 
 if TYPE_CHECKING:
     from detrain.session.session import Session
@@ -60,6 +61,8 @@ def is_finished(session: Session, status: object, signal_name: str) -> bool:
 
 def say_last(session: Session, status: object, signal_name: str, *, is_interrupted: bool) -> None:
     """Say how far the run is and what the same command will do; behind a traceback, where there is one."""
+    if session.memory is not None:
+        say(memory.told(session.memory.use()))
     if is_finished(session, status, signal_name):
         position = session.context.position
         epochs = f" ({position.epochs} epochs)" if position.epochs else ""

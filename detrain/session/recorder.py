@@ -11,12 +11,14 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+from detrain.adapters.protocol import MemoryUse
 from detrain.errors import CheckpointError
 from detrain.loops.position import Position
 from detrain.loops.running import Loop
@@ -106,10 +108,12 @@ class Recorder:
         if not self.is_off:
             self._losses.add(readings)
 
-    def on_saved(self, file: Path, batches: int, stall_s: float, interval_s: float) -> None:
+    def on_saved(
+        self, file: Path, batches: int, stall_s: float, interval_s: float, memory: MemoryUse | None = None
+    ) -> None:
         """A checkpoint is on the disk. Called in the background thread.
 
-        `stall_s`: how long the training waited for it; `interval_s`: what `auto` had chosen, or 0.
+        `stall_s`: how long the training waited for it; `interval_s`: what `auto` had chosen, or 0. `memory`: of a budget, until now.
         """
         if self.is_off or self._file is None:
             return
@@ -121,6 +125,7 @@ class Recorder:
             "stall_s": round(stall_s, 6),
             "bytes": file.stat().st_size,
             **({"interval_s": round(interval_s, 3)} if interval_s else {}),
+            **({"memory": asdict(memory)} if memory is not None else {}),
         }
         self._write(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
 

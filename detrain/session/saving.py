@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+from detrain.adapters.protocol import MemoryBudget
+from detrain.errors import OverBudget
 from detrain.loops.running import Loop
 from detrain.loops.stack import LoopStack
 from detrain.messages import Trouble, say, warn
@@ -76,9 +78,19 @@ class Saver:
     """Saves for one attempt."""
 
     def __init__(
-        self, context: Context, stack: LoopStack, recorder: Recorder, resumed: Checkpoint | None, census: Census | None
+        self,
+        context: Context,
+        stack: LoopStack,
+        recorder: Recorder,
+        resumed: Checkpoint | None,
+        census: Census | None,
+        memory: MemoryBudget | None = None,
     ) -> None:
-        """`resumed`: the checkpoint that the attempt has resumed from; `census`: of the objects as they were then."""
+        """`resumed`: the checkpoint that the attempt has resumed from; `census`: of the objects as they were then.
+
+        `memory`: what may have put a part of the state away.
+        """
+        self.memory = memory
         self._context, self._stack, self._recorder = context, stack, recorder
         self._last: Checkpoint | None = resumed
         self._sequence = self._last.sequence if self._last is not None else 0
@@ -178,6 +190,13 @@ class Saver:
         if context.job is not None:
             context.frameworks.settle()
         around = roots.find_surroundings(frame, loop, context)
+        try:
+            if self.memory is not None:
+                self.memory.bring_back()
+        except OverBudget as error:
+            self._say_failed(error)
+            self._pass_over(f"it could not be taken: {error}")
+            return None
         captured = self._capture_settled(around)
         if self.census is None:
             # The first capture of this attempt; by it later ones see which object has moved where.
@@ -298,7 +317,8 @@ class Saver:
         self._trouble.worked()
         del self._instead[saved.name]
         stall_s = (taken.went_on_s or time.monotonic()) - taken.began_s
-        self._recorder.on_saved(saved.path, taken.batches, stall_s, taken.interval_s)
+        use = self.memory.use() if self.memory is not None else None
+        self._recorder.on_saved(saved.path, taken.batches, stall_s, taken.interval_s, use)
         self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
         self._delete_what_is_not_needed(taken)
         return True

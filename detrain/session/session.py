@@ -12,13 +12,13 @@ from contextlib import nullcontext
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING
 
-from detrain.adapters.protocol import Adapter
-from detrain.errors import InexactResume
+from detrain.adapters.protocol import Adapter, Limit, MemoryBudget
+from detrain.errors import InexactResume, NotSupported
 from detrain.loops.running import Loop, address
 from detrain.loops.stack import LoopStack
 from detrain.messages import warn
 from detrain.session.context import Context
-from detrain.session.leaving import refuse
+from detrain.session.leaving import fail, refuse
 from detrain.session.nests import NestSearch
 from detrain.session.pace import Pace, Paces
 from detrain.session.rerun import Rerun
@@ -39,8 +39,9 @@ class Session:
         """`stack` reports headers and ends of loops to this session. `rerun`: only a part of a run is repeated."""
         self.context, self.stack, self.resume, self.rerun = context, stack, resume, rerun
         stack.listener = self
-        #: Made when the training begins.
+        #: Made when the training begins; a budget only where one is wanted.
         self.recorder: Recorder | None = None
+        self.memory: MemoryBudget | None = None
         self.is_off = False
         self.on_saved: Callable[[], None] = lambda: None
         #: Called where this rank can take part in no cut any more.
@@ -171,6 +172,8 @@ class Session:
             self._at_epoch(loop, now_s)
 
     def _at_batch(self, loop: Loop, now_s: float) -> None:
+        if self.memory is not None:
+            self.memory.at_header()
         if loop.nest_parent is None and self._policy.use_auto_if_no_epochs():
             warn(
                 "every-epoch",
@@ -196,6 +199,7 @@ class Session:
             or self.nests.is_open
             or self.resume.is_pending
             or self.rerun is not None
+            or self.memory is not None  # which hears of every header
             or self.recorder is None
         ):
             return
@@ -295,6 +299,14 @@ class Session:
             )
             if recorder.has_expectations:
                 self._scan(loop, recorder)
+            if settings.memory_limit is not None:
+                self._keep_to(settings.memory_limit)
+
+    def _keep_to(self, limit: Limit) -> None:
+        try:
+            self.memory = self._frameworks.keep_to(limit)
+        except NotSupported as error:
+            fail(self.context.files, error)
 
     def _scan_again(self, loop: Loop) -> None:
         """Where a killed attempt has scanned its objects, under whose names then the ledger has digests of theirs."""
@@ -393,7 +405,9 @@ class Session:
             from detrain.session.saving import Saver
 
             assert self.recorder is not None, "nothing is saved before the ledger is open"
-            self._saver = Saver(self.context, self.stack, self.recorder, self.resume.checkpoint, self.resume.census)
+            self._saver = Saver(
+                self.context, self.stack, self.recorder, self.resume.checkpoint, self.resume.census, self.memory
+            )
         # What libraries keep is looked for once: that says nothing of what a checkpoint costs.
         started_s = monotonic() - self.context.libraries.looked_s
         if is_held:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import CheckpointError
+from detrain.plans.units import size_text
 from detrain.store import checkpoint as checkpoint_file
 from detrain.store import leaves
 from detrain.store.checkpoint import Checkpoint
@@ -293,13 +294,3 @@ def _num_elements(shape: list[int]) -> int:
     for size in shape:
         count *= size
     return count
-
-
-def size_text(num_bytes: int) -> str:
-    """Bytes as a person writes them, in powers of 1024."""
-    size, unit = float(num_bytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -49,18 +49,18 @@ MAY_IMPORT = {
         "tracer",
         "world",
     },
-    "report": {"outputs", "store", "world"},
+    "report": {"outputs", "plans", "store", "world"},
     "export": {"adapters", "state", "store"},
     "hooks": {"session"},
     "job": {"adapters", "store"},
-    "session": {"adapters", "job", "loops", "outputs", "remat", "state", "store", "world"},
+    "session": {"adapters", "job", "loops", "outputs", "plans", "remat", "state", "store", "world"},
     "outputs": {"store", "world"},
     "rewrite": {"loops"},
     "tracer": {"loops"},
     "adapters": {"remat", "state", "world"},
     "world": set(),
     "loops": {"state"},
-    "store": {"state", "world"},
+    "store": {"plans", "state", "world"},
     "state": set(),
     "pipeline": {"plans", "remat"},
     "remat": {"plans"},
@@ -231,8 +231,8 @@ def test_the_flags_of_run_are_those_of_the_page() -> None:
     from detrain.cli.run import run
 
     assert sorted(option.opts[0] for option in run.params if option.opts[0].startswith("-")) == [
-        "--ckpt-dir", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files", "--no-pickle", "--nondeterministic",
-        "--on-inexact", "--ranks", "--restarts", "--seed", "--trust-changes", "-m",
+        "--ckpt-dir", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files", "--memory-budget", "--no-pickle",
+        "--nondeterministic", "--on-inexact", "--ranks", "--restarts", "--seed", "--trust-changes", "-m",
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from detrain.adapters.loaded import Frameworks
 from detrain.adapters.numpy import NumpyAdapter
 from detrain.adapters.torch.adapter import TorchAdapter
-from detrain.adapters.torch.stepgraph import StepRecorder, names_of_parameters
+from detrain.adapters.torch.remat.recording import StepRecorder, names_of_parameters
 from detrain.errors import GraphError, NotSupported
 from detrain.remat import dtrlog, graphfile, rewrites
 from detrain.remat.graph import GraphBuilder

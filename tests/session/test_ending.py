@@ -20,6 +20,7 @@ def session(*, pending=None, last=None, trained=True, exhausted=True, attempt=1)
         context=SimpleNamespace(
             position=position, settings=SimpleNamespace(attempt=attempt), named_directory=Path("runs/a")
         ),
+        memory=None,
         resume=SimpleNamespace(is_pending=pending is not None, target=pending),
         last_checkpoint=last,
         has_trained=trained,

@@ -8,9 +8,19 @@ from typing import Any
 
 import torch
 
-from detrain.adapters.protocol import Adapter, DataFlow, LossReader, OperatorCall, Settings, StepLog
+from detrain.adapters.protocol import (
+    Adapter,
+    DataFlow,
+    Limit,
+    LossReader,
+    MemoryBudget,
+    OperatorCall,
+    Settings,
+    StepLog,
+)
 from detrain.adapters.torch import (
     buckets,
+    compiled,
     devices,
     distributed,
     dtensors,
@@ -84,6 +94,8 @@ class TorchAdapter(Adapter):
         distributed.report_uneven(settings.on_uneven)
         buckets.patch()
         outlasting.patch(settings.outlast)
+        if settings.has_memory_budget:
+            compiled.refuse("under --memory-budget")
         torch.manual_seed(settings.seed)
         if settings.is_deterministic:
             torch.backends.cudnn.benchmark = False
@@ -164,10 +176,17 @@ class TorchAdapter(Adapter):
     ) -> Callable[[], None]:
         return operators.log_operators(is_user_file, on_call)
 
-    def record_steps(self) -> StepLog:
-        from detrain.adapters.torch import stepgraph
+    def keep_to(self, limit: Limit) -> MemoryBudget:
+        from detrain.adapters.torch.remat.budget import Budget
 
-        return stepgraph.StepRecorder(stepgraph.names_of_parameters(stepgraph.modules_there()))
+        budget = Budget(limit)
+        budget.begin()
+        return budget
+
+    def record_steps(self) -> StepLog:
+        from detrain.adapters.torch.remat import recording
+
+        return recording.StepRecorder(recording.names_of_parameters(recording.modules_there()))
 
 
 ADAPTER = TorchAdapter()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import statistics
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
@@ -18,15 +18,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from detrain.adapters.torch.remat.operators import changed_by, has_storage, tensors_in
 from detrain.errors import GraphError
 from detrain.remat.graph import Graph, GraphBuilder
 
-#: Operators that change what their schema does not say they change: the positions of these arguments.
-_UNDECLARED = {
-    "native_batch_norm": (3, 4),
-    "cudnn_batch_norm": (3, 4),
-    "miopen_batch_norm": (3, 4),
-}
 #: Where a tensor lies in its storage.
 _View = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
@@ -141,8 +136,8 @@ class StepRecorder:
         read = [(self._number(tensor), _view(tensor)) for tensor in inputs]
         storages = {number for number, _ in read}
         made, fresh = [], set[int]()
-        for tensor in _tensors(result):
-            if not _has_storage(tensor):
+        for tensor in tensors_in(result):
+            if not has_storage(tensor):
                 raise GraphError(
                     f"{func} returns a tensor without a storage ({tensor.layout}), which cannot be planned for"
                 )
@@ -203,8 +198,8 @@ class _Mode(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if func.namespace == "profiler":  # marks that an optimizer sets
             return func(*args, **kwargs)
-        inputs = [tensor for tensor in _tensors((args, kwargs)) if _has_storage(tensor)]
-        changed = list(_changed(func, args, kwargs))
+        inputs = [tensor for tensor in tensors_in((args, kwargs)) if has_storage(tensor)]
+        changed = list(changed_by(func, args, kwargs))
         began_ns = perf_counter_ns()
         result = func(*args, **kwargs)
         took_ns = perf_counter_ns() - began_ns
@@ -212,34 +207,8 @@ class _Mode(TorchDispatchMode):  # type: ignore[misc]
         return result
 
 
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """By hand, as the library's own walk takes longer than most operators."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for part in tree:
-            yield from _tensors(part)
-    elif isinstance(tree, dict):
-        for part in tree.values():
-            yield from _tensors(part)
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided
-
-
 def _view(tensor: torch.Tensor) -> _View:
     return tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
-
-
-def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors that an operator writes to, by its schema or by what is known of it."""
-    places = _UNDECLARED.get(func.overloadpacket.__name__)
-    for number, argument in enumerate(func._schema.arguments):
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
-        if is_written or (places is not None and number in places):
-            given = args[number] if number < len(args) else kwargs.get(argument.name)
-            yield from (tensor for tensor in _tensors(given) if _has_storage(tensor))
 
 
 # --- from a step to a graph ------------------------------------------------------------------------------------------------------
@@ -338,6 +307,6 @@ def names_of_parameters(roots: Sequence[torch.nn.Module]) -> dict[int, str]:
     for module in roots:
         prefix = f"{type(module).__name__}." if len(roots) > 1 else ""
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            if _has_storage(tensor):
+            if has_storage(tensor):
                 found.setdefault(tensor.untyped_storage()._cdata, f"{prefix}{name}")
     return found

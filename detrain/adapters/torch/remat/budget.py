@@ -1,0 +1,152 @@
+"""The way in of a memory budget: what the program runs comes to the runtime, and what reads memory past the dispatcher finds it there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from detrain.adapters.protocol import Limit, MemoryUse
+from detrain.adapters.torch.remat.runtime import Runtime
+
+_UNBOUNDED = 1 << 62
+#: The first iteration has ended at the second header.
+_HEADERS_OF_FIRST = 2
+#: Methods of a tensor that read its memory, or hand it out, past the dispatcher.
+_READERS = (
+    "numpy",
+    "tolist",
+    "data_ptr",
+    "__dlpack__",
+    "__array__",
+    "untyped_storage",
+    "_typed_storage",
+    "storage",
+    "share_memory_",
+)
+
+
+class BudgetMode(TorchDispatchMode):  # type: ignore[misc]
+    """Brings every operator to the runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self.runtime = runtime
+
+
+def _dispatch(mode: BudgetMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """See `TorchDispatchMode`. A subclass is asked first: what it does with its own tensors comes by here again."""
+    for one in types:
+        if one is not torch.Tensor and one is not torch.nn.Parameter:
+            return NotImplemented
+    runtime = mode.runtime
+    if runtime.is_off or func.namespace == "profiler":
+        return func(*args, **(kwargs or {}))
+    return runtime.run(func, args, kwargs or {})
+
+
+# Set here: torch wraps what stands in the class, to keep its compiler out, which loads that compiler and costs more than all else;
+# nothing is compiled within a budget.
+BudgetMode.__torch_dispatch__ = _dispatch
+
+
+class Budget:
+    """A memory budget of one thread, with the backward passes that it starts. From `begin` to `end` its programs keep to it."""
+
+    def __init__(self, limit: Limit) -> None:
+        """A share is known after the first iteration, which keeps to nothing."""
+        self._share = limit.share
+        self._num_headers = 0
+        self.runtime = Runtime(limit.num_bytes or _UNBOUNDED)
+        self._mode = BudgetMode(self.runtime)
+        self._plain: dict[str, Callable[..., Any]] = {}
+
+    def begin(self) -> None:
+        """The tensors that are there count from now on, and stay."""
+        there = [one for one in gc.get_objects() if _has_memory(one)]
+        self.runtime.govern(_device_of(there))
+        self.runtime.introduce(there)
+        for name in _READERS:
+            self._plain[name] = getattr(torch.Tensor, name)
+            setattr(torch.Tensor, name, _reviving(self.runtime, self._plain[name]))
+        # A worker of a loader reads what lies there, and makes its own.
+        os.register_at_fork(after_in_child=self._be_off)
+        self._mode.__enter__()
+
+    def at_header(self) -> None:
+        """See `MemoryBudget`."""
+        self._num_headers += 1
+        if self._share and self._num_headers == _HEADERS_OF_FIRST:
+            self.runtime.budget_bytes = int(self.runtime.peak_bytes * self._share)
+            self.runtime.peak_bytes = 0
+        self.runtime.at_header()
+
+    def bring_back(self) -> None:
+        """See `MemoryBudget`."""
+        self.runtime.revive_all()
+
+    def use(self) -> MemoryUse:
+        """See `MemoryBudget`."""
+        one = self.runtime
+        budget_bytes = one.budget_bytes if one.budget_bytes < _UNBOUNDED else 0
+        return MemoryUse(budget_bytes, one.peak_bytes, one.num_evictions, one.num_again, one.again_ns / 1e9)
+
+    def end(self) -> None:
+        """What is not there is made again, and stays. Raises `OverBudget`."""
+        try:
+            self.runtime.revive_all()
+        finally:
+            self._mode.__exit__(None, None, None)
+            self._be_off()
+
+    def _be_off(self) -> None:
+        self.runtime.is_off = True
+        for name, method in self._plain.items():
+            setattr(torch.Tensor, name, method)
+
+
+def _reviving(runtime: Runtime, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def read(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread:
+            runtime.revive(self)
+        return method(self, *args, **kwargs)
+
+    thread = threading.get_ident()
+    return read
+
+
+def _has_memory(one: Any) -> bool:
+    """True for a tensor that is no wrapper of others."""
+    kind = type(one)
+    return issubclass(kind, torch.Tensor) and kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+def _device_of(tensors: Iterable[torch.Tensor]) -> str:
+    """Whose memory counts: that of the device on which the models are."""
+    devices = {one.device.type for one in tensors if isinstance(one, torch.nn.Parameter)}
+    return next((kind for kind in sorted(devices) if kind not in ("cpu", "meta")), "cpu")
+
+
+@contextlib.contextmanager
+def budget(budget_bytes: int) -> Iterator[Runtime]:
+    """Within this, what runs on this thread keeps to so many bytes. Raises `OverBudget` where it cannot.
+
+    A step of an optimizer is the border at which the runtime lets go of how older state was made.
+    """
+    one = Budget(Limit(budget_bytes))
+    hook = register_optimizer_step_post_hook(lambda *_: one.runtime.at_header())
+    one.begin()
+    try:
+        yield one.runtime
+    finally:
+        hook.remove()
+        one.end()

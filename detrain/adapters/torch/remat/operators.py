@@ -1,0 +1,94 @@
+"""What is known of an operator without running it: what it writes to, whether its results are views, whether it may run twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+#: Operators that change what their schema does not say they change, where an argument is true: positions of the changed, and of that one.
+_UNDECLARED = {
+    "native_batch_norm": ((3, 4), 5),
+    "cudnn_batch_norm": ((3, 4), 5),
+    "miopen_batch_norm": ((3, 4), 5),
+}
+#: Namespaces of what ranks do together: one rank cannot do it again alone.
+_COLLECTIVE = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of one operator."""
+
+    #: Places and names of the arguments that it writes to, by its schema.
+    writes: tuple[tuple[int, str], ...]
+    #: All that it returns looks into its arguments.
+    returns_views: bool
+    #: All that it returns is an argument that it has written to.
+    returns_written: bool
+    #: Positions of arguments that it changes without saying so, where the argument at the last position is true.
+    undeclared: tuple[tuple[int, ...], int] | None
+    is_random: bool
+    is_collective: bool
+    #: It needs the memory of what it is given; `detach` does not.
+    reads_memory: bool
+
+
+@cache
+def facts_of(func: Any) -> Facts:
+    """Of an overload."""
+    schema = func._schema
+    writes = tuple(
+        (number, argument.name)
+        for number, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    returned = [one.alias_info for one in schema.returns]
+    return Facts(
+        writes,
+        returns_views=bool(returned) and not writes and all(one is not None and not one.is_write for one in returned),
+        returns_written=bool(writes) and all(one is not None and one.is_write for one in returned),
+        undeclared=_UNDECLARED.get(func.overloadpacket.__name__),
+        is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        is_collective=func.namespace in _COLLECTIVE,
+        reads_memory=func is not torch.ops.aten.detach.default,
+    )
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    """Those of nested lists, tuples and dicts; by hand, as the library's own walk takes longer than most operators."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for part in tree:
+            yield from tensors_in(part)
+    elif isinstance(tree, dict):
+        for part in tree.values():
+            yield from tensors_in(part)
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """False for a sparse tensor."""
+    return tensor.layout is torch.strided
+
+
+def changed_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that an operator writes to, by its schema or by what is known of it."""
+    for number, name in facts_of(func).writes:
+        given = args[number] if number < len(args) else kwargs.get(name)
+        yield from (tensor for tensor in tensors_in(given) if has_storage(tensor))
+    for number in undeclared_of(func, args):
+        if args[number] is not None:
+            yield args[number]
+
+
+def undeclared_of(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """Positions of arguments that it changes and whose schema does not say so; what it returns does not depend on them."""
+    undeclared = facts_of(func).undeclared
+    if undeclared is None:
+        return ()
+    places, flag = undeclared
+    return places if len(args) > flag and args[flag] else ()

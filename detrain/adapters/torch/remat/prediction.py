@@ -1,0 +1,88 @@
+"""How much memory an operator will allocate for its results, known before it runs: the meta device is asked, once for each kind of call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from detrain.adapters.torch.remat.cells import storage_of
+from detrain.adapters.torch.remat.operators import has_storage, tensors_in
+
+
+class Prediction:
+    """Remembers what it has asked."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, int] = {}
+        #: Calls whose results' sizes depend on what is in the tensors: nobody can tell before.
+        self.num_unpredicted = 0
+
+    def fresh_bytes(self, kind: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        """Bytes of the storages that a call of this kind makes; 0 where that depends on values."""
+        try:
+            known = self._known.get(kind)
+        except TypeError:  # an argument that cannot be compared
+            return _ask(func, args, kwargs) or 0
+        if known is None:
+            found = _ask(func, args, kwargs)
+            if found is None:
+                self.num_unpredicted += 1
+            known = self._known[kind] = found or 0
+        return known
+
+    def learn(self, kind: Any, fresh_bytes: int) -> None:
+        """A call has made more than expected: a library's kernel takes room for itself that the meta device does not know."""
+        try:
+            self._known[kind] = fresh_bytes
+        except TypeError:
+            self.num_unpredicted += 1
+
+
+def _ask(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    with _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
+        copies: dict[int, Any] = {}
+        on_meta = tuple(_on_meta(part, copies) for part in args)
+        named = {name: _on_meta(part, copies) for name, part in kwargs.items()}
+        if any(argument.name == "device" for argument in func._schema.arguments):
+            named["device"] = torch.device("meta")
+        if "generator" in named:
+            named["generator"] = None
+        addresses = {storage_of(one)._cdata for one in copies.values()}
+        try:
+            result = func(*on_meta, **named)
+        except (
+            NotImplementedError,
+            RuntimeError,
+        ):  # what is made depends on values, or there is no kernel for this device
+            return None
+        fresh: dict[int, int] = {
+            storage._cdata: storage.nbytes()
+            for tensor in tensors_in(result)
+            if has_storage(tensor) and (storage := storage_of(tensor))._cdata not in addresses
+        }
+    return sum(fresh.values())
+
+
+def _on_meta(tree: Any, copies: dict[int, Any]) -> Any:
+    """Tensors of one storage become tensors of one storage."""
+    if isinstance(tree, torch.Tensor):
+        if not has_storage(tree):
+            return tree
+        address = storage_of(tree)._cdata
+        if address not in copies:
+            size = storage_of(tree).nbytes()
+            extent = (
+                tree.storage_offset()
+                + sum((length - 1) * stride for length, stride in zip(tree.shape, tree.stride(), strict=True))
+                + 1
+            )
+            copies[address] = torch.empty(max(size, extent * tree.element_size()), dtype=torch.uint8, device="meta")
+        return torch.empty(0, dtype=tree.dtype, device="meta").set_(
+            storage_of(copies[address]), tree.storage_offset(), tree.shape, tree.stride()
+        )
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_on_meta(part, copies) for part in tree)
+    return tree

@@ -1,0 +1,584 @@
+"""Keeps a running program within a memory budget: what it will need again is evicted in place, and made again before it is read.
+
+Below autograd every operator comes by. Before one runs, the inputs that are not in memory are made again, and room is made for its
+results, whose size is known beforehand. Evicting empties a storage; making it again runs the calls that made it, in the state of the
+generator that they had, and hands the memory over to the old storage: every tensor that looks into it, the program's and autograd's, is
+valid again, and no version counter moves.
+
+The heuristic is DTR's (Kirisame et al., ICLR 2021, `h_DTR_eq`): first goes what is cheap to make again with all around it that is not
+there, large, and has not been read for long.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from detrain.adapters.torch.remat.cells import ITSELF, Call, Cell, Cells, Group, Read, storage_of, view_of
+from detrain.adapters.torch.remat.operators import changed_by, facts_of, has_storage, tensors_in, undeclared_of
+from detrain.adapters.torch.remat.prediction import Prediction
+from detrain.adapters.torch.remat.replaying import generator_of, run_again
+from detrain.errors import OverBudget
+
+#: So many candidates are compared, evenly spread over all; and so many of them go before they are compared again.
+_MOST_COMPARED, _MOST_AT_ONCE = 128, 4
+#: What is smaller than this share of the largest candidate is passed over.
+_SMALLEST = 0.01
+#: Memory can be handed from one storage to another (torch 2.12); before, it is copied, and both are there for a moment.
+_CAN_SWAP = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
+
+
+class Runtime:
+    """One budget, for all that runs on this thread and in the backward passes that it starts."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.used_bytes = self.peak_bytes = 0
+        self.num_evictions = self.num_again = self.again_ns = 0
+        #: The program's operators go by unseen: in a forked process, or where it has ended.
+        self.is_off = False
+        self._cells = Cells(self._on_gone)
+        self._predict = Prediction()
+        self._clock = 0
+        #: Of the clock, at the last header.
+        self._header = 0
+        #: Cells that can be made again.
+        self._makeable: dict[int, Cell] = {}
+        self._has_gradients = False
+        #: Kinds of calls whose results had to be made again because what they are made of was about to change.
+        self._kept_kinds: set[Any] = set()
+
+    def govern(self, device: str) -> None:
+        """The memory of devices of this type counts, and no other; "cpu" unless said."""
+        self._cells.device = device
+
+    def introduce(self, tensors: Iterable[torch.Tensor]) -> None:
+        """These are there before the program goes on: they count, and stay."""
+        for tensor in tensors:
+            if has_storage(tensor) and self._cells.find(tensor) is None:
+                self._use(self._cells.add(storage_of(tensor), 0).nbytes)
+
+    # --- one operator ---------------------------------------------------------------------------------------------------------
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operator of the program's. Raises `OverBudget`."""
+        self._clock += 1
+        facts = facts_of(func)
+        tensors = _given(args, kwargs)
+        cells, is_missing = self._cells_of(tensors)
+        if is_missing and facts.reads_memory:
+            self._make_all(cells)
+        if facts.returns_views:
+            return func(*args, **kwargs)
+        changed = self._changed(func, args, kwargs) if facts.writes or facts.undeclared else []
+        for cell in changed:
+            if cell.readers and not cell.calls:
+                self._settle(cell, cells)
+        if facts.is_collective:
+            for cell in cells:
+                self._pin(cell)
+        if facts.returns_written and not any(cell.calls for cell in changed):
+            result = func(*args, **kwargs)
+            self._changed_in_place(changed)
+            return result
+        call, kind = _call_of(func, args, kwargs, tensors, cells)
+        expected = self._predict.fresh_bytes(kind, func, args, kwargs)
+        if self.used_bytes + expected > self.budget_bytes:
+            with _Locks(cells):
+                self._make_room(expected, str(func))
+        began_ns = perf_counter_ns()
+        result = func(*args, **kwargs)
+        call.cost_ns = perf_counter_ns() - began_ns
+        self._register(call, kind, result, changed)
+        if call.fresh_bytes > expected:
+            self._predict.learn(kind, call.fresh_bytes)
+        if facts.is_collective:
+            for cell in list(call.cells()):
+                self._pin(cell)
+        return result
+
+    def _cells_of(self, tensors: Iterable[torch.Tensor]) -> tuple[list[Cell], bool]:
+        """Of each tensor; whether one of them is not there. What is not known was made where the program hides it, and stays."""
+        cells, is_missing = [], False
+        for tensor in tensors:
+            if tensor.layout is not torch.strided:
+                continue
+            cell = self._cells.find(tensor)
+            if cell is None:
+                cell = self._cells.add(storage_of(tensor), self._clock)
+                self._use(cell.nbytes)
+            elif cell.is_pinned:
+                self._look_at_size(cell)
+            cell.last_used = self._clock
+            is_missing = is_missing or not cell.is_there
+            cells.append(cell)
+        return cells, is_missing
+
+    def _make_all(self, cells: list[Cell]) -> None:
+        with _Locks(cells):
+            for cell in cells:
+                self._make(cell)
+
+    def _changed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Cell]:
+        if len(facts_of(func).writes) == 1 and (place := facts_of(func).writes[0][0]) < len(args):
+            given = args[place]
+            if isinstance(given, torch.Tensor) and given.layout is torch.strided:
+                cell = self._cells.find(given)
+                return [] if cell is None else [cell]
+        found = (self._cells.find(tensor) for tensor in changed_by(func, args, kwargs))
+        return list(dict.fromkeys(cell for cell in found if cell is not None))
+
+    def _changed_in_place(self, changed: Iterable[Cell]) -> None:
+        for cell in changed:
+            cell.version += 1
+            self._look_at_size(cell)
+
+    def _look_at_size(self, cell: Cell) -> None:
+        """The program may have given it another."""
+        storage = cell.storage
+        if cell.is_there and storage is not None and (nbytes := self._cells.bytes_of(storage)) != cell.nbytes:
+            self._use(nbytes - cell.nbytes)
+            cell.nbytes = nbytes
+            self._pin(cell)
+
+    def _register(self, call: Call, kind: Any, result: Any, changed: list[Cell]) -> None:
+        made: list[Cell] = []
+        device = self._cells.device
+        is_complete, is_backward = True, torch._C._current_autograd_node() is not None
+        results = (result,) if isinstance(result, torch.Tensor) else tensors_in(result)
+        for place, tensor in enumerate(results):
+            if tensor.layout is not torch.strided:
+                is_complete = False
+                continue
+            cell = self._cells.find(tensor)
+            if cell is None:
+                cell = self._cells.add(storage_of(tensor), self._clock)
+                self._use(cell.nbytes)
+                call.fresh_bytes += cell.nbytes
+                cell.version, cell.kind, cell.cost_ns = 1, kind, call.cost_ns
+                if is_backward:
+                    cell.is_gradient = self._has_gradients = True
+                if cell.device.type == device:
+                    call.made.append((place, weakref.ref(cell)))
+                    made.append(cell)
+            cell.last_used = self._clock
+        changing = [cell for cell in changed if cell.calls]
+        if not is_complete:  # a sparse tensor looks into what it was given, where nobody sees it
+            for cell in [*made, *(read.cell for read in call.reads)]:
+                self._pin(cell)
+        elif made or changing:
+            self._remember(call, made, changing)
+        self._changed_in_place(changed)
+
+    def _remember(self, call: Call, made: list[Cell], changing: list[Cell]) -> None:
+        """What was made and changed can be made again by this call."""
+        transient = sum(read.cell.nbytes for read in call.reads if not read.cell.calls and read.cell.born)
+        if made and not changing and transient >= call.fresh_bytes:
+            return  # what it would have to hold for that takes as much
+        oldest = min((read.cell.oldest for read in call.reads if read.cell.calls), default=self._clock)
+        for cell in made:
+            cell.calls.append(call)
+            cell.oldest = oldest
+            self._makeable[id(cell)] = cell
+        for cell in changing:
+            cell.calls.append(call)
+            cell.cost_ns += call.cost_ns
+            cell.oldest = min(cell.oldest, oldest)
+            call.made.append((-1, weakref.ref(cell)))
+        reader = weakref.ref(call)
+        for read in call.reads:
+            if not made and len(changing) == 1 and read.cell is changing[0]:
+                read.cell, read.version = ITSELF, -1
+            elif not read.is_scratch:
+                read.cell.add_reader(reader)
+
+    # --- what cannot be made again --------------------------------------------------------------------------------------------
+
+    def _settle(self, cell: Cell, busy: list[Cell]) -> None:
+        """Before a cell that cannot be made again is changed: what was made of it is made, if it is not there, and stays.
+
+        A cell that can be made again keeps its history, so what depends on an older state of it can be made of that. Gradients stay
+        in any case: an optimizer is at work, and the graph of what they were made of can go.
+        """
+        if self._has_gradients:
+            self._has_gradients = False
+            for one in list(self._makeable.values()):
+                if one.is_gradient and one.is_there and one.ghost is None:
+                    self._forget_calls(one)
+        seen, waiting = {id(cell)}, [cell]
+        while waiting:
+            one = waiting.pop()
+            for call in list(one.read_by()):
+                for dependent in list(call.cells()):
+                    if id(dependent) in seen:
+                        continue
+                    seen.add(id(dependent))
+                    if dependent.storage is None:
+                        waiting.append(dependent)  # what was made of it is made again by way of it
+                    elif dependent.calls:
+                        self._keep(dependent, busy)
+                        if _has_readers_of_before(dependent):
+                            waiting.append(dependent)
+        cell.readers = []
+
+    def _keep(self, cell: Cell, busy: list[Cell]) -> None:
+        if not cell.is_there:
+            if cell.kind is not None:
+                self._kept_kinds.add(cell.kind)
+            with _Locks(busy):
+                self._make(cell)
+        self._forget_calls(cell)
+
+    def _pin(self, cell: Cell) -> None:
+        """It is there, and stays: something else may read or write it unseen."""
+        self._forget_calls(cell)
+        cell.is_pinned = True
+
+    def _forget_calls(self, cell: Cell) -> None:
+        """It cannot be made again from now on, so it stays as long as something may be made of it."""
+        if not cell.calls:
+            return
+        cell.calls = []
+        self._makeable.pop(id(cell), None)
+        storage = cell.storage
+        for call in cell.read_by():
+            call.held.append(storage)
+
+    def at_header(self) -> None:
+        """An iteration begins. What has its origin before the one that has ended belongs to the program's state, and stays."""
+        for cell in list(self._makeable.values()):
+            if cell.oldest < self._header and cell.storage is not None:
+                self._keep(cell, [])
+        self._drop_ghosts()
+        self._header = self._clock
+
+    # --- memory ---------------------------------------------------------------------------------------------------------------
+
+    def _use(self, nbytes: int) -> None:
+        self.used_bytes += nbytes
+        if self.used_bytes > self.peak_bytes:
+            self.peak_bytes = self.used_bytes
+
+    def _on_gone(self, cell: Cell) -> None:
+        """The program has let go of a storage."""
+        self._makeable.pop(id(cell), None)
+        if cell.is_there:
+            self._is_away(cell)
+
+    def _is_away(self, cell: Cell) -> None:
+        cell.is_there = False
+        self.used_bytes -= cell.nbytes
+        if cell.calls and any(True for _ in cell.read_by()):
+            self._join_group(cell)
+
+    def _join_group(self, cell: Cell) -> None:
+        cell.group = Group(cell.cost_ns)
+        for neighbour in cell.neighbours():
+            if neighbour.group is not None:
+                cell.group.join(neighbour.group)
+
+    def _make_room(self, nbytes: int, what: str) -> None:
+        while self.used_bytes + nbytes > self.budget_bytes:
+            victims = self._victims()
+            if not victims:
+                raise OverBudget(self._why(nbytes, what))
+            for cell in victims:
+                if self.used_bytes + nbytes > self.budget_bytes:
+                    self._evict(cell)
+
+    def _why(self, nbytes: int, what: str) -> str:
+        """There is no room for so many bytes."""
+        kept = sum(cell.nbytes for cell in self._cells.all() if cell.is_there and not cell.calls)
+        return (
+            f"{what} needs {nbytes:,} bytes beside {self.used_bytes:,} that have to be there: {self.used_bytes + nbytes:,} in all, and the "
+            f"memory budget is {self.budget_bytes:,}. {kept:,} of them cannot be made again: parameters, gradients, the optimizer's state, "
+            "the batch"
+        )
+
+    def _victims(self) -> list[Cell]:
+        """The best few to evict, the best first."""
+        self._drop_ghosts()
+        candidates = [cell for cell in list(self._makeable.values()) if cell.is_evictable]
+        wanted = [
+            cell for cell in candidates if not cell.is_gradient and cell.kind not in self._kept_kinds
+        ] or candidates
+        if not wanted:
+            return []
+        least = max(cell.nbytes for cell in wanted) * _SMALLEST
+        large = [cell for cell in wanted if cell.nbytes >= least]
+        step = -(-len(large) // _MOST_COMPARED)
+        return sorted(large[self._clock % step :: step], key=self._score)[:_MOST_AT_ONCE]
+
+    def _drop_ghosts(self) -> None:
+        for cell in [cell for cell in list(self._makeable.values()) if cell.is_evictable and not cell.is_needed]:
+            self._evict(cell)
+
+    def _score(self, cell: Cell) -> float:
+        """Cost over size and staleness; the cost is that of the cell and of what around it is not there."""
+        cost_ns, seen = cell.cost_ns, set()
+        for neighbour in cell.neighbours():
+            if neighbour.group is not None:
+                root = neighbour.group.root()
+                if id(root) not in seen:
+                    seen.add(id(root))
+                    cost_ns += root.cost_ns
+        return cost_ns / (cell.nbytes * (self._clock - cell.last_used + 1))
+
+    def _evict(self, cell: Cell) -> None:
+        storage = cell.storage
+        if storage is not None:
+            storage.resize_(0)
+        else:
+            cell.ghost = None
+            self._makeable.pop(id(cell), None)
+        self.num_evictions += 1
+        self._is_away(cell)
+
+    # --- making again ---------------------------------------------------------------------------------------------------------
+
+    def revive(self, tensor: torch.Tensor) -> None:
+        """Have a tensor's memory there, for who reads it past the dispatcher, and leave it there."""
+        cell = self._cells.find(tensor) if has_storage(tensor) else None
+        if cell is not None:
+            self._make(cell)
+            cell.is_pinned = True
+
+    def revive_all(self) -> None:
+        """Have all memory there that the program holds. Raises `OverBudget`."""
+        cells = [cell for cell in self._cells.all() if cell.storage is not None]
+        self._make_all(cells)
+
+    def _make(self, cell: Cell) -> None:
+        """Have a cell's memory there, in its present state, and before it what it is made of, however far back that goes."""
+        if cell.is_there:
+            return
+        waiting = [_Waiting(cell)]
+        try:
+            while waiting:
+                one = waiting[-1]
+                missing = one.next_missing()
+                if missing is not None:
+                    waiting.append(_Waiting(missing))
+                    continue
+                self._make_now(one.cell)
+                one.let_go()
+                waiting.pop()
+        finally:
+            for one in waiting:
+                one.let_go()
+
+    def _make_now(self, cell: Cell) -> None:
+        """What it is made of is there."""
+        if cell.is_there:  # another result of a call that has run again meanwhile
+            return
+        storage = cell.storage  # which lives as long as this works on it
+        with _Locks([cell]):
+            made = self._replayed(cell, cell.version)
+        self._bring_back(cell, storage, made)
+
+    def _bring_back(self, cell: Cell, storage: Any, memory: Any) -> None:
+        """Its bytes were counted as they were made."""
+        if cell.is_there:  # another call that ran for this one has made it as well
+            self.used_bytes -= cell.nbytes
+            return
+        if storage is None:
+            cell.ghost = memory
+            self._makeable[id(cell)] = cell
+        elif _CAN_SWAP:
+            storage._swap_data_ptr_(memory)
+        else:
+            storage.resize_(memory.nbytes())
+            storage.copy_(memory)
+        cell.is_there = True
+        cell.last_used = self._clock
+        if cell.group is not None:
+            cell.group.root().cost_ns -= cell.cost_ns
+            cell.group = None
+
+    def _replayed(self, cell: Cell, version: int) -> Any:
+        """A storage with what the cell held after so many calls; its bytes count as used."""
+        storage: Any = None
+        for call in cell.calls[:version]:
+            storage = self._replay(call, cell, storage)
+        return storage
+
+    def _replay(self, call: Call, wanted: Cell, present: Any) -> Any:
+        """Run a call again. `present`: the storage that is being made, which the call changes; None if the call makes it."""
+        temporary = 0
+        locked: list[Cell] = []
+        try:
+            storages = []
+            for read in call.reads:
+                if read.cell is ITSELF or (read.cell is wanted and present is not None):
+                    storages.append(present)
+                    continue
+                storage, is_temporary = self._present(read)
+                storages.append(storage)
+                if is_temporary:
+                    temporary += read.cell.nbytes
+                else:
+                    read.cell.num_locks += 1
+                    locked.append(read.cell)
+            if present is None:
+                self._make_room(call.fresh_bytes, f"{call.func}, again,")
+                self._use(call.fresh_bytes)
+            result = run_again(call, storages)
+        finally:
+            self.used_bytes -= temporary
+            for cell in locked:
+                cell.num_locks -= 1
+        self.num_again += 1
+        self.again_ns += call.cost_ns
+        if present is not None:
+            return present
+        return self._results(call, wanted, list(tensors_in(result)))
+
+    def _results(self, call: Call, wanted: Cell, results: list[torch.Tensor]) -> Any:
+        """The storage of the wanted one; others that are missing as well come back with it."""
+        found: Any = None
+        kept = wanted.nbytes
+        for place, ref in call.made:
+            cell = ref()
+            if cell is None or place < 0:
+                continue
+            if cell is wanted:
+                found = storage_of(results[place])
+            elif not cell.is_there and cell.version == 1 and cell.calls and (storage := cell.storage) is not None:
+                self._bring_back(cell, storage, storage_of(results[place]))
+                kept += cell.nbytes
+        self.used_bytes -= call.fresh_bytes - kept
+        return found
+
+    def _present(self, read: Read) -> tuple[Any, bool]:
+        """The storage that a call reads, as it was then; True if it is made for this call alone."""
+        cell = read.cell
+        if not cell.is_there and not cell.calls:
+            raise AssertionError("what cannot be made again is gone, and something is to be made of it")
+        if cell.version == read.version or read.is_scratch:
+            storage = cell.storage
+            self._make(cell)
+            return cell.ghost if storage is None else storage, False
+        if not cell.calls:
+            raise AssertionError("what cannot be made again has changed, and something is to be made of what it was")
+        return self._replayed(cell, read.version), True
+
+
+class _Waiting:
+    """A cell that is to be made, and those that it is made of: as they are found there, they stay until it is."""
+
+    __slots__ = ("_locked", "_needs", "cell")
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self._locked: list[Cell] = []
+        self._needs = [
+            read.cell
+            for call in cell.calls
+            for read in call.reads
+            if read.cell is not cell and (read.cell.version == read.version or read.is_scratch)
+        ]
+
+    def next_missing(self) -> Cell | None:
+        """One that has to be made first; None once all are there."""
+        while self._needs:
+            if not self._needs[-1].is_there:
+                return self._needs[-1]
+            need = self._needs.pop()
+            need.num_locks += 1
+            self._locked.append(need)
+        return None
+
+    def let_go(self) -> None:
+        """They can go again."""
+        for cell in self._locked:
+            cell.num_locks -= 1
+        self._locked = []
+
+
+class _Locks:
+    """None of these is evicted within."""
+
+    __slots__ = ("_cells",)
+
+    def __init__(self, cells: list[Cell]) -> None:
+        self._cells = cells
+
+    def __enter__(self) -> None:
+        for cell in self._cells:
+            cell.num_locks += 1
+
+    def __exit__(self, *_: object) -> None:
+        for cell in self._cells:
+            cell.num_locks -= 1
+
+
+def _has_readers_of_before(cell: Cell) -> bool:
+    """True if something was made of what the cell held before it was changed."""
+    reads = (read for call in cell.read_by() for read in call.reads)
+    return any(read.cell is cell and read.version != cell.version for read in reads)
+
+
+def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors among arguments, in order; operators take no deeper lists."""
+    found: list[torch.Tensor] = []
+    for part in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(part, torch.Tensor):
+            found.append(part)
+        elif isinstance(part, (list, tuple)):
+            found += [one for one in part if isinstance(one, torch.Tensor)]
+    return found
+
+
+class _Description:
+    """Takes down one operator's arguments: what stands in the place of tensors, and what kind of call it is.
+
+    No function within a function, which would hold what it has seen until the garbage collector comes by.
+    """
+
+    __slots__ = ("_cells", "_is_of_numbers", "_scratch", "kind", "reads")
+
+    def __init__(self, func: Any, args: Sequence[Any], tensors: list[torch.Tensor], cells: list[Cell]) -> None:
+        self.reads: list[Read] = []
+        self.kind: list[Any] = [func, torch.is_grad_enabled()]
+        self._cells = iter(cells)
+        self._scratch = [args[place] for place in undeclared_of(func, args)]
+        self._is_of_numbers = not tensors
+
+    def of(self, part: Any) -> Any:
+        """What is written down in place of an argument."""
+        if isinstance(part, torch.Tensor):
+            if part.layout is not torch.strided:
+                self.kind.append((part.layout, part.shape))
+                return part
+            cell, view = next(self._cells), view_of(part)
+            is_scratch = bool(self._scratch) and any(part is one for one in self._scratch)
+            read = Read(cell, cell.version, view, part.requires_grad, is_scratch)
+            self.reads.append(read)
+            self.kind += view[1:4]
+            return read
+        if isinstance(part, (list, tuple)):
+            self.kind.append(len(part))
+            return [self.of(one) for one in part]
+        # No size depends on a factor, which may be another in each step.
+        self.kind.append(part if self._is_of_numbers or not isinstance(part, float) else float)
+        return part
+
+
+def _call_of(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[torch.Tensor], cells: list[Cell]
+) -> tuple[Call, Any]:
+    """What is needed to run it again, and what kind of call it is: of one kind, all make as much memory."""
+    description = _Description(func, args, tensors, cells)
+    own_args = [description.of(part) for part in args]
+    own_kwargs = {name: description.of(part) for name, part in kwargs.items()} if kwargs else kwargs
+    generator = drawn_from = None
+    if facts_of(func).is_random:
+        generator = generator_of(kwargs, tensors)
+        drawn_from = generator.get_state()
+    held = [read.cell.storage for read in description.reads if not read.cell.calls]
+    call = Call(func, own_args, own_kwargs, description.reads, generator, drawn_from, torch.is_grad_enabled(), held)
+    return call, tuple(description.kind)

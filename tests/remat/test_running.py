@@ -1,0 +1,144 @@
+"""Programs that run within a memory budget end with the bits that they have without one."""
+
+import gc
+import hashlib
+import re
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from detrain.adapters.torch.remat.budget import budget
+from detrain.errors import OverBudget
+from tests.remat.running_programs import PROGRAMS
+from tests.tiers import full_but
+
+UNBOUNDED = 1 << 60
+
+
+def trained(program, limit_bytes=None, *, accumulate=1, autocast=False, optimizer=None, steps=4):
+    """Digest of everything that a training has ended with; the runtime."""
+    torch.manual_seed(1)
+    net, loss_of = PROGRAMS[program](16)
+    if optimizer is None:
+        optimizer = torch.optim.SGD if program == "sparse_gradients" else torch.optim.AdamW
+    updates = optimizer(net.parameters(), 1e-3)
+    losses = []
+    with budget(limit_bytes) if limit_bytes is not None else nullcontext() as runtime:
+        for number in range(steps):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = loss_of()
+            (loss / accumulate).backward()
+            losses.append(loss.item())
+            if (number + 1) % accumulate == 0:
+                updates.step()
+                updates.zero_grad(set_to_none=number % 2 == 0)
+    digest = hashlib.sha256(repr(losses).encode())
+    gradients = (one.grad for one in net.parameters() if one.grad is not None)
+    for tensor in (*net.state_dict().values(), *gradients, torch.get_rng_state()):
+        digest.update(tensor.to_dense().numpy().tobytes())
+    for state in updates.state.values():
+        for tensor in state.values():
+            digest.update(tensor.numpy().tobytes() if isinstance(tensor, torch.Tensor) else repr(tensor).encode())
+    return digest.hexdigest(), runtime
+
+
+def there_before():
+    """Bytes of tensors that are none of a program's."""
+    gc.collect()
+    with budget(UNBOUNDED) as runtime:
+        return runtime.used_bytes
+
+
+def check(program, shares, **options):
+    """Train without a budget, seen by a runtime, and within shares of what that took; returns those in which there was room."""
+    foreign_bytes = there_before()
+    expected, _ = trained(program, **options)
+    seen, runtime = trained(program, UNBOUNDED, **options)
+    assert seen == expected
+    assert not runtime.num_evictions
+    own_bytes, fitting = runtime.peak_bytes - foreign_bytes, []
+    for share in shares:
+        limit_bytes = foreign_bytes + int(own_bytes * share)
+        try:
+            found, within = trained(program, limit_bytes, **options)
+        except OverBudget as error:
+            said = str(error)
+        else:
+            assert found == expected
+            assert within.peak_bytes <= limit_bytes
+            assert within.num_evictions
+            fitting.append(share)
+            continue
+        assert re.search(
+            rf"needs [\d,]+ bytes beside [\d,]+ that have to be there: [\d,]+ in all, and the memory budget is {limit_bytes:,}",
+            said,
+        )
+    return fitting
+
+
+#: Of what a program takes, the share within which there is room for sure.
+ENOUGH = {"unrolled": 0.9, "own_checkpoints": 0.9}
+
+
+@pytest.mark.parametrize("program", full_but(list(PROGRAMS)[:10], PROGRAMS))
+def test_within_any_budget_the_bits_are_the_same(program):
+    fitting = check(program, (ENOUGH.get(program, 0.8), 0.5, 0.3))
+    assert fitting
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("options", [{"accumulate": 2}, {"autocast": True}, {"optimizer": torch.optim.SGD}], ids=str)
+@pytest.mark.parametrize("program", ["pictures", "language", "unrolled", "reused_buffer"])
+def test_however_it_is_trained(program, options):
+    assert check(program, (0.8, 0.5), **options)
+
+
+@pytest.fixture
+def on_cuda(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.set_default_device("cuda")
+    yield
+    torch.set_default_device(None)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize(
+    "program",
+    [
+        "pictures",
+        "channels_last",
+        "language",
+        "unrolled",
+        "recurrent",
+        "own_checkpoints",
+        "reused_buffer",
+        "own_functions",
+    ],
+)
+def test_on_a_device_it_stays_within_the_budget_by_the_allocators_count(program, on_cuda):
+    foreign_bytes = there_before()
+    expected, _ = trained(program)
+    seen, runtime = trained(program, UNBOUNDED)
+    assert seen == expected
+    assert not runtime.num_evictions
+    workspace_bytes, fitting = 0, 0
+    for share in (1.0, ENOUGH.get(program, 0.8), 0.5):
+        limit_bytes = foreign_bytes + int((runtime.peak_bytes - foreign_bytes) * share)
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+        try:
+            found, within = trained(program, limit_bytes)
+        except OverBudget:
+            continue
+        allocated_bytes = torch.cuda.max_memory_allocated()
+        assert found == expected
+        assert within.peak_bytes <= limit_bytes
+        # What operators and libraries take for themselves is no tensor; it is as much in each run.
+        workspace_bytes = workspace_bytes or allocated_bytes - within.peak_bytes
+        assert allocated_bytes <= limit_bytes + 1.1 * workspace_bytes + (1 << 20)
+        fitting += 1
+    assert fitting > 1
