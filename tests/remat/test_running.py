@@ -16,6 +16,10 @@ from tests.tiers import full_but
 UNBOUNDED = 1 << 60
 
 
+def states_of_generators():
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+
+
 def trained(program, limit_bytes=None, *, accumulate=1, autocast=False, optimizer=None, steps=4):
     """Digest of everything that a training has ended with; the runtime."""
     torch.manual_seed(1)
@@ -35,11 +39,11 @@ def trained(program, limit_bytes=None, *, accumulate=1, autocast=False, optimize
                 updates.zero_grad(set_to_none=number % 2 == 0)
     digest = hashlib.sha256(repr(losses).encode())
     gradients = (one.grad for one in net.parameters() if one.grad is not None)
-    for tensor in (*net.state_dict().values(), *gradients, torch.get_rng_state()):
-        digest.update(tensor.to_dense().numpy().tobytes())
+    for tensor in (*net.state_dict().values(), *gradients, *states_of_generators()):
+        digest.update(tensor.detach().cpu().to_dense().numpy().tobytes())
     for state in updates.state.values():
         for tensor in state.values():
-            digest.update(tensor.numpy().tobytes() if isinstance(tensor, torch.Tensor) else repr(tensor).encode())
+            digest.update(tensor.cpu().numpy().tobytes() if isinstance(tensor, torch.Tensor) else repr(tensor).encode())
     return digest.hexdigest(), runtime
 
 
