@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
+from detrain.adapters.torch import kernels
 from detrain.adapters.torch.remat.budget import budget
 from detrain.errors import OverBudget
 
@@ -127,6 +128,10 @@ def train(model: str, device: str, variant: str, limit_bytes: int) -> None:
     """In a process of its own: a step for each line that comes; tells what it took."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    if device != "cpu":  # as detrain does
+        torch.backends.cudnn.deterministic = True
+        torch.set_deterministic_debug_mode("warn")
+        kernels.replace()
     net, loss_of = MODELS[model](BY_HAND.get(variant, 0), device)
     net.to(device)
     updates = torch.optim.AdamW(net.parameters(), 1e-4)

@@ -70,6 +70,8 @@ ELSEWHERE = {
     "torch.DataLoader iterator": "needs worker processes: `tests.resume`",
     "torch.DTensor": "needs a process group: `tests.resume.test_ranks`",
     "torch.distributed.Reducer": "needs a process group: `tests.resume.test_ranks`",
+    "torch.cuda.Stream": "needs a device: `tests.state.test_streams`, `tests.resume.test_ranks`",
+    "torch.cuda.Event": "needs a device: `tests.state.test_streams`",
     "torch.distributed": "needs a process group: `tests.launch.test_ranks`",
 }
 

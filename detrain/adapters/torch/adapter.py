@@ -33,6 +33,7 @@ from detrain.adapters.torch import (
     process_wide,
     profiling,
     scripted,
+    streams,
     switches,
     tensors,
     updates,
@@ -44,6 +45,8 @@ from detrain.state.registry import register
 register(tensors.TensorHandler(), torch.Tensor)
 register(tensors.StorageHandler(), torch.UntypedStorage)
 register(tensors.GeneratorHandler(), torch.Generator)
+register(streams.StreamHandler(), torch.cuda.Stream)
+register(streams.EventHandler(), torch.cuda.Event)
 register(loading.WorkerIteratorHandler(), loading.WorkerIterator)
 register(scripted.ScriptModuleHandler(), torch.jit.RecursiveScriptModule)
 register(profiling.SpanHandler(), torch.autograd.profiler.record_function)
@@ -62,7 +65,7 @@ objects.register_value(
 )
 register(
     objects.KeptHandler(),
-    torch.cuda.Stream, torch.cuda.Event, torch.finfo, torch.iinfo, torch._C.ScriptFunction, torch._C.ScriptMethod,
+    torch.finfo, torch.iinfo, torch._C.ScriptFunction, torch._C.ScriptMethod,
     torch._C.CompilationUnit, torch.library.Library, torch._C._DispatchModule, torch._C._DispatchOperatorHandle,
 )  # fmt: skip
 objects.register_value(torch._ops.OpOverloadPacket, lambda v: (v._qualified_op_name,), operators.find_operator)

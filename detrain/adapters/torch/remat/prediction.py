@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -13,10 +13,12 @@ from detrain.adapters.torch.remat.operators import has_storage, tensors_in
 
 
 class Prediction:
-    """Remembers what it has asked."""
+    """Remembers what it has asked, and what calls have made."""
+
+    #: By kind of call; no other budget of this process makes it another.
+    _known: ClassVar[dict[Any, int]] = {}
 
     def __init__(self) -> None:
-        self._known: dict[Any, int] = {}
         #: Calls whose results' sizes depend on what is in the tensors: nobody can tell before.
         self.num_unpredicted = 0
 
