@@ -84,6 +84,10 @@ class OverBudget(DetrainError):  # noqa: N818 - a limit, not a mistake
     """What has to be in memory at one time is more than the memory budget; the message names the operator and the bytes."""
 
 
+class RematError(DetrainError):
+    """What was evicted came back with other bits; found with `--remat-verify`."""
+
+
 class GraphError(DetrainError):
     """An operator graph, a log, a schedule or a budget that cannot be; the message names the place."""
 

@@ -28,6 +28,8 @@ class Limit:
 
     num_bytes: int = 0
     share: float = 0.0
+    #: What is made again is compared with what was evicted.
+    is_verified: bool = False
 
 
 @dataclass(frozen=True)

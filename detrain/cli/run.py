@@ -113,6 +113,11 @@ words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...",
     help="Keep the training within so much memory (6GiB), or a share of what its first iteration takes (0.5): what it will need again "
     "is evicted and made again.",
 )
+@click.option(
+    "--remat-verify",
+    is_flag=True,
+    help="With --memory-budget: compare what is made again with what was evicted, and stop where it differs.",
+)
 @click.option("--no-pickle", is_flag=True, help="Refuse to resume from a checkpoint that contains pickled objects.")
 @click.option("--leave-files", is_flag=True, help="Do not restore the script's own output files on a resume.")
 @click.option(
@@ -141,6 +146,8 @@ def run(
     policy.parse(options["every"])
     if options["memory_budget"]:
         limit_of(options["memory_budget"])
+    elif options["remat_verify"]:
+        raise UsageError("--remat-verify is for --memory-budget")
     if restarts and not ranks:
         raise UsageError(
             "--restarts is for --ranks; `until detrain run …; do :; done` starts one process again and again"

@@ -10,19 +10,19 @@ from detrain.plans.units import parse_bytes, size_text
 _LEAST_BYTES = 1e6
 
 
-def limit_of(text: str) -> Limit:
+def limit_of(text: str, *, is_verified: bool = False) -> Limit:
     """`6GiB`, `500MB`, `1000000`; `0.5`, a share of what the first iteration takes. Raises `UsageError`."""
     try:
         amount, unit = parse_bytes(text)
     except ValueError:
         amount, unit = 0.0, ""
     if not unit and 0 < amount <= 1 and "." in text:
-        return Limit(share=amount)
+        return Limit(share=amount, is_verified=is_verified)
     if amount < _LEAST_BYTES:
         raise UsageError(
             f"--memory-budget {text}: expected bytes (6GiB, 500MB, 1000000), or a share of what the first iteration takes (0.5)"
         )
-    return Limit(num_bytes=int(amount))
+    return Limit(int(amount), is_verified=is_verified)
 
 
 def told(use: MemoryUse) -> str:

@@ -232,7 +232,7 @@ def test_the_flags_of_run_are_those_of_the_page() -> None:
 
     assert sorted(option.opts[0] for option in run.params if option.opts[0].startswith("-")) == [
         "--ckpt-dir", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files", "--memory-budget", "--no-pickle",
-        "--nondeterministic", "--on-inexact", "--ranks", "--restarts", "--seed", "--trust-changes", "-m",
+        "--nondeterministic", "--on-inexact", "--ranks", "--remat-verify", "--restarts", "--seed", "--trust-changes", "-m",
     ]  # fmt: skip
 
 

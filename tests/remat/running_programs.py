@@ -1,5 +1,8 @@
 """Small trainings with what makes evicting and making again hard. Each gives a net, and what computes a loss of one batch."""
 
+import ctypes
+
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
@@ -208,10 +211,49 @@ def other_shapes(batch):
     return net, lambda: net(torch.randn(8 * batch + 16 * (next(number) % 3), 32)).square().mean()
 
 
+#: As a library's own code reads it, which no method of a tensor is asked by.
+ADDRESS_OF = torch.Tensor.data_ptr
+
+
+def fill_unseen(tensor, value):
+    """What a kernel of a library does that is called with a tensor, past PyTorch's dispatcher."""
+    (ctypes.c_float * tensor.numel()).from_address(ADDRESS_OF(tensor))[:] = [
+        value + n % 7 for n in range(tensor.numel())
+    ]
+
+
+def filled_by_a_library(batch):
+    """Memory that PyTorch has made, empty or zeroed, and a library's own code fills."""
+    net = layers(4)
+
+    def loss():
+        x = net(torch.randn(8 * batch, 32))
+        scale, shift = torch.empty_like(x), torch.zeros(8 * batch, 32)
+        fill_unseen(scale, 0.5)
+        fill_unseen(shift, -2.0)
+        return net(F.relu(x * scale + shift.add_(0.5), inplace=True)).square().mean()
+
+    return net, loss
+
+
+def memory_of_numpy(batch):
+    """An array that numpy writes to between the forward and the backward pass."""
+    net, generator = layers(4), np.random.default_rng(3)
+    array = np.zeros((8 * batch, 32), np.float16)
+
+    def loss():
+        array[:] = generator.random(array.shape)
+        found = net((torch.from_numpy(array).float() * 2).sin()).square().mean()
+        array[:] = 0
+        return found
+
+    return net, loss
+
+
 PROGRAMS = {
     program.__name__: program
     for program in (
         pictures, language, unrolled, reused_buffer, own_checkpoints, views_changed, gradients_of_gradients, own_functions,
-        looked_at, other_shapes, channels_last, recurrent, transforms, sparse_gradients,
+        looked_at, other_shapes, filled_by_a_library, memory_of_numpy, channels_last, recurrent, transforms, sparse_gradients,
     )
 }  # fmt: skip

@@ -65,7 +65,7 @@ class Budget:
         """A share is known after the first iteration, which keeps to nothing."""
         self._share = limit.share
         self._num_headers = 0
-        self.runtime = Runtime(limit.num_bytes or _UNBOUNDED)
+        self.runtime = Runtime(limit.num_bytes or _UNBOUNDED, is_verifying=limit.is_verified)
         self._mode = BudgetMode(self.runtime)
         self._plain: dict[str, Callable[..., Any]] = {}
 
@@ -137,12 +137,14 @@ def _device_of(tensors: Iterable[torch.Tensor]) -> str:
 
 
 @contextlib.contextmanager
-def budget(budget_bytes: int) -> Iterator[Runtime]:
+def budget(budget_bytes: int, *, is_verified: bool = False) -> Iterator[Runtime]:
     """Within this, what runs on this thread keeps to so many bytes. Raises `OverBudget` where it cannot.
+
+    `is_verified`: what is made again is compared with what was evicted; raises `RematError` where it differs.
 
     A step of an optimizer is the border at which the runtime lets go of how older state was made.
     """
-    one = Budget(Limit(budget_bytes))
+    one = Budget(Limit(budget_bytes, is_verified=is_verified))
     hook = register_optimizer_step_post_hook(lambda *_: one.runtime.at_header())
     one.begin()
     try:

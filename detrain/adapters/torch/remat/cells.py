@@ -81,6 +81,12 @@ class Cell:
     is_there: bool = True
     #: It is never evicted.
     is_pinned: bool = False
+    #: Its memory belongs to something else (numpy), which may write to it unseen.
+    is_foreign: bool = False
+    #: Nobody has been seen to write to it: a library's own code may have.
+    is_blank: bool = False
+    #: Of what it held when it was evicted, where that is to be compared.
+    digest: int | None = None
     #: How often it was made and changed.
     version: int = 0
     #: So many calls that are running read it.
@@ -110,7 +116,8 @@ class Cell:
     @property
     def is_evictable(self) -> bool:
         """True if its memory can go now and be made again."""
-        return self.is_there and not self.is_pinned and not self.num_locks and bool(self.calls) and self.nbytes > 0
+        is_held = self.is_pinned or self.is_blank or self.num_locks
+        return self.is_there and not is_held and bool(self.calls) and self.nbytes > 0
 
     def add_reader(self, call: weakref.ref[Call]) -> None:
         """A call reads it."""
@@ -186,6 +193,7 @@ class Cells:
         address, cell = storage._cdata, Cell(self.bytes_of(storage), storage.device, born, last_used=born)
         if not storage.resizable():
             cell.is_pinned = True
+            cell.is_foreign = not storage.is_shared()
 
         def gone(_: Any) -> None:
             if self._by_address.get(address) is cell:

@@ -15,6 +15,15 @@ _UNDECLARED = {
     "cudnn_batch_norm": ((3, 4), 5),
     "miopen_batch_norm": ((3, 4), 5),
 }
+#: Operators that make memory for something else to fill.
+_BLANK = frozenset({
+    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "zeros", "zeros_like", "new_zeros",
+    "ones", "ones_like", "new_ones", "full", "full_like", "new_full",
+})  # fmt: skip
+#: Operators that write to their first argument and do not look at what it held.
+_OVERWRITING = frozenset({
+    "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_", "normal_", "random_", "uniform_", "zero_",
+})  # fmt: skip
 #: Namespaces of what ranks do together: one rank cannot do it again alone.
 _COLLECTIVE = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
 
@@ -32,6 +41,10 @@ class Facts:
     #: Positions of arguments that it changes without saying so, where the argument at the last position is true.
     undeclared: tuple[tuple[int, ...], int] | None
     is_random: bool
+    #: What it writes to held nothing that it needs.
+    is_overwriting: bool
+    #: What it makes is for something else to fill, which may be seen, or not.
+    is_blank: bool
     is_collective: bool
     #: It needs the memory of what it is given; `detach` does not.
     reads_memory: bool
@@ -53,6 +66,8 @@ def facts_of(func: Any) -> Facts:
         returns_written=bool(writes) and all(one is not None and one.is_write for one in returned),
         undeclared=_UNDECLARED.get(func.overloadpacket.__name__),
         is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        is_overwriting=func.overloadpacket.__name__ in _OVERWRITING or any(one.is_out for one in schema.arguments),
+        is_blank=func.overloadpacket.__name__ in _BLANK,
         is_collective=func.namespace in _COLLECTIVE,
         reads_memory=func is not torch.ops.aten.detach.default,
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import xxhash
 from torch.utils._python_dispatch import _disable_current_modes
 
 from detrain.adapters.torch.remat.cells import Call, Read, tensor_at
+
+#: Before a budget makes the method revive what it is asked for.
+_numpy: Callable[[torch.Tensor], Any] = torch.Tensor.numpy
 
 
 def generator_of(kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> torch.Generator:
@@ -59,3 +63,10 @@ def _filled(part: Any, tensors: Iterator[torch.Tensor]) -> Any:
     if isinstance(part, list):
         return [_filled(one, tensors) for one in part]
     return part
+
+
+def digest_of(storage: Any) -> int:
+    """Of all its bytes. Read from a copy: memory that numpy has looked at cannot be emptied any more."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        there = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        return xxhash.xxh3_64_intdigest(_numpy(there.clone().cpu()).data)

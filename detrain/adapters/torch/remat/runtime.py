@@ -22,8 +22,8 @@ from detrain.adapters.torch.remat.cells import ITSELF, Call, Cell, Cells, Group,
 from detrain.adapters.torch.remat.describing import call_of, given_tensors
 from detrain.adapters.torch.remat.operators import changed_by, facts_of, has_storage, tensors_in
 from detrain.adapters.torch.remat.prediction import Prediction
-from detrain.adapters.torch.remat.replaying import run_again
-from detrain.errors import OverBudget
+from detrain.adapters.torch.remat.replaying import digest_of, run_again
+from detrain.errors import OverBudget, RematError
 
 #: So many candidates are compared, evenly spread over all; and so many of them go before they are compared again.
 _MOST_COMPARED, _MOST_AT_ONCE = 128, 4
@@ -38,8 +38,9 @@ _CAN_SWAP = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 class Runtime:
     """One budget, for all that runs on this thread and in the backward passes that it starts."""
 
-    def __init__(self, budget_bytes: int) -> None:
-        self.budget_bytes = budget_bytes
+    def __init__(self, budget_bytes: int, *, is_verifying: bool = False) -> None:
+        """`is_verifying`: what is made again is compared with what was evicted."""
+        self.budget_bytes, self.is_verifying = budget_bytes, is_verifying
         self.used_bytes = self.peak_bytes = 0
         self.num_evictions = self.num_again = self.again_ns = 0
         #: The program's operators go by unseen: in a forked process, or where it has ended.
@@ -83,6 +84,9 @@ class Runtime:
         for cell in changed:
             if cell.readers and not cell.calls:
                 self._settle(cell, cells)
+        for cell in cells:
+            if cell.is_blank and not facts.is_blank:
+                self._look_at_blank(cell, tensors, is_overwritten=facts.is_overwriting and cell in changed)
         if facts.is_collective:
             for cell in cells:
                 self._pin(cell)
@@ -198,11 +202,17 @@ class Runtime:
 
     def _remember(self, call: Call, made: list[Cell], changing: list[Cell]) -> None:
         """What was made and changed can be made again by this call."""
-        transient = sum(read.cell.nbytes for read in call.reads if not read.cell.calls and read.cell.born)
+        if any(read.cell.is_foreign for read in call.reads):
+            for cell in changing:
+                self._forget_calls(cell)
+            return  # what it has read may be something else by then, and nobody would know
+        transient = sum(read.cell.nbytes for read in call.reads if read.cell.born and not read.cell.version)
         if made and not changing and transient >= call.fresh_bytes:
             return  # what it would have to hold for that takes as much
         oldest = min((read.cell.oldest for read in call.reads if read.cell.calls), default=self._clock)
+        is_blank = facts_of(call.func).is_blank
         for cell in made:
+            cell.is_blank = is_blank
             cell.calls.append(call)
             cell.oldest = oldest
             self._makeable[id(cell)] = cell
@@ -254,6 +264,15 @@ class Runtime:
             with _Locks(busy):
                 self._make(cell)
         self._forget_calls(cell)
+
+    def _look_at_blank(self, cell: Cell, tensors: list[torch.Tensor], *, is_overwritten: bool) -> None:
+        """Memory is used that nobody was seen to write to. Unless all of it is overwritten now, a library's own code may have filled it."""
+        cell.is_blank = False
+        whole = (
+            one.numel() * one.element_size() for one in tensors if has_storage(one) and self._cells.find(one) is cell
+        )
+        if not is_overwritten or cell.storage.nbytes() not in whole:
+            self._forget_calls(cell)
 
     def _pin(self, cell: Cell) -> None:
         """It is there, and stays: something else may read or write it unseen."""
@@ -352,6 +371,8 @@ class Runtime:
 
     def _evict(self, cell: Cell) -> None:
         storage = cell.storage
+        if self.is_verifying:
+            cell.digest = digest_of(cell.ghost if storage is None else storage)
         if storage is not None:
             storage.resize_(0)
         else:
@@ -407,6 +428,12 @@ class Runtime:
         if cell.is_there:  # another call that ran for this one has made it as well
             self.used_bytes -= cell.nbytes
             return
+        if cell.digest is not None and cell.digest != digest_of(memory):
+            raise RematError(
+                f"{cell.calls[-1].func} has other bits when it runs again: {cell.nbytes:,} bytes that were made by it, or were written to "
+                "by code that PyTorch does not know of"
+            )
+        cell.digest = None
         if storage is None:
             cell.ghost = memory
             self._makeable[id(cell)] = cell
