@@ -34,6 +34,8 @@ class Facts:
 
     #: Places and names of the arguments that it writes to, by its schema.
     writes: tuple[tuple[int, str], ...]
+    #: It writes to its first argument alone.
+    writes_first_only: bool
     #: All that it returns looks into its arguments.
     returns_views: bool
     #: All that it returns is an argument that it has written to.
@@ -46,6 +48,8 @@ class Facts:
     #: What it makes is for something else to fill, which may be seen, or not.
     is_blank: bool
     is_collective: bool
+    #: A mark that the profiler sets.
+    is_mark: bool
     #: It needs the memory of what it is given; `detach` does not.
     reads_memory: bool
 
@@ -62,12 +66,14 @@ def facts_of(func: Any) -> Facts:
     returned = [one.alias_info for one in schema.returns]
     return Facts(
         writes,
+        writes_first_only=[number for number, _ in writes] == [0],
         returns_views=bool(returned) and not writes and all(one is not None and not one.is_write for one in returned),
         returns_written=bool(writes) and all(one is not None and one.is_write for one in returned),
         undeclared=_UNDECLARED.get(func.overloadpacket.__name__),
         is_random=torch.Tag.nondeterministic_seeded in func.tags,
         is_overwriting=func.overloadpacket.__name__ in _OVERWRITING or any(one.is_out for one in schema.arguments),
         is_blank=func.overloadpacket.__name__ in _BLANK,
+        is_mark=func.namespace == "profiler",
         is_collective=func.namespace in _COLLECTIVE,
         reads_memory=func is not torch.ops.aten.detach.default,
     )

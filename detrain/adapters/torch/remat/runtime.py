@@ -80,17 +80,22 @@ class Runtime:
             self._make_all(cells)
         if facts.returns_views:
             return func(*args, **kwargs)
-        changed = self._changed(func, args, kwargs) if facts.writes or facts.undeclared else []
+        if facts.writes_first_only and tensors and args and args[0] is tensors[0] and has_storage(tensors[0]):
+            changed = cells[:1]
+        else:
+            changed = self._changed(func, args, kwargs) if facts.writes or facts.undeclared else []
+        is_on_record = False
         for cell in changed:
-            if cell.readers and not cell.calls:
+            if cell.calls:
+                is_on_record = True
+            elif cell.readers:
                 self._settle(cell, cells)
         for cell in cells:
             if cell.is_blank and not facts.is_blank:
                 self._look_at_blank(cell, tensors, is_overwritten=facts.is_overwriting and cell in changed)
-        if facts.is_collective:
-            for cell in cells:
+            if facts.is_collective:
                 self._pin(cell)
-        if facts.returns_written and not any(cell.calls for cell in changed):
+        if facts.returns_written and not is_on_record:
             result = func(*args, **kwargs)
             self._changed_in_place(changed)
             return result
@@ -150,11 +155,6 @@ class Runtime:
                 self._make(cell)
 
     def _changed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Cell]:
-        if len(facts_of(func).writes) == 1 and (place := facts_of(func).writes[0][0]) < len(args):
-            given = args[place]
-            if isinstance(given, torch.Tensor) and given.layout is torch.strided:
-                cell = self._cells.find(given)
-                return [] if cell is None else [cell]
         found = (self._cells.find(tensor) for tensor in changed_by(func, args, kwargs))
         return list(dict.fromkeys(cell for cell in found if cell is not None))
 
