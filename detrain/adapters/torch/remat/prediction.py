@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,10 +19,6 @@ class Prediction:
     #: By kind of call; no other budget of this process makes it another.
     _known: ClassVar[dict[Any, int]] = {}
 
-    def __init__(self) -> None:
-        #: Calls whose results' sizes depend on what is in the tensors: nobody can tell before.
-        self.num_unpredicted = 0
-
     def fresh_bytes(self, kind: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """Bytes of the storages that a call of this kind makes; 0 where that depends on values."""
         try:
@@ -29,18 +26,13 @@ class Prediction:
         except TypeError:  # an argument that cannot be compared
             return _ask(func, args, kwargs) or 0
         if known is None:
-            found = _ask(func, args, kwargs)
-            if found is None:
-                self.num_unpredicted += 1
-            known = self._known[kind] = found or 0
+            known = self._known[kind] = _ask(func, args, kwargs) or 0
         return known
 
     def learn(self, kind: Any, fresh_bytes: int) -> None:
         """A call has made more than expected: a library's kernel takes room for itself that the meta device does not know."""
-        try:
+        with contextlib.suppress(TypeError):  # an argument that cannot be compared
             self._known[kind] = fresh_bytes
-        except TypeError:
-            self.num_unpredicted += 1
 
 
 def _ask(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:

@@ -31,7 +31,7 @@ _MOST_COMPARED, _MOST_AT_ONCE = 128, 4
 _NUM_TIMED = 3
 #: What is smaller than this share of the largest candidate is passed over.
 _SMALLEST = 0.01
-#: Memory can be handed from one storage to another (torch 2.12); before, it is copied, and both are there for a moment.
+#: Memory can be handed from one storage to another (torch 2.13, not 2.11); else it is copied, and both are there for a moment.
 _CAN_SWAP = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 
 
