@@ -30,6 +30,8 @@ class Limit:
     share: float = 0.0
     #: What is made again is compared with what was evicted.
     is_verified: bool = False
+    #: Plans the steps that come again (`detrain.remat.planners.registry`); "" where they are taken as they come.
+    planner: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ class MemoryUse:
     #: Operators that have been run again, and what they took when they first ran.
     num_again: int
     again_s: float
+    #: Whose plan was followed last; "" for none.
+    planner: str = ""
+    #: Steps that have followed a plan to their end, and steps in which one was left.
+    num_planned: int = 0
+    num_left: int = 0
+    #: Why a plan was left last, or why there is none.
+    why: str = ""
 
 
 class MemoryBudget(Protocol):

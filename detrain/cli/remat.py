@@ -16,6 +16,11 @@ from detrain.remat.planners.registry import NAMES
 if TYPE_CHECKING:
     from detrain.remat.graph import Graph
 
+#: As in `detrain.remat.online`, which needs numba and is not loaded for a line of help.
+_POLICIES_HELP = (
+    "HEURISTIC:DEALLOCATION, as in dtr:eager. Heuristics: dtr, dtr-eq, dtr-local, msps, lru, size, random, and those of the ablation "
+    "(e*-size-stale and others; docs/remat.md). Deallocations: eager, banish, ignore."
+)
 _time_limit_option = click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, metavar="S",
     help="Seconds after which the best plan so far is used.",
@@ -112,7 +117,7 @@ def convert(log: Path, output: Path, whole: bool) -> int:
     default="dtr:eager",
     show_default=True,
     metavar="P",
-    help="HEURISTIC:DEALLOCATION, as in dtr:eager.",
+    help=_POLICIES_HELP,
 )
 @click.option("--compat", is_flag=True, help="Reproduce the published simulator to the last digit.")
 @click.option(
@@ -141,7 +146,12 @@ def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Pa
 @remat.command()
 @click.argument("graph", type=FILE)
 @_budget_option
-@click.option("--planner", required=True, metavar="NAME", help=f"One of {', '.join(NAMES)}.")
+@click.option(
+    "--planner",
+    required=True,
+    metavar="NAME",
+    help=f"One of {', '.join(NAMES)}; or an online policy, as it comes. {_POLICIES_HELP}",
+)
 @click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Output file.")
 @_time_limit_option
 @as_json_option
@@ -173,7 +183,7 @@ def plan(graph: Path, budget: str, planner: str, output: Path | None, time_limit
 @remat.command()
 @click.argument("graph", type=FILE)
 @click.option("--budgets", required=True, metavar="B,B,…", help="Budgets: fractions of the peak, or bytes.")
-@click.option("--planners", required=True, metavar="NAME,NAME,…", help="Planners, as for plan.")
+@click.option("--planners", required=True, metavar="NAME,NAME,…", help="Planners and policies, as for plan.")
 @click.option(
     "-o",
     "output",

@@ -14,8 +14,9 @@ from detrain import ranks as several
 from detrain.adapters import launchers
 from detrain.errors import UsageError
 from detrain.job.place import place_of
+from detrain.remat.planners.registry import NAMES as PLANNERS
 from detrain.session import policy
-from detrain.session.memory import limit_of
+from detrain.session.memory import ONLINE, limit_of
 from detrain.store import naming
 
 if TYPE_CHECKING:
@@ -114,6 +115,15 @@ words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...",
     "is evicted and made again.",
 )
 @click.option(
+    "--remat-planner",
+    type=click.Choice([ONLINE, *PLANNERS]),
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="With --memory-budget: what plans the steps that come again, beside the training. "
+    f"online: none, each step is taken as it comes; or one of {', '.join(PLANNERS)}.",
+)
+@click.option(
     "--remat-verify",
     is_flag=True,
     help="With --memory-budget: compare what is made again with what was evicted, and stop where it differs.",
@@ -145,9 +155,9 @@ def run(
     """  # fmt: skip
     policy.parse(options["every"])
     if options["memory_budget"]:
-        limit_of(options["memory_budget"])
-    elif options["remat_verify"]:
-        raise UsageError("--remat-verify is for --memory-budget")
+        limit_of(options["memory_budget"], planner=options["remat_planner"])
+    elif options["remat_verify"] or options["remat_planner"] != "auto":
+        raise UsageError(f"--remat-{'verify' if options['remat_verify'] else 'planner'} is for --memory-budget")
     if restarts and not ranks:
         raise UsageError(
             "--restarts is for --ranks; `until detrain run …; do :; done` starts one process again and again"

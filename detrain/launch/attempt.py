@@ -122,7 +122,9 @@ class Attempt:
         settings = Settings(
             Path(self.record.script), self.record.name, request.keep, self.record.invocation, self.record.attempts,
             is_other_invocation=self.run_files.is_other_invocation, on_inexact=request.on_inexact,
-            memory_limit=limit_of(request.memory_budget, is_verified=request.remat_verify)
+            memory_limit=limit_of(
+                request.memory_budget, is_verified=request.remat_verify, planner=request.remat_planner
+            )
             if request.memory_budget and request.goal is None
             else None,
         )  # fmt: skip

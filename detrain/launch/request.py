@@ -41,6 +41,7 @@ class Request:
     on_inexact: str = "refuse"
     #: `--memory-budget`; "" for none.
     memory_budget: str = ""
+    remat_planner: str = "auto"
     remat_verify: bool = False
     #: Why the run starts over by itself; "" if it does not.
     restarts: str = ""

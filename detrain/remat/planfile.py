@@ -25,8 +25,13 @@ class Planned:
 
 def write(path: Path, graph: Graph, plan: Plan) -> None:
     """The plan of a graph, and the graph. Raises `OSError`."""
-    steps = [[step.action.name.lower(), step.target] for step in plan.schedule.steps]
-    DOCUMENT.write(path, {**summary(graph, plan), "steps": steps, "graph": graphfile.encode(graph)})
+    document = {"steps": encode_steps(plan.schedule), "graph": graphfile.encode(graph)}
+    DOCUMENT.write(path, {**summary(graph, plan), **document})
+
+
+def encode_steps(schedule: Schedule) -> list[list[object]]:
+    """As they stand in a document."""
+    return [[step.action.name.lower(), step.target] for step in schedule.steps]
 
 
 def summary(graph: Graph, plan: Plan) -> dict[str, object]:
@@ -43,20 +48,21 @@ def read(path: Path) -> Planned:
     """Raises `GraphError` for what is no plan, or `OSError`."""
     document = DOCUMENT.read(path)
     graph = graphfile.decode(document.get("graph"), name=path.stem)
-    steps = document.get("steps")
-    if type(steps) is not list:
-        raise GraphError(f"{path}: steps is no list")
+    steps = steps_of(document.get("steps"), graph, str(path))
     budget_bytes = document.get("budget_bytes")
     return Planned(
-        graph,
-        Schedule(
-            tuple(_step(path, place, fields, graph) for place, fields in enumerate(steps)), str(document.get("planner", "")),
-            budget_bytes if type(budget_bytes) is int else None,
-        ),
-    )  # fmt: skip
+        graph, Schedule(steps, str(document.get("planner", "")), budget_bytes if type(budget_bytes) is int else None)
+    )
 
 
-def _step(path: Path, place: int, fields: object, graph: Graph) -> Step:
+def steps_of(steps: object, graph: Graph, where: str) -> tuple[Step, ...]:
+    """The inverse of `encode_steps`; `where` is what errors name. Raises `GraphError`."""
+    if type(steps) is not list:
+        raise GraphError(f"{where}: steps is no list")
+    return tuple(_step(where, place, fields, graph) for place, fields in enumerate(steps))
+
+
+def _step(path: str, place: int, fields: object, graph: Graph) -> Step:
     kinds = {"compute": (Action.COMPUTE, len(graph.operators)), "free": (Action.FREE, len(graph.tensors))}
     if type(fields) is not list or len(fields) != 2 or fields[0] not in kinds or type(fields[1]) is not int:
         raise GraphError(f"{path}: step {place} is {str(fields)[:60]}, not [compute, operator] or [free, tensor]")

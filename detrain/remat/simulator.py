@@ -157,7 +157,7 @@ def budget_of(graph: Graph, text: str) -> int:
         amount, unit = parse_bytes(text)
     except ValueError:
         amount, unit = 0.0, ""
-    if not amount > 0:
+    if not amount > 0 or (not unit and amount > 1 and amount != int(amount)):
         raise GraphError(f"a budget is a share of the peak (0.4) or bytes (4GiB) above zero, not {text}")
     if not unit and amount <= 1:
         return int(peak_bytes(graph) * amount)

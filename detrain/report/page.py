@@ -220,8 +220,15 @@ def _memory(use: dict[str, Any]) -> str:
     budget = f" of a budget of {size_text(use['budget_bytes'])}" if use["budget_bytes"] else ""
     return (
         f"Memory: at most {size_text(use['peak_bytes'])}{budget}; {use['num_evictions']:,} pieces were evicted, and {use['num_again']:,} "
-        f"operators run again for them, {use['again_s']:.1f} s."
+        f"operators run again for them, {use['again_s']:.1f} s.{_plans(use)}"
     )
+
+
+def _plans(use: dict[str, Any]) -> str:
+    if not use.get("num_planned"):
+        return f" No plan: {escape(use['why'])}." if use.get("why") else ""
+    left = f"; in {use['num_left']:,} it was left, last because {escape(use['why'])}" if use["num_left"] else ""
+    return f" {use['num_planned']:,} steps followed a plan ({escape(use['planner'])}){left}."
 
 
 def _interval(saved: list[dict[str, Any]]) -> str:

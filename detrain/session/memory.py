@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 from detrain.adapters.protocol import Limit, MemoryUse
-from detrain.errors import UsageError
-from detrain.plans.units import parse_bytes, size_text
+from detrain.errors import MissingExtra
+from detrain.plans.units import size_text
+from detrain.remat.amounts import amount_of
+from detrain.remat.planners import registry
 
-#: Nobody means less: a number alone that is smaller was meant as something else. Bytes.
-_LEAST_BYTES = 1e6
+#: In place of a planner's name: the steps are taken as they come.
+ONLINE = "online"
 
 
-def limit_of(text: str, *, is_verified: bool = False) -> Limit:
-    """`6GiB`, `500MB`, `1000000`; `0.5`, a share of what the first iteration takes. Raises `UsageError`."""
-    try:
-        amount, unit = parse_bytes(text)
-    except ValueError:
-        amount, unit = 0.0, ""
-    if not unit and 0 < amount <= 1 and "." in text:
-        return Limit(share=amount, is_verified=is_verified)
-    if amount < _LEAST_BYTES:
-        raise UsageError(
-            f"--memory-budget {text}: expected bytes (6GiB, 500MB, 1000000), or a share of what the first iteration takes (0.5)"
-        )
-    return Limit(int(amount), is_verified=is_verified)
+def limit_of(text: str, *, is_verified: bool = False, planner: str = ONLINE) -> Limit:
+    """`6GiB`, `500MB`, `1000000`; `0.5`, a share of what the first iteration takes.
+
+    `planner`: `ONLINE` or one of `registry.NAMES`; `auto` is `ONLINE` where what it needs is not installed. Raises `UsageError`.
+    """
+    num_bytes, share = amount_of(text, "--memory-budget")
+    return Limit(num_bytes, share, is_verified=is_verified, planner=_installed(planner))
+
+
+def _installed(planner: str) -> str:
+    if planner == ONLINE:
+        return ""
+    if registry.is_installed(planner):
+        return planner
+    if planner == "auto":
+        return ""
+    raise MissingExtra(f"--remat-planner {planner} needs numba and scipy, which are not installed", "plan")
 
 
 def told(use: MemoryUse) -> str:
     """One line for a person."""
     budget = f" of {size_text(use.budget_bytes)}" if use.budget_bytes else ""
-    return f"memory: at most {size_text(use.peak_bytes)}{budget}; {use.num_again:,} operators were run again, {use.again_s:.1f} s"
+    parts = [
+        f"at most {size_text(use.peak_bytes)}{budget}",
+        f"{use.num_again:,} operators were run again, {use.again_s:.1f} s",
+    ]
+    if use.num_planned:
+        parts.append(f"{use.num_planned:,} steps followed a plan ({use.planner})")
+        if use.num_left:
+            parts.append(f"{use.num_left:,} left it, the last as {use.why}")
+    return f"memory: {'; '.join(parts)}"

@@ -20,7 +20,7 @@ def states_of_generators():
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 
-def trained(program, limit_bytes=None, *, accumulate=1, autocast=False, optimizer=None, steps=4):
+def trained(program, limit_bytes=None, *, accumulate=1, autocast=False, optimizer=None, steps=4, plan=None):
     """Digest of everything that a training has ended with; the runtime."""
     torch.manual_seed(1)
     net, loss_of = PROGRAMS[program](16)
@@ -28,7 +28,7 @@ def trained(program, limit_bytes=None, *, accumulate=1, autocast=False, optimize
         optimizer = torch.optim.SGD if program == "sparse_gradients" else torch.optim.AdamW
     updates = optimizer(net.parameters(), 1e-3)
     losses = []
-    with budget(limit_bytes) if limit_bytes is not None else nullcontext() as runtime:
+    with budget(limit_bytes, plan=plan) if limit_bytes is not None else nullcontext() as runtime:
         for number in range(steps):
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                 loss = loss_of()

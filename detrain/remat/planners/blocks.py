@@ -9,6 +9,10 @@ from functools import cached_property
 from detrain.remat.graph import Graph, Kind
 from detrain.remat.planners.forward_end import first_backward_index
 
+#: Storages below this share of the largest one that the forward pass makes do not say to which block a gradient belongs: labels are made by
+#: the first block and read at the end of the forward pass. Nor do views of parameters.
+_SMALL = 0.01
+
 
 @dataclass(frozen=True)
 class Block:
@@ -97,11 +101,15 @@ class Chain:
         parts: list[list[int]] = [[] for _ in self._stretches()]
         current = len(parts) - 1
         handed_on = {base for end in self._cuts for base in self._live[end - 1]}
+        constant = {output for number in self.constants for output in self.graph.operators[number].outputs}
+        large = {tensor for tensor in self._block_of if self.graph.tensors[tensor].base not in constant}
+        least_bytes = _SMALL * max(map(self.graph.size_bytes, large), default=0)
+        large = {tensor for tensor in large if self.graph.size_bytes(tensor) >= least_bytes}
         for number in self._backward:
             inner: list[int] = []
             outer: list[int] = []
             for tensor in self.graph.operators[number].inputs:
-                if tensor in self._block_of:
+                if tensor in large:
                     (outer if self.graph.tensors[tensor].base in handed_on else inner).append(self._block_of[tensor])
             if inner:
                 current = min(current, max(inner))

@@ -5,6 +5,7 @@ Where all of them run out of memory, or turn in circles, what keeps nothing at a
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from detrain.remat.online.policy import Runner, parse
 from detrain.remat.planners import recompute_all
 from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.polish import polish
-from detrain.remat.schedule import Schedule, freeing_early
+from detrain.remat.schedule import Action, Schedule, freeing_early, kept_constants
 
 #: In the order in which they are tried, the most promising first.
 POLICIES = (
@@ -34,12 +35,19 @@ def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
 
 def _polished(graph: Graph, budget_bytes: int) -> Iterator[Schedule]:
     runner = Runner(graph)
-    for name in POLICIES:
+    # A policy never lets go of a constant; a schedule does, where the program has given it back.
+    given_back_bytes = graph.constant_bytes - sum(graph.tensors[base].size_bytes for base in kept_constants(graph))
+    budgets_bytes = (budget_bytes, budget_bytes + given_back_bytes) if given_back_bytes else (budget_bytes,)
+    for name, policy_bytes in itertools.product(POLICIES, budgets_bytes):
         policy = parse(name)
         for is_compat in (True, False):
-            result = runner.run(policy, budget_bytes, limit=_LIMIT, is_compat=is_compat, has_schedule=True)
+            result = runner.run(policy, policy_bytes, limit=_LIMIT, is_compat=is_compat, has_schedule=True)
             if result.status == "ok":
-                yield replace(polish(graph, result.schedule, budget_bytes)[0], planner=f"dtr, {name}")
+                schedule = result.schedule
+                if policy_bytes != budget_bytes:
+                    operators = [step.target for step in schedule.steps if step.action == Action.COMPUTE]
+                    schedule = freeing_early(graph, operators, "", budget_bytes)
+                yield replace(polish(graph, schedule, budget_bytes)[0], planner=f"dtr, {name}")
                 break  # where nobody has to give anything up, both do the same
             if policy.deallocation == "banish":
                 break

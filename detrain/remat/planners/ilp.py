@@ -34,11 +34,7 @@ def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0, num_passes
     """
     began_s = time.monotonic()
     until_s = began_s + time_limit_s
-    if len(graph.operators) > MOST_OPERATORS:
-        raise NoPlanError(
-            f"the step has {len(graph.operators):,} operators, and a program with more than {MOST_OPERATORS} is not solved; "
-            "use rockmate or hiremate, which divide it"
-        )
+    refuse_large(graph)
     bounds: list[float] = []
     schedules = _schedules(graph, budget_bytes, until_s, num_passes or _passes(graph), bounds)
     planned = best_of(graph, schedules, budget_bytes, until_s=until_s, began_s=began_s)
@@ -46,6 +42,15 @@ def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0, num_passes
         return planned
     bound_ns = graph.cost_ns + math.ceil(bounds[0] - 1e-4 * max(1.0, abs(bounds[0])))
     return replace(planned, bound_ns=min(bound_ns, planned.outcome.clock_ns))
+
+
+def refuse_large(graph: Graph) -> None:
+    """Raises `NoPlanError` for steps of more than `MOST_OPERATORS` operators."""
+    if len(graph.operators) > MOST_OPERATORS:
+        raise NoPlanError(
+            f"the step has {len(graph.operators):,} operators, and a program with more than {MOST_OPERATORS} is not solved; "
+            "use rockmate or hiremate, which divide it"
+        )
 
 
 def _schedules(

@@ -48,9 +48,10 @@ class Meter:
     def __init__(self, chain: Chain) -> None:
         self.graph, self.chain = chain.graph, chain
         self._tensors = self.graph.tensors
-        self._outputs = {self._tensors[output].base for output in self.graph.outputs}
         constants = {output for operator in chain.constants for output in self.graph.operators[operator].outputs}
         self._constant = {self._tensors[tensor].base for tensor in constants}
+        # A parameter that the step changes is there in any case.
+        self._outputs = {self._tensors[output].base for output in self.graph.outputs} - self._constant
         self._handed = [frozenset[int](), *(frozenset(block.boundary) for block in chain.blocks)]
         self._asked_forward = self._asked_by_later()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -25,17 +26,19 @@ _SCHEDULES: dict[str, Callable[[Graph, int], Iterable[Schedule]]] = {
 #: Planners whose module needs numba or scipy, and is loaded when it is asked for; each has a function `plan`.
 _LAZY_PLANNERS = {
     "griewank": "griewank", "ilp": "ilp", "lp-rounding": "rounding", "rotor": "rotor", "rockmate": "rockmate", "hiremate": "hiremate",
-    "dtr": "dtr",
+    "dtr": "dtr", "auto": "auto",
 }  # fmt: skip
 NAMES = (*_SCHEDULES, *_LAZY_PLANNERS)
+#: What the modules need.
+_NEEDED = ("numba", "scipy")
 
 
 def plan(graph: Graph, budget_bytes: int, planner: str, time_limit_s: float = 60.0) -> Plan:
     """A schedule of `graph` that needs at most `budget_bytes` of memory, constants included.
 
-    `planner` is one of `NAMES`; after `time_limit_s` the best schedule so far is taken. Raises `GraphError` for a budget of zero bytes
-    or less, `NoPlanError` if the planner finds no schedule, `UsageError` if there is no such planner, `MissingExtra` if what it needs is
-    not installed.
+    `planner` is one of `NAMES`, or an online policy (`dtr:eager`, see `detrain.remat.online.policy`); after `time_limit_s` the best
+    so far is taken. Raises `GraphError` for a budget of zero bytes or less and for what is no policy, `NoPlanError` if the planner finds no
+    schedule, `UsageError` if there is no such planner, `MissingExtra` if what it needs is not installed.
     """
     if budget_bytes <= 0:
         raise GraphError(f"a budget is above zero bytes, not {budget_bytes:,}")
@@ -45,13 +48,18 @@ def plan(graph: Graph, budget_bytes: int, planner: str, time_limit_s: float = 60
             f"{budget_bytes:,} bytes are less than the floor of {floor:,}: the constants, and the largest operator's inputs and outputs"
         )
     if planner not in _SCHEDULES:
-        find = _planner(planner)
+        find = _policy(planner) if ":" in planner else _planner(planner)
         if not all(operator.is_constant for operator in graph.operators):
             return find(graph, budget_bytes, time_limit_s)
         planner = "keep-all"  # nothing can be done again
     began_s = time.monotonic()
     schedules = _SCHEDULES[planner](graph, budget_bytes)
     return best_of(graph, schedules, budget_bytes, until_s=began_s + time_limit_s, began_s=began_s)
+
+
+def is_installed(planner: str) -> bool:
+    """True if what a planner of `NAMES` needs is there."""
+    return planner in _SCHEDULES or all(importlib.util.find_spec(name) is not None for name in _NEEDED)
 
 
 def pareto(
@@ -74,6 +82,26 @@ def pareto(
         if isinstance(planned, Plan):
             best = planned
         yield budget_bytes, planned
+
+
+def _policy(name: str) -> Planner:
+    """What an online policy does, as it comes: nothing of it is improved afterwards."""
+    try:
+        from detrain.remat.online.policy import Runner, parse
+    except ImportError as error:
+        raise MissingExtra(f"{name} needs {error.name}, which is not installed", "plan") from None
+    policy = parse(name)
+
+    def run(graph: Graph, budget_bytes: int, _: float) -> Plan:
+        began_s = time.monotonic()
+        result = Runner(graph).run(policy, budget_bytes, is_compat=False, has_schedule=True)
+        if result.status != "ok":
+            raise NoPlanError(
+                "it runs out of memory" if result.status == "oom" else "it turns in circles, and is given up"
+            )
+        return best_of(graph, [result.schedule], budget_bytes, began_s=began_s)
+
+    return run
 
 
 def _planner(name: str) -> Planner:

@@ -20,7 +20,7 @@ from detrain.remat.planners.blocks import Chain
 from detrain.remat.planners.options import Measured, Meter
 from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.polish import polish
-from detrain.remat.schedule import Schedule, freeing_early
+from detrain.remat.schedule import Schedule, freeing_early, kept_constants
 from detrain.remat.simulator import simulate
 
 Floats = NDArray[np.float64]
@@ -60,7 +60,8 @@ def schedules(meter: Meter, blocks: Sequence[Measured], planner: str, budget_byt
 
 def orders(meter: Meter, blocks: Sequence[Measured], budget_bytes: int) -> Iterator[list[int]]:
     """Operators in the order in which they are done, for several amounts of memory."""
-    room = budget_bytes - meter.graph.constant_bytes
+    # What the program gives back of constants it mostly gives back early; the simulator sees where it does not.
+    room = budget_bytes - meter.bytes_of(kept_constants(meter.graph))
     if room <= 0:
         return
     table = _table_of(blocks, room * _SHARES[0])

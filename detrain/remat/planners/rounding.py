@@ -13,6 +13,7 @@ import numpy as np
 
 from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph
+from detrain.remat.planners import ilp
 from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.stages import Numbers, Program, program_of
 from detrain.remat.schedule import Schedule, freeing_early
@@ -23,8 +24,9 @@ _THRESHOLDS = (0.5, 0.3, 0.1, 0.01, 0.7, 0.9)
 
 
 def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
-    """The best of several roundings. Raises `NoPlanError` if none keeps to the budget, or none was found in time."""
+    """The best of several roundings. Raises `NoPlanError` if none keeps to the budget or none was found in time, and as `ilp` does."""
     began_s = time.monotonic()
+    ilp.refuse_large(graph)
     until_s = began_s + time_limit_s
     return best_of(graph, _roundings(graph, budget_bytes, until_s), budget_bytes, until_s=until_s, began_s=began_s)
 

@@ -8,6 +8,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detrain.adapters.protocol import Limit, MemoryUse
+from detrain.adapters.torch.remat.following import Plan, PlanFollower
 from detrain.adapters.torch.remat.operators import facts_of
+from detrain.adapters.torch.remat.planning import Planning
 from detrain.adapters.torch.remat.runtime import Runtime
 
 _UNBOUNDED = 1 << 62
@@ -62,13 +65,17 @@ BudgetMode.__torch_dispatch__ = _dispatch
 class Budget:
     """A memory budget of one thread, with the backward passes that it starts. From `begin` to `end` its programs keep to it."""
 
-    def __init__(self, limit: Limit) -> None:
-        """A share is known after the first iteration, which keeps to nothing."""
+    def __init__(self, limit: Limit, plan: Plan | None = None) -> None:
+        """A share is known after the first iteration, which keeps to nothing. `plan`: plans steps, in place of the limit's planner."""
         self._share = limit.share
         self._num_headers = 0
         self.runtime = Runtime(limit.num_bytes or _UNBOUNDED, is_verifying=limit.is_verified)
         self._mode = BudgetMode(self.runtime)
         self._plain: dict[str, Callable[..., Any]] = {}
+        if plan is None and limit.planner:
+            plan = functools.partial(Planning, planner=limit.planner)
+        self._follower = None if plan is None else PlanFollower(self.runtime, plan)
+        self.runtime.follower = self._follower
 
     def begin(self) -> None:
         """The tensors that are there count from now on, and stay."""
@@ -89,6 +96,8 @@ class Budget:
             self.runtime.budget_bytes = int(self.runtime.peak_bytes * self._share)
             self.runtime.peak_bytes = 0
         self.runtime.at_header()
+        if self._follower is not None:
+            self._follower.at_header(has_budget=self.runtime.budget_bytes < _UNBOUNDED)
 
     def bring_back(self) -> None:
         """See `MemoryBudget`."""
@@ -98,10 +107,18 @@ class Budget:
         """See `MemoryBudget`."""
         one = self.runtime
         budget_bytes = one.budget_bytes if one.budget_bytes < _UNBOUNDED else 0
-        return MemoryUse(budget_bytes, one.peak_bytes, one.num_evictions, one.num_again, one.again_ns / 1e9)
+        use = MemoryUse(budget_bytes, one.peak_bytes, one.num_evictions, one.num_again, one.again_ns / 1e9)
+        if self._follower is None:
+            return use
+        plans = self._follower
+        return replace(
+            use, planner=plans.planner, num_planned=plans.num_followed, num_left=plans.num_left, why=plans.why
+        )
 
     def end(self) -> None:
         """What is not there is made again, and stays. Raises `OverBudget`."""
+        if self._follower is not None:
+            self._follower.end()
         try:
             self.runtime.revive_all()
         finally:
@@ -138,15 +155,17 @@ def _device_of(tensors: Iterable[torch.Tensor]) -> str:
 
 
 @contextlib.contextmanager
-def budget(budget_bytes: int, *, is_verified: bool = False) -> Iterator[Runtime]:
+def budget(
+    budget_bytes: int, *, is_verified: bool = False, planner: str = "", plan: Plan | None = None
+) -> Iterator[Runtime]:
     """Within this, what runs on this thread keeps to so many bytes. Raises `OverBudget` where it cannot.
 
     `is_verified`: what is made again is compared with what was evicted; raises `RematError` where it differs.
 
     A step of an optimizer is the border at which the runtime lets go of how older state was made.
     """
-    one = Budget(Limit(budget_bytes, is_verified=is_verified))
-    hook = register_optimizer_step_post_hook(lambda *_: one.runtime.at_header())
+    one = Budget(Limit(budget_bytes, is_verified=is_verified, planner=planner), plan)
+    hook = register_optimizer_step_post_hook(lambda *_: one.at_header())
     one.begin()
     try:
         yield one.runtime

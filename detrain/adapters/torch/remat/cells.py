@@ -102,6 +102,8 @@ class Cell:
     is_gradient: bool = False
     #: The kind of call that has made it.
     kind: Any = None
+    #: No other has the same.
+    serial: int = 0
 
     @property
     def storage(self) -> Any:
@@ -183,6 +185,7 @@ class Cells:
         #: The type of the devices whose memory counts.
         self.device = "cpu"
         self._by_address: dict[int, Cell] = {}
+        self._num_added = 0
 
     def find(self, tensor: torch.Tensor) -> Cell | None:
         """The cell of a tensor's storage, if it is known."""
@@ -191,6 +194,8 @@ class Cells:
     def add(self, storage: Any, born: int) -> Cell:
         """A new cell for a storage."""
         address, cell = storage._cdata, Cell(self.bytes_of(storage), storage.device, born, last_used=born)
+        self._num_added += 1
+        cell.serial = self._num_added
         if not storage.resizable():
             cell.is_pinned = True
             cell.is_foreign = not storage.is_shared()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,26 +13,37 @@ from detrain.adapters.torch.remat.cells import storage_of
 from detrain.adapters.torch.remat.operators import has_storage, tensors_in
 
 
+@dataclass(eq=False, slots=True)
+class Expected:
+    """What is known of one kind of call; all calls of the kind have the same object."""
+
+    #: Of the storages that it makes; 0 where that depends on values.
+    fresh_bytes: int
+    #: The least that a call has taken, and how many were timed.
+    cost_ns: int = 0
+    num_timed: int = 0
+
+    def add_time(self, took_ns: int) -> None:
+        """A call has taken so long."""
+        self.cost_ns = min(self.cost_ns, took_ns) if self.num_timed else took_ns
+        self.num_timed += 1
+
+
 class Prediction:
     """Remembers what it has asked, and what calls have made."""
 
     #: By kind of call; no other budget of this process makes it another.
-    _known: ClassVar[dict[Any, int]] = {}
+    _known: ClassVar[dict[Any, Expected]] = {}
 
-    def fresh_bytes(self, kind: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-        """Bytes of the storages that a call of this kind makes; 0 where that depends on values."""
+    def expected(self, kind: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Expected:
+        """What a call of this kind is going to make."""
         try:
             known = self._known.get(kind)
         except TypeError:  # an argument that cannot be compared
-            return _ask(func, args, kwargs) or 0
+            return Expected(_ask(func, args, kwargs) or 0)
         if known is None:
-            known = self._known[kind] = _ask(func, args, kwargs) or 0
+            known = self._known[kind] = Expected(_ask(func, args, kwargs) or 0)
         return known
-
-    def learn(self, kind: Any, fresh_bytes: int) -> None:
-        """A call has made more than expected: a library's kernel takes room for itself that the meta device does not know."""
-        with contextlib.suppress(TypeError):  # an argument that cannot be compared
-            self._known[kind] = fresh_bytes
 
 
 def _ask(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:

@@ -14,15 +14,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from detrain.adapters.torch.remat.cells import ITSELF, Call, Cell, Cells, Group, Read, storage_of
 from detrain.adapters.torch.remat.describing import call_of, given_tensors
 from detrain.adapters.torch.remat.operators import changed_by, facts_of, has_storage, tensors_in
-from detrain.adapters.torch.remat.prediction import Prediction
+from detrain.adapters.torch.remat.prediction import Expected, Prediction
 from detrain.adapters.torch.remat.replaying import digest_of, run_again
+from detrain.adapters.torch.remat.waiting import Locks, Waiting
 from detrain.errors import OverBudget, RematError
 
 #: So many candidates are compared, evenly spread over all; and so many of them go before they are compared again.
@@ -35,6 +36,25 @@ _SMALLEST = 0.01
 _CAN_SWAP = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 
 
+class Follower(Protocol):
+    """Sees every operator of the program's, and may have something evicted or made again before it runs."""
+
+    def before(self) -> None:
+        """An operator comes."""
+
+    def after(
+        self, func: Any, token: object, tensors: list[torch.Tensor], result: Any, fresh: Sequence[Cell], changed: Sequence[Cell],
+        took_ns: int,
+    ) -> None:  # fmt: skip
+        """It has run. `token`: what it was, the same object for the same kind of call; `fresh`: the memory that it has made."""
+
+    def gone(self, cell: Cell) -> None:
+        """The program has let go of a storage."""
+
+    def let_go(self) -> bool:
+        """There is no room: what is held for later goes. False if nothing was."""
+
+
 class Runtime:
     """One budget, for all that runs on this thread and in the backward passes that it starts."""
 
@@ -43,6 +63,7 @@ class Runtime:
         self.budget_bytes, self.is_verifying = budget_bytes, is_verifying
         self.used_bytes = self.peak_bytes = 0
         self.num_evictions = self.num_again = self.again_ns = 0
+        self.follower: Follower | None = None
         #: The program's operators go by unseen: in a forked process, or where it has ended.
         self.is_off = False
         self._cells = Cells(self._on_gone)
@@ -53,8 +74,6 @@ class Runtime:
         #: Cells that can be made again.
         self._makeable: dict[int, Cell] = {}
         self._has_gradients = False
-        #: On a device: what the first few calls of a kind took.
-        self._times_ns: dict[Any, list[int]] = {}
         #: Kinds of calls whose results had to be made again because what they are made of was about to change.
         self._kept_kinds: set[Any] = set()
 
@@ -73,13 +92,19 @@ class Runtime:
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator of the program's. Raises `OverBudget`."""
         self._clock += 1
+        follower = self.follower
+        if follower is not None:
+            follower.before()
         facts = facts_of(func)
         tensors = given_tensors(args, kwargs)
         cells, is_missing = self._cells_of(tensors)
         if is_missing and facts.reads_memory:
             self._make_all(cells)
         if facts.returns_views:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if follower is not None:
+                follower.after(func, func, tensors, result, (), (), 0)
+            return result
         if facts.writes_first_only and tensors and args and args[0] is tensors[0] and has_storage(tensors[0]):
             changed = cells[:1]
         else:
@@ -96,40 +121,42 @@ class Runtime:
             if facts.is_collective:
                 self._pin(cell)
         if facts.returns_written and not is_on_record:
+            began_ns = perf_counter_ns()
             result = func(*args, **kwargs)
+            took_ns = perf_counter_ns() - began_ns
             self._changed_in_place(changed)
+            if follower is not None:
+                follower.after(func, func, tensors, result, (), changed, took_ns)
             return result
         call, kind = call_of(func, args, kwargs, tensors, cells)
-        expected = self._predict.fresh_bytes(kind, func, args, kwargs)
-        if self.used_bytes + expected > self.budget_bytes:
-            with _Locks(cells):
-                self._make_room(expected, str(func))
-        result = self._timed(call, kind, func, args, kwargs)
-        self._register(call, kind, result, changed)
-        if call.fresh_bytes > expected:
-            self._predict.learn(kind, call.fresh_bytes)
+        expected = self._predict.expected(kind, func, args, kwargs)
+        if self.used_bytes + expected.fresh_bytes > self.budget_bytes:
+            with Locks(cells):
+                self._make_room(expected.fresh_bytes, str(func))
+        result = self._timed(expected, func, args, kwargs)
+        call.cost_ns = expected.cost_ns
+        fresh = self._register(call, kind, result, changed)
+        # A library's kernel may take room for itself that the meta device does not know.
+        expected.fresh_bytes = max(expected.fresh_bytes, call.fresh_bytes)
+        if follower is not None:
+            follower.after(func, expected, tensors, result, fresh, changed, call.cost_ns)
         if facts.is_collective:
             for cell in list(call.cells()):
                 self._pin(cell)
         return result
 
-    def _timed(self, call: Call, kind: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _timed(self, expected: Expected, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run it, and note what it costs; on a device, which works beside the program, by waiting for the first few of each kind."""
-        if self._cells.device == "cpu":
-            began_ns = perf_counter_ns()
-            result = func(*args, **kwargs)
-            call.cost_ns = perf_counter_ns() - began_ns
-            return result
-        times_ns = self._times_ns.setdefault(kind, [])
-        if len(times_ns) >= _NUM_TIMED:
-            call.cost_ns = min(times_ns)
+        is_device = self._cells.device != "cpu"
+        if is_device and expected.num_timed >= _NUM_TIMED:
             return func(*args, **kwargs)
-        torch.cuda.synchronize()
+        if is_device:
+            torch.cuda.synchronize()
         began_ns = perf_counter_ns()
         result = func(*args, **kwargs)
-        torch.cuda.synchronize()
-        times_ns.append(perf_counter_ns() - began_ns)
-        call.cost_ns = min(times_ns)
+        if is_device:
+            torch.cuda.synchronize()
+        expected.add_time(perf_counter_ns() - began_ns)
         return result
 
     def _cells_of(self, tensors: Iterable[torch.Tensor]) -> tuple[list[Cell], bool]:
@@ -150,7 +177,7 @@ class Runtime:
         return cells, is_missing
 
     def _make_all(self, cells: list[Cell]) -> None:
-        with _Locks(cells):
+        with Locks(cells):
             for cell in cells:
                 self._make(cell)
 
@@ -171,7 +198,9 @@ class Runtime:
             cell.nbytes = nbytes
             self._pin(cell)
 
-    def _register(self, call: Call, kind: Any, result: Any, changed: list[Cell]) -> None:
+    def _register(self, call: Call, kind: Any, result: Any, changed: list[Cell]) -> list[Cell]:
+        """Returns the cells of the memory that it has made."""
+        fresh: list[Cell] = []
         made: list[Cell] = []
         device = self._cells.device
         is_complete, is_backward = True, torch._C._current_autograd_node() is not None
@@ -184,6 +213,7 @@ class Runtime:
             if cell is None:
                 cell = self._cells.add(storage_of(tensor), self._clock)
                 self._use(cell.nbytes)
+                fresh.append(cell)
                 call.fresh_bytes += cell.nbytes
                 cell.version, cell.kind, cell.cost_ns = 1, kind, call.cost_ns
                 if is_backward:
@@ -199,6 +229,7 @@ class Runtime:
         elif made or changing:
             self._remember(call, made, changing)
         self._changed_in_place(changed)
+        return fresh
 
     def _remember(self, call: Call, made: list[Cell], changing: list[Cell]) -> None:
         """What was made and changed can be made again by this call."""
@@ -261,7 +292,7 @@ class Runtime:
         if not cell.is_there:
             if cell.kind is not None:
                 self._kept_kinds.add(cell.kind)
-            with _Locks(busy):
+            with Locks(busy):
                 self._make(cell)
         self._forget_calls(cell)
 
@@ -294,7 +325,8 @@ class Runtime:
         for cell in list(self._makeable.values()):
             if cell.oldest < self._header and cell.storage is not None:
                 self._keep(cell, [])
-        self._drop_ghosts()
+            elif cell.ghost is not None and cell.is_evictable:
+                self._evict(cell)  # what would still be made of it is of the iteration that has ended
         self._header = self._clock
 
     # --- memory ---------------------------------------------------------------------------------------------------------------
@@ -306,6 +338,8 @@ class Runtime:
 
     def _on_gone(self, cell: Cell) -> None:
         """The program has let go of a storage."""
+        if self.follower is not None:
+            self.follower.gone(cell)
         self._makeable.pop(id(cell), None)
         if cell.is_there:
             self._is_away(cell)
@@ -326,6 +360,8 @@ class Runtime:
         while self.used_bytes + nbytes > self.budget_bytes:
             victims = self._victims()
             if not victims:
+                if self.follower is not None and self.follower.let_go():
+                    continue
                 raise OverBudget(self._why(nbytes, what))
             for cell in victims:
                 if self.used_bytes + nbytes > self.budget_bytes:
@@ -381,6 +417,26 @@ class Runtime:
         self.num_evictions += 1
         self._is_away(cell)
 
+    # --- for who follows the program ------------------------------------------------------------------------------------------
+
+    def cell_of(self, tensor: torch.Tensor) -> Cell | None:
+        """The cell of a tensor's storage, if it has one that is known."""
+        return self._cells.find(tensor) if has_storage(tensor) else None
+
+    def cells(self) -> list[Cell]:
+        """All whose storage the program holds."""
+        return self._cells.all()
+
+    def put_away(self, cell: Cell) -> None:
+        """Evict it, if it is there and can be made again."""
+        if cell.is_evictable:
+            self._evict(cell)
+
+    def bring(self, cell: Cell) -> None:
+        """Have it there, if it can be made again. Raises `OverBudget`."""
+        if cell.calls:
+            self._make(cell)
+
     # --- making again ---------------------------------------------------------------------------------------------------------
 
     def revive(self, tensor: torch.Tensor) -> None:
@@ -399,13 +455,13 @@ class Runtime:
         """Have a cell's memory there, in its present state, and before it what it is made of, however far back that goes."""
         if cell.is_there:
             return
-        waiting = [_Waiting(cell)]
+        waiting = [Waiting(cell)]
         try:
             while waiting:
                 one = waiting[-1]
                 missing = one.next_missing()
                 if missing is not None:
-                    waiting.append(_Waiting(missing))
+                    waiting.append(Waiting(missing))
                     continue
                 self._make_now(one.cell)
                 one.let_go()
@@ -419,7 +475,7 @@ class Runtime:
         if cell.is_there:  # another result of a call that has run again meanwhile
             return
         storage = cell.storage  # which lives as long as this works on it
-        with _Locks([cell]):
+        with Locks([cell]):
             made = self._replayed(cell, cell.version)
         self._bring_back(cell, storage, made)
 
@@ -514,55 +570,6 @@ class Runtime:
         if not cell.calls:
             raise AssertionError("what cannot be made again has changed, and something is to be made of what it was")
         return self._replayed(cell, read.version), True
-
-
-class _Waiting:
-    """A cell that is to be made, and those that it is made of: as they are found there, they stay until it is."""
-
-    __slots__ = ("_locked", "_needs", "cell")
-
-    def __init__(self, cell: Cell) -> None:
-        self.cell = cell
-        self._locked: list[Cell] = []
-        self._needs = [
-            read.cell
-            for call in cell.calls
-            for read in call.reads
-            if read.cell is not cell and (read.cell.version == read.version or read.is_scratch)
-        ]
-
-    def next_missing(self) -> Cell | None:
-        """One that has to be made first; None once all are there."""
-        while self._needs:
-            if not self._needs[-1].is_there:
-                return self._needs[-1]
-            need = self._needs.pop()
-            need.num_locks += 1
-            self._locked.append(need)
-        return None
-
-    def let_go(self) -> None:
-        """They can go again."""
-        for cell in self._locked:
-            cell.num_locks -= 1
-        self._locked = []
-
-
-class _Locks:
-    """None of these is evicted within."""
-
-    __slots__ = ("_cells",)
-
-    def __init__(self, cells: list[Cell]) -> None:
-        self._cells = cells
-
-    def __enter__(self) -> None:
-        for cell in self._cells:
-            cell.num_locks += 1
-
-    def __exit__(self, *_: object) -> None:
-        for cell in self._cells:
-            cell.num_locks -= 1
 
 
 def _has_readers_of_before(cell: Cell) -> bool:
