@@ -27,6 +27,7 @@ from detrain.adapters.torch.remat.budget import budget
 from detrain.errors import OverBudget
 
 UNBOUNDED = 1 << 60
+MOST_PLANNING_S = 120.0
 #: Blocks that the script checkpoints by hand.
 BY_HAND = {"checkpoint every block": 1, "checkpoint every second block": 2}
 
@@ -124,8 +125,8 @@ def unet(every: int, device: str) -> tuple[nn.Module, Callable[[nn.Module], Tens
 MODELS = {"gpt": gpt, "resnet": resnet, "unet": unet}
 
 
-def train(model: str, device: str, variant: str, limit_bytes: int) -> None:
-    """In a process of its own: a step for each line that comes; tells what it took."""
+def train(model: str, device: str, variant: str, limit_bytes: int, planner: str) -> None:
+    """In a process of its own: a step for each line that comes; tells what it took. With a planner, the first waits for its plan."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     if device != "cpu":  # as detrain does
@@ -135,7 +136,7 @@ def train(model: str, device: str, variant: str, limit_bytes: int) -> None:
     net, loss_of = MODELS[model](BY_HAND.get(variant, 0), device)
     net.to(device)
     updates = torch.optim.AdamW(net.parameters(), 1e-4)
-    with budget(limit_bytes) if limit_bytes else contextlib.nullcontext() as runtime:
+    with budget(limit_bytes, planner=planner) if limit_bytes else contextlib.nullcontext() as runtime:
         for _ in sys.stdin:
             began_s, again_s = time.perf_counter(), runtime.again_ns / 1e9 if runtime else 0.0
             try:
@@ -152,16 +153,21 @@ def train(model: str, device: str, variant: str, limit_bytes: int) -> None:
                 found["allocated"] = torch.cuda.max_memory_allocated()
             if runtime:
                 found |= {"peak": runtime.peak_bytes, "again": runtime.again_ns / 1e9 - again_s}
+                plan = runtime.follower.plan if runtime.follower is not None else None
+                found |= {"planned": plan.overhead, "planner": plan.planner} if plan is not None else {}
             print(json.dumps(found), flush=True)
 
 
 class Trainer:
     """One variant's process."""
 
-    def __init__(self, model: str, device: str, variant: str, limit_bytes: int) -> None:
+    def __init__(self, model: str, device: str, variant: str, limit_bytes: int, planner: str = "") -> None:
         words = [sys.executable, __file__, "--train", model, "--device", device, "--variant", variant]
         self._process = subprocess.Popen(
-            [*words, "--limit", str(limit_bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*words, "--limit", str(limit_bytes), "--planner", planner],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.steps: list[dict[str, Any]] = []
         self.over = ""
@@ -196,7 +202,14 @@ def compare(model: str, device: str, shares: Sequence[float], rounds: int, warm_
         for trainer in trainers.values():
             trainer.step()
     peak = seen.steps[-1]["peak"]
-    budgets = {f"budget {share}": Trainer(model, device, "budget", int(peak * share)) for share in shares}
+    budgets = {f"budget {share}, online": Trainer(model, device, "budget", int(peak * share)) for share in shares}
+    for share in shares:  # each plans alone
+        planned = budgets[f"budget {share}, planned"] = Trainer(model, device, "budget", int(peak * share), "auto")
+        began_s = time.monotonic()
+        while not planned.over and time.monotonic() - began_s < MOST_PLANNING_S:
+            planned.step()
+            if planned.steps and "planned" in planned.steps[-1]:
+                break
     for _ in range(warm_up):
         for trainer in budgets.values():
             trainer.step()
@@ -204,12 +217,12 @@ def compare(model: str, device: str, shares: Sequence[float], rounds: int, warm_
     for _ in range(rounds):
         for trainer in trainers.values():
             trainer.step()
-    losses = {trainer.steps[warm_up]["loss"] for name, trainer in trainers.items() if not trainer.over}
+    losses = {trainer.steps[warm_up]["loss"] for trainer in trainers.values() if not trainer.over}
     rows = []
     for name, trainer in trainers.items():
         trainer.end()
         if trainer.over:
-            rows.append([name, "no room", "", "", ""])
+            rows.append([name, "no room", "", "", "", ""])
             continue
         pairs = zip(trainer.steps[-rounds:], trainers["plain"].steps[-rounds:], strict=True)
         slower = [one["seconds"] / plain["seconds"] for one, plain in pairs]
@@ -220,6 +233,7 @@ def compare(model: str, device: str, shares: Sequence[float], rounds: int, warm_
             name,
             f"{last['peak'] / peak:.3f}" if "peak" in last else "",
             spread(slower),
+            f"{last['planned']:.3f}, {last['planner']}" if "planned" in last else "",
             f"{again:.2f}" if name.startswith("budget") else "",
             f"{last['allocated'] / 2**20:,.0f}" if "allocated" in last else "",
         ])  # fmt: skip
@@ -228,7 +242,14 @@ def compare(model: str, device: str, shares: Sequence[float], rounds: int, warm_
         f"loss{'es' if len(losses) > 1 else ''}."
     )
     report.table(
-        ["variant", "peak over that of all kept", "step over a plain one", "of it run again", "MiB allocated"],
+        [
+            "variant",
+            "peak over that of all kept",
+            "step over a plain one",
+            "as planned",
+            "of it run again",
+            "MiB allocated",
+        ],
         rows,
     )
 
@@ -245,9 +266,10 @@ def main() -> None:
     parser.add_argument("--train", help=argparse.SUPPRESS)
     parser.add_argument("--variant", help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--planner", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.train:
-        train(given.train, given.device, given.variant, given.limit)
+        train(given.train, given.device, given.variant, given.limit, given.planner)
         return
     report = Report("What a memory budget costs")
     device = f" On {torch.cuda.get_device_name()}." if given.device != "cpu" else ""

@@ -52,10 +52,15 @@ class MemoryUse:
     num_left: int = 0
     #: Why a plan was left last, or why there is none.
     why: str = ""
+    #: Bytes in use over the operators of the last step that was recorded or followed a plan: the most in each of so many stretches.
+    curve_bytes: tuple[int, ...] = ()
 
 
 class MemoryBudget(Protocol):
-    """What the program makes is evicted, and made again when it is needed, so that it stays within so much memory."""
+    """What the program makes is evicted, and made again when it is needed, so that it stays within so much memory.
+
+    It may begin at the header of an iteration, or in the middle of one.
+    """
 
     def at_header(self) -> None:
         """An iteration of the training's batch loop begins."""
@@ -237,6 +242,9 @@ class Adapter:
     def keep_to(self, limit: Limit) -> MemoryBudget:
         """Keep what the calling thread runs to a memory budget, from now on. Raises `NotSupported`."""
         raise NotSupported(self.name, "keep a program to a memory budget")
+
+    def on_first_forward(self, call: Callable[[], None]) -> None:
+        """Call this once, before the first forward pass that gradients can be computed of. Where that cannot be told, never."""
 
     def record_steps(self) -> StepLog:
         """Record training steps of this thread, once `begin_step` is called; the run's bits stay as they are. Raises `NotSupported`."""

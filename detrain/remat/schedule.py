@@ -80,7 +80,7 @@ class _Freeing:
         for number, tensor in enumerate(graph.tensors):
             self._views.setdefault(tensor.base, []).append(number)
         #: By operator: constants that the program gives back behind it.
-        self._given_back = _constants_given_back(graph)
+        self._given_back = constants_given_back(graph)
         self._held = {base for bases in self._given_back.values() for base in bases}
         self._kept = kept_constants(graph)
         #: By tensor: places where it is asked for (True) or made, from the last to the first.
@@ -126,10 +126,10 @@ class _Freeing:
 def kept_constants(graph: Graph) -> set[int]:
     """The constants, by their bases, that the program never gives back."""
     constants = {output for operator in graph.operators if operator.is_constant for output in operator.outputs}
-    return constants.difference(*_constants_given_back(graph).values())
+    return constants.difference(*constants_given_back(graph).values())
 
 
-def _constants_given_back(graph: Graph) -> dict[int, list[int]]:
+def constants_given_back(graph: Graph) -> dict[int, list[int]]:
     """By operator: the constants, by their bases, that the program has no reference to behind it, and had before."""
     given_back: dict[int, list[int]] = {}
     references = [0] * len(graph.tensors)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 
 from detrain.errors import DetrainError
@@ -13,11 +15,13 @@ from detrain.remat.planners.registry import plan
 
 #: The training goes first.
 _NICE = 10
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def main() -> None:
     """`worker GRAPH PLAN BUDGET PLANNER SECONDS`: descriptors, bytes, a name and the most that it may take."""
     given, found, budget_bytes, planner, limit_s = sys.argv[1:]
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nobody wants the plan of a training that was killed
     os.nice(_NICE)
     with open(int(given), "rb") as file:
         file.seek(0)

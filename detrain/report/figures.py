@@ -104,6 +104,18 @@ def checkpoints(history: History) -> dict[str, go.Figure]:
     return found
 
 
+def memory(use: dict[str, Any]) -> go.Figure:
+    """Memory over the operators of one step, beside the budget. `use`: of a checkpoint's record, with its curve."""
+    curve = [one / 2**20 for one in use["curve_bytes"]]
+    x = [100 * number / len(curve) for number in range(len(curve))]
+    figure = go.Figure(
+        go.Scatter(x=x, y=curve, mode="lines", line={"color": _COLORS[0], "shape": "hv"}, fill="tozeroy")
+    )
+    if use["budget_bytes"]:
+        figure.add_hline(y=use["budget_bytes"] / 2**20, line={"color": _KILL, "width": 1}, annotation_text="budget")
+    return _styled(figure.update_yaxes(rangemode="tozero"), "% of the step's operators", "MiB", height=260)
+
+
 def _mark_resumes(figure: go.Figure, history: History) -> None:
     for one in history.attempts[1:]:
         figure.add_vline(x=one.begin, line={"color": _KILL, "width": 1, "dash": "dot"})

@@ -205,6 +205,8 @@ def _checkpoints(history: History) -> Iterable[str]:
     within = [one["memory"] for one in saved if "memory" in one]
     if within:
         yield f"<p>{_memory(within[-1])}</p>"
+        if within[-1].get("curve_bytes"):
+            yield markup.figure(figures.memory(within[-1]), "memory over a step")
     yield f"<div class=pair>{''.join(markup.figure(one, name) for name, one in found.items())}</div>"
     yield markup.table(
         ["kept", "epoch", "batch", "bytes", "written", "damage"],

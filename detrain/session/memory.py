@@ -42,4 +42,6 @@ def told(use: MemoryUse) -> str:
         parts.append(f"{use.num_planned:,} steps followed a plan ({use.planner})")
         if use.num_left:
             parts.append(f"{use.num_left:,} left it, the last as {use.why}")
+    elif use.why:
+        parts.append(f"no step followed a plan: {use.why}")
     return f"memory: {'; '.join(parts)}"

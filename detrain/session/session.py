@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING
 
-from detrain.adapters.protocol import Adapter, Limit, MemoryBudget
+from detrain.adapters.protocol import Adapter, MemoryBudget
 from detrain.errors import InexactResume, NotSupported
 from detrain.loops.running import Loop, address
 from detrain.loops.stack import LoopStack
@@ -74,6 +74,8 @@ class Session:
         adapter.report_updates(self._on_update, lambda outputs: self._on_gradient(adapter, outputs))
         if self.resume.is_pending:
             self._frameworks.hold_loading(True)
+        if self.context.settings.memory_limit is not None and adapter.can_train:
+            adapter.on_first_forward(self._keep_within_memory)
 
     def stop(self) -> None:
         """Take part in nothing any more: in a forked child, or once the script has ended."""
@@ -299,10 +301,14 @@ class Session:
             )
             if recorder.has_expectations:
                 self._scan(loop, recorder)
-            if settings.memory_limit is not None:
-                self._keep_to(settings.memory_limit)
+            self._keep_within_memory()
 
-    def _keep_to(self, limit: Limit) -> None:
+    def _keep_within_memory(self) -> None:
+        """From the first forward pass on, which comes before it is known what the training loop is; where a run goes on, from there on."""
+        limit = self.context.settings.memory_limit
+        is_possible = not self.is_off and not self.resume.is_pending and threading.get_ident() == self._thread
+        if limit is None or self.memory is not None or not is_possible:
+            return
         try:
             self.memory = self._frameworks.keep_to(limit)
         except NotSupported as error:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from detrain.store import ledger
 from tests.tiers import full_but
 
 TRAINING = """
@@ -70,3 +71,53 @@ def test_what_cannot_be_followed_is_refused(script) -> None:
     one = script(TRAINING.replace("optimizer =", "model = torch.compile(model)\noptimizer ="))
     one.attempt("run", "--memory-budget", "0.5", status=1)
     assert "torch.compile cannot be used under --memory-budget" in one.errors
+
+
+@pytest.mark.full
+def test_killed_while_it_follows_a_plan_it_goes_on_with_the_same_bits(script) -> None:
+    slow = TRAINING.replace("range(4)", "range(12)").replace(
+        "    total = 0.0", "    import time; time.sleep(1)\n    total = 0.0"
+    )
+    one = script(slow)
+    whole = one.plainly()
+    options = ("--memory-budget", "0.6", "--remat-planner", "chen-greedy")
+    one.attempt("run", "--every", "3batches", *options, status=-9, DIE="10 3")
+    printed = one.attempt("run", "--every", "3batches", *options)
+    assert "resumed at" in one.said
+    assert printed.splitlines()[-1] == whole.splitlines()[-1]
+    uses = [record["memory"] for record in ledger.read(one.folder / "run" / "ledger").saved]
+    assert [use["planner"] for use in uses if use["num_planned"]]
+
+
+LARGE = """
+import hashlib, os, resource
+import torch
+from torch import nn
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = nn.Sequential(*(part for _ in range(20) for part in (nn.Linear(256, 256), nn.Tanh(), nn.Dropout(0.1))))
+optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+if os.environ.get("LIMITED"):
+    with open("/proc/self/status") as file:
+        (used_kb,) = (int(line.split()[1]) for line in file if line.startswith("VmData"))
+    limit = used_kb * 1024 + 250_000_000
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+for step in range(3):
+    loss = model(torch.randn(8192, 256)).square().mean()  # 8 MB for each of 60 activations
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest(), loss.item())
+"""
+
+
+@pytest.mark.full
+@pytest.mark.whole
+def test_what_dies_for_want_of_memory_ends_within_a_budget_with_the_same_bits(script) -> None:
+    one = script(LARGE)
+    whole = one.plainly()
+    # Else the C library's heap keeps the holes that evicted tensors leave.
+    variables = {"LIMITED": "1", "MALLOC_MMAP_THRESHOLD_": "1048576"}
+    with pytest.raises(AssertionError, match="can't allocate memory"):
+        one.plainly(**variables)
+    assert one.attempt("run", "--memory-budget", "160MB", "--remat-planner", "online", **variables) == whole

@@ -16,7 +16,7 @@ from detrain.remat.planners import ilp, recompute_all, rounding
 from detrain.remat.planners.plan import Plan, best_of, reporting_best
 from detrain.remat.planners.polish import polish
 from detrain.remat.planners.registry import NAMES, pareto, plan
-from detrain.remat.schedule import freeing_early, keep_all
+from detrain.remat.schedule import Action, freeing_early, keep_all
 from detrain.remat.simulator import floor_bytes, peak_bytes, simulate
 from tests.tiers import full_but
 
@@ -247,3 +247,72 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(registry.importlib, "import_module", fail)
     with pytest.raises(UsageError, match=r"rotor needs numba, which is not installed: pip install -e '?/.*\[plan\]"):
         plan(builders.linear(24), 20, "rotor")
+
+
+def recorded(depth=12, *, labels_bytes=1, is_accumulated=False):
+    """As steps are recorded: labels that the first operators make and the loss reads, an update in place, gradients of the step before."""
+    made = GraphBuilder("recorded")
+    data = made.constant("data", 8)
+    weights = [made.constant(f"w{number}", 40) for number in range(depth)]
+    before = [made.constant(f"gradient{number}", 40) for number in range(depth)]
+    (labels,) = made.compute("labels", 1, [data], [("labels", labels_bytes, -1)])
+    sums = []
+    for turn in range(1 + is_accumulated):
+        layers, there = [], data
+        for number, weight in enumerate(weights):
+            (there,) = made.compute("forward", 10, [there, weight], [(f"f{turn}.{number}", 100, -1)])
+            layers.append(there)
+        for gradient in before if not turn else ():
+            made.release(gradient)
+        (loss,) = made.compute("loss", 1, [there, labels], [(f"loss{turn}", 1, -1)])
+        (flow,) = made.compute("loss_backward", 1, [loss, there, labels], [(f"flow{turn}", 100, -1)], is_backward=True)
+        for number in reversed(range(depth)):
+            source = layers[number - 1] if number else data
+            new, *_ = gradients = made.compute(
+                "backward", 20, [flow, source, layers[number], weights[number]],
+                [(f"flow{turn}.{number}", 100, -1), (f"of{turn}.{number}", 40, -1)], is_backward=True,
+            )  # fmt: skip
+            sums.append((number, gradients[1]))
+            made.release(flow)
+            made.release(layers[number])
+            flow = new
+        made.release(flow)
+    made.release(labels)
+    for number, gradient in sums:
+        name = f"u{number}.{gradient}"
+        (weights[number],) = made.compute("update", 2, [weights[number], gradient], [(name, 0, 0)], mutates=(0,))
+    return made.build([gradient for _, gradient in sums])
+
+
+@pytest.mark.parametrize("planner", ["rotor", "rockmate", "dtr", "auto"])
+@pytest.mark.parametrize("share", [0.8, 0.6])
+def test_recorded_steps_have_plans(planner, share):
+    graph = recorded()
+    found = plan(graph, int(peak_bytes(graph) * share), planner, 5)
+    assert 1 < found.outcome.overhead < 1.4
+
+
+def test_gradients_of_the_step_before_are_gone_where_the_program_has_let_go_of_them():
+    graph = recorded()
+    schedule = freeing_early(
+        graph, [step.target for step in keep_all(graph).steps if step.action == Action.COMPUTE], ""
+    )
+    assert simulate(graph, schedule).peak_bytes == peak_bytes(graph)
+
+
+def test_a_policy_is_a_planner_that_improves_nothing():
+    graph = builders.chain(12)
+    budget_bytes = int(peak_bytes(graph) * 0.7)
+    online, best = plan(graph, budget_bytes, "lru:eager"), plan(graph, budget_bytes, "dtr")
+    assert online.schedule.planner == "lru:eager"
+    assert best.outcome.clock_ns <= online.outcome.clock_ns
+    with pytest.raises(NoPlanError):
+        plan(graph, floor_bytes(graph), "random:banish")
+    with pytest.raises(GraphError, match="there is no heuristic"):
+        plan(graph, budget_bytes, "best:eager")
+
+
+def test_a_large_step_is_not_rounded_for_minutes():
+    graph = builders.chain(100)
+    with pytest.raises(NoPlanError, match="a program with more than 120 is not solved"):
+        plan(graph, int(peak_bytes(graph) * 0.5), "lp-rounding", 1)

@@ -186,6 +186,9 @@ class TorchAdapter(Adapter):
         budget.begin()
         return budget
 
+    def on_first_forward(self, call: Callable[[], None]) -> None:
+        updates.on_first_forward(call)
+
     def record_steps(self) -> StepLog:
         from detrain.adapters.torch.remat import recording
 

@@ -65,6 +65,17 @@ def report_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], N
     Reporter(on_update, on_gradient)
 
 
+def on_first_forward(call: Callable[[], None]) -> None:
+    """Call this once, before the first module runs that has parameters to train, where gradients can be computed."""
+
+    def before(module: torch.nn.Module, _: Any) -> None:
+        if torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters()):
+            handle.remove()
+            call()
+
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(before)
+
+
 def losses(outputs: Any) -> list[LossReader]:
     """What reads each loss among the outputs of a backward pass: the plain tensors of one element.
 

@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from detrain.remat.graph import Graph
+from detrain.remat.graph import Graph, Kind
 from detrain.remat.online.policy import Runner, parse
 from detrain.remat.planners import recompute_all
+from detrain.remat.planners.forward_end import first_backward_index
 from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.planners.polish import polish
-from detrain.remat.schedule import Action, Schedule, freeing_early, kept_constants
+from detrain.remat.schedule import Action, Schedule, constants_given_back, freeing_early
 
 #: In the order in which they are tried, the most promising first.
 POLICIES = (
@@ -35,8 +36,14 @@ def plan(graph: Graph, budget_bytes: int, time_limit_s: float = 60.0) -> Plan:
 
 def _polished(graph: Graph, budget_bytes: int) -> Iterator[Schedule]:
     runner = Runner(graph)
-    # A policy never lets go of a constant; a schedule does, where the program has given it back.
-    given_back_bytes = graph.constant_bytes - sum(graph.tensors[base].size_bytes for base in kept_constants(graph))
+    # A policy never lets go of a constant; a schedule does, where the program has given it back before memory is shortest.
+    order = [command.target for command in graph.program if command.kind == Kind.COMPUTE]
+    forward = set(order[: first_backward_index(graph, order)])
+    given_back_bytes = sum(
+        graph.tensors[base].size_bytes
+        for operator, bases in constants_given_back(graph).items() if operator in forward
+        for base in bases
+    )  # fmt: skip
     budgets_bytes = (budget_bytes, budget_bytes + given_back_bytes) if given_back_bytes else (budget_bytes,)
     for name, policy_bytes in itertools.product(POLICIES, budgets_bytes):
         policy = parse(name)
@@ -51,6 +58,6 @@ def _polished(graph: Graph, budget_bytes: int) -> Iterator[Schedule]:
                 break  # where nobody has to give anything up, both do the same
             if policy.deallocation == "banish":
                 break
-    if (order := recompute_all.order(graph)) is not None:
-        schedule = freeing_early(graph, order, "dtr, nothing kept", budget_bytes)
+    if (nothing_kept := recompute_all.order(graph)) is not None:
+        schedule = freeing_early(graph, nothing_kept, "dtr, nothing kept", budget_bytes)
         yield polish(graph, schedule, budget_bytes)[0]

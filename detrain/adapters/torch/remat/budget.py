@@ -22,8 +22,6 @@ from detrain.adapters.torch.remat.planning import Planning
 from detrain.adapters.torch.remat.runtime import Runtime
 
 _UNBOUNDED = 1 << 62
-#: The first iteration has ended at the second header.
-_HEADERS_OF_FIRST = 2
 #: Methods of a tensor that read its memory, or hand it out, past the dispatcher.
 _READERS = (
     "numpy",
@@ -66,9 +64,11 @@ class Budget:
     """A memory budget of one thread, with the backward passes that it starts. From `begin` to `end` its programs keep to it."""
 
     def __init__(self, limit: Limit, plan: Plan | None = None) -> None:
-        """A share is known after the first iteration, which keeps to nothing. `plan`: plans steps, in place of the limit's planner."""
+        """A share is known at the first header behind a backward pass; until then it keeps to nothing.
+
+        `plan`: plans steps, in place of the limit's planner.
+        """
         self._share = limit.share
-        self._num_headers = 0
         self.runtime = Runtime(limit.num_bytes or _UNBOUNDED, is_verifying=limit.is_verified)
         self._mode = BudgetMode(self.runtime)
         self._plain: dict[str, Callable[..., Any]] = {}
@@ -91,10 +91,9 @@ class Budget:
 
     def at_header(self) -> None:
         """See `MemoryBudget`."""
-        self._num_headers += 1
-        if self._share and self._num_headers == _HEADERS_OF_FIRST:
+        if self._share and self.runtime.has_seen_backward:
             self.runtime.budget_bytes = int(self.runtime.peak_bytes * self._share)
-            self.runtime.peak_bytes = 0
+            self.runtime.peak_bytes, self._share = 0, 0.0
         self.runtime.at_header()
         if self._follower is not None:
             self._follower.at_header(has_budget=self.runtime.budget_bytes < _UNBOUNDED)
@@ -111,8 +110,14 @@ class Budget:
         if self._follower is None:
             return use
         plans = self._follower
+        planner = plans.plan.planner if plans.plan is not None else ""
         return replace(
-            use, planner=plans.planner, num_planned=plans.num_followed, num_left=plans.num_left, why=plans.why
+            use,
+            planner=planner,
+            num_planned=plans.num_followed,
+            num_left=plans.num_left,
+            why=plans.why,
+            curve_bytes=plans.curve_bytes,
         )
 
     def end(self) -> None:

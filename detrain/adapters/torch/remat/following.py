@@ -9,6 +9,7 @@ in any case.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ _NUM_SEEN = 2
 #: Plans that are kept; steps that are recorded without one of them coming a second time.
 _MOST_PLANS, _MOST_RECORDED = 8, 64
 
+#: Stretches of a step whose memory is told.
+_NUM_STRETCHES = 100
+
 #: Begins to plan a step within so many bytes.
 Plan = Callable[[Graph, int], PlanSource]
 #: A step's operators, each as it is told from others.
@@ -46,6 +50,8 @@ class PlanFollower:
         self.num_followed = self.num_left = 0
         #: Why a plan was left last, or why there is none.
         self.why = ""
+        #: Of the last step that was recorded or followed a plan, from its first operator to its last: bytes in use behind each.
+        self.usage: list[int] = []
         self._plans: list[StepPlan] = []
         self._planning: tuple[PlanSource, _Path, Graph] | None = None
         self._num_seen: Counter[_Path] = Counter()
@@ -58,12 +64,20 @@ class PlanFollower:
         self._made: list[tuple[weakref.ref[Cell], ...]] = []
         self._held: dict[Memory, Any] = {}
         self._trace: Trace | None = None
+        self._usage: list[int] = []
         self._num_evictions = 0
 
     @property
-    def planner(self) -> str:
-        """Whose plan was made last; "" without one."""
-        return self._plans[-1].planner if self._plans else ""
+    def curve_bytes(self) -> tuple[int, ...]:
+        """The most of `usage` in each of so many stretches of the step."""
+        num = min(_NUM_STRETCHES, len(self.usage))
+        places = [number * len(self.usage) // num for number in range(num + 1)] if num else []
+        return tuple(max(self.usage[begin:end]) for begin, end in itertools.pairwise(places))
+
+    @property
+    def plan(self) -> StepPlan | None:
+        """The one that was made or followed last; None without one."""
+        return self._plans[0] if self._plans else None
 
     # --- called by the runtime --------------------------------------------------------------------------------------------------
 
@@ -93,9 +107,11 @@ class PlanFollower:
                 if memory in self._plan.held:
                     self._held[memory] = cell.storage
         self._path.append(token)
-        self._made.append(tuple(map(weakref.ref, fresh)))
-        if self._plan is not None and len(self._path) == len(self._plan.path):
-            self._held.clear()
+        if self._plan is not None:
+            self._made.append(tuple(map(weakref.ref, fresh)))
+            if len(self._path) == len(self._plan.path):
+                self._held.clear()
+        self._usage.append(self._runtime.used_bytes)
         if self._trace is not None:
             self._note(self._trace, func, tensors, result, fresh, changed, took_ns)
 
@@ -118,7 +134,7 @@ class PlanFollower:
         self._end_step()
         self._take_over()
         self._has_begun, self._is_left = has_budget, False
-        self._path, self._made = [], []
+        self._path, self._made, self._usage = [], [], []
         self._plan = self._plans[0] if self._plans else None
         self._num_evictions = self._runtime.num_evictions
         self._trace = None
@@ -141,6 +157,8 @@ class PlanFollower:
         if self._plan is not None and len(self._path) < len(self._plan.path):
             self._leave("the step has ended before")
         path = tuple(self._path)
+        if self._plan is not None or self._trace is not None:
+            self.usage = self._usage
         if self._plan is not None:
             self.num_followed += 1
             if self._plan is not self._plans[0]:

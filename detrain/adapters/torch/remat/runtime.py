@@ -74,6 +74,8 @@ class Runtime:
         #: Cells that can be made again.
         self._makeable: dict[int, Cell] = {}
         self._has_gradients = False
+        #: A backward pass has run, or a part of one.
+        self.has_seen_backward = False
         #: Kinds of calls whose results had to be made again because what they are made of was about to change.
         self._kept_kinds: set[Any] = set()
 
@@ -217,7 +219,7 @@ class Runtime:
                 call.fresh_bytes += cell.nbytes
                 cell.version, cell.kind, cell.cost_ns = 1, kind, call.cost_ns
                 if is_backward:
-                    cell.is_gradient = self._has_gradients = True
+                    cell.is_gradient = self._has_gradients = self.has_seen_backward = True
                 if cell.device.type == device:
                     call.made.append((place, weakref.ref(cell)))
                     made.append(cell)
