@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SEED_VARIABLE = "DETRAIN_ENTROPY_SEED"
@@ -76,6 +77,17 @@ def set_entropy_state(state: tuple[int, int]) -> None:
             f"cannot set the entropy state to {state!r}: the preload library is not active in this process "
             f"({why_not()}), so os.urandom() and its like would differ from the run that was checkpointed"
         )
+
+
+@contextmanager
+def entropy_unmoved() -> Iterator[None]:
+    """What is drawn and what is started within does not count: what comes behind it draws as if it had not been."""
+    state = entropy_state()
+    try:
+        yield
+    finally:
+        if state is not None:
+            set_entropy_state(state)
 
 
 def entropy_of_threads() -> tuple[int, int]:

@@ -14,6 +14,7 @@ from detrain.errors import GraphError
 from detrain.remat import graphfile, planfile
 from detrain.remat.graph import Graph
 from detrain.remat.schedule import Schedule
+from detrain.world.preload import entropy_unmoved
 
 #: A planner's best after so long is taken.
 _LIMIT_S = 40.0
@@ -54,11 +55,12 @@ class Planning:
             # By name and not by `-m`, as the script's folder is not to hide anything that the planner imports.
             code = f"import sys; sys.path.insert(0, {home!r}); from detrain.remat import worker; worker.main()"
             words = [str(given), str(self._found), str(budget_bytes), planner, str(_LIMIT_S)]
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code, *words],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=(given, self._found), env={name: value for name, value in os.environ.items() if name != _OWN},
-            )  # fmt: skip
+            with entropy_unmoved():  # the processes that the script starts are counted, and draw by their numbers
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", code, *words],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    pass_fds=(given, self._found), env={name: value for name, value in os.environ.items() if name != _OWN},
+                )  # fmt: skip
         finally:
             os.close(given)
 
