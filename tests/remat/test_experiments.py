@@ -419,7 +419,7 @@ graph = ["b.json"]
         (WRITTEN + "[[experiment.model]]\ndepth = 3", "experiment[0]: model[0]: a model has either a name or a graph"),
         (WRITTEN + "[[experiment.model]]\nname = 'tree'\ngraph = 'a'", "experiment[0]: model[0]: a model has either"),
         (WRITTEN + "[[experiment.model]]\nname = 'bush'", "experiment[0]: model[0]: name is 'bush', not one of chain, dense"),
-        (WRITTEN + "[[experiment.model]]\nname = 'tree'\nlength = 3", "experiment[0]: model[0]: 'length' is none of depth"),
+        (WRITTEN + "[[experiment.model]]\nname = 'tree'\nlength = 3", "experiment[0]: model[0]: 'length' is none of name, depth"),
         (WRITTEN + "[[experiment.model]]\nname = 'tree'\ndepth = 0", "experiment[0]: model[0]: depth is 0, not a whole number from 1"),
         (WRITTEN + "[[experiment.model]]\nname = 'tree'\ndepth = [1, 'a']", "experiment[0]: model[0]: depth is [1, 'a'], not a list"),
         (WRITTEN + "[[experiment.model]]\nname = 'tree'\ndepth = []", "experiment[0]: model[0]: depth is [], and an empty list"),

@@ -148,17 +148,24 @@ def _expanded(table: Fields, folder: Path) -> Iterator[ModelChoice]:
     if table.has("graph") == table.has("name"):
         raise GraphError(f"{table.place}: a model has either a name or a graph, and not both")
     if table.has("graph"):
-        Fields(dict.fromkeys(table.names()), table.place, ("graph",))
+        _refuse_others(table, ("graph",))
         names = table.texts("graph") if not table.is_text("graph") else (table.text("graph"),)
         yield from (_of_file(table, "graph", name, folder) for name in names)
         return
     name = table.text("name")
     if name not in MODELS:
         table.wrong("name", f"not one of {', '.join(MODELS)}; a file is given as graph = FILE")
+    _refuse_others(table, ("name", *MODELS[name].defaults))
     keys = [key for key in table.names() if key != "name"]
-    Fields(dict.fromkeys(keys), table.place, MODELS[name].defaults)
     for values in itertools.product(*(_values(table, key) for key in keys)):
         yield _built(name, dict(zip(keys, values, strict=True)))
+
+
+def _refuse_others(table: Fields, known: tuple[str, ...]) -> None:
+    """Which keys a model may have is known only once it is known which model it is."""
+    for key in table.names():
+        if key not in known:
+            raise GraphError(f"{table.place}: {key!r} is none of {', '.join(known)}")
 
 
 def _values(table: Fields, key: str) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from detrain.remat.experiments.config import Experiment, ModelChoice
 from detrain.remat.experiments.results import Row, Store
 from detrain.remat.graph import Graph
 from detrain.remat.planners import registry
-from detrain.remat.simulator import budget_of, floor_bytes, peak_bytes, simulate
+from detrain.remat.simulator import floor_bytes, parse_budget, peak_bytes, simulate
 
 if TYPE_CHECKING:
     from detrain.remat.online.policy import Runner  # needs numba
@@ -185,7 +185,7 @@ class Bench:
 
     def row(self, cell: Cell) -> Row:
         """The row of a cell, tried again as often as it may be where it has failed for want of time, or unexpectedly."""
-        self._take(cell.model)
+        self._take(cell)
         row = self._once(cell)
         for _ in range(cell.experiment.retries):
             is_late = row.status == "none" and (row.seconds or 0.0) >= cell.experiment.time_limit_s
@@ -194,15 +194,20 @@ class Bench:
             row = self._once(cell)
         return row
 
-    def _take(self, model: ModelChoice) -> None:
-        if model == self._model:
-            return
-        if model.path is not None:
-            graph = self._files[model.path]
-        else:
-            graph = builders.MODELS[model.builder].build(**dict(model.parameters))
-        self._graph, self._runner, self._model = graph, None, model
-        self._keep_all_bytes, self._floor_bytes = peak_bytes(graph), floor_bytes(graph)
+    def _take(self, cell: Cell) -> None:
+        """Have what all cells of a model share; the time that it takes is no cell's."""
+        model = cell.model
+        if model != self._model:
+            if model.path is not None:
+                graph = self._files[model.path]
+            else:
+                graph = builders.MODELS[model.builder].build(**dict(model.parameters))
+            self._graph, self._runner, self._model = graph, None, model
+            self._keep_all_bytes, self._floor_bytes = peak_bytes(graph), floor_bytes(graph)
+        if ":" in cell.planner and self._runner is None:
+            from detrain.remat.online.policy import Runner
+
+            self._runner = Runner(self._graph)
 
     def _once(self, cell: Cell) -> Row:
         experiment = cell.experiment
@@ -225,7 +230,8 @@ class Bench:
         if experiment.kind == "linear":
             budget_bytes = bounds.budget_within(cell.budget, dict(cell.model.parameters)["length"])
         else:
-            budget_bytes = budget_of(graph, cell.budget)
+            amount, is_share = parse_budget(cell.budget)
+            budget_bytes = int(self._keep_all_bytes * amount) if is_share else int(amount)
         return Row(
             cell.key, experiment.name, experiment.kind, cell.model.label, cell.budget, cell.planner, status="none",
             num_operators=len(graph.operators), baseline_ns=graph.cost_ns, keep_all_bytes=self._keep_all_bytes,
@@ -235,7 +241,9 @@ class Bench:
     def _tried(self, cell: Cell, blank: Row) -> Row:
         """Once, whatever happens: what cannot be planned is a result, too."""
         try:
-            return self._of_policy(cell, blank) if ":" in cell.planner else self._of_planner(cell, blank)
+            if self._runner is not None and ":" in cell.planner:
+                return self._of_policy(cell, blank, self._runner)
+            return self._of_planner(cell, blank)
         except GraphError as error:  # no plan, or a budget of no bytes
             return replace(blank, why=_one_line(error))
         except MissingExtra:
@@ -251,13 +259,12 @@ class Bench:
             num_rematerialized=outcome.num_again, is_optimal=plan.is_optimal,
         )  # fmt: skip
 
-    def _of_policy(self, cell: Cell, blank: Row) -> Row:
+    def _of_policy(self, cell: Cell, blank: Row, runner: Runner) -> Row:
         """Also where it fails, what a policy has done until then is known."""
-        from detrain.remat.online.policy import Runner, parse
+        from detrain.remat.online.policy import parse
 
         experiment = cell.experiment
-        self._runner = self._runner or Runner(self._graph)
-        result = self._runner.run(
+        result = runner.run(
             parse(cell.planner),
             blank.budget_bytes,
             limit=experiment.limit,
