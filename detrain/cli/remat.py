@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import click
 from detrain.cli.files import FILE, read_file, write_file
 from detrain.cli.look import as_json_option
 from detrain.cli.run import ScriptCommand, module_option, request_of, seed_option, words_argument
-from detrain.errors import UsageError
+from detrain.errors import MissingExtra, UsageError
 from detrain.remat.planners.registry import NAMES
 
 if TYPE_CHECKING:
@@ -254,9 +255,11 @@ def experiment(config: Path, output: Path | None, fresh: bool, redraw: bool) -> 
     from detrain.remat.experiments import config as configuring
     from detrain.remat.experiments import results, running
 
+    if importlib.util.find_spec("matplotlib") is None:  # known before hours of planning, not behind them
+        raise MissingExtra("matplotlib is not installed", "plan")
     if fresh and redraw:
         raise UsageError("--fresh runs everything, and --redraw nothing: give one of them")
-    cells = running.cells_of(read_file(config, configuring.read))
+    cells = read_file(config, lambda path: running.cells_of(configuring.read(path)))
     folder = output or Path(config.stem)
     write_file(folder, lambda path: path.mkdir(parents=True, exist_ok=True))
     store = results.Store(folder)

@@ -1,6 +1,7 @@
 """`detrain remat experiment`: from a file of experiments to tables and pictures."""
 
 import csv
+import importlib.util
 import json
 import os
 import re
@@ -15,7 +16,7 @@ pytest.importorskip("numba", reason='policies are compiled by numba: pip install
 pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain-run[plan]"')
 
 from detrain.cli.remat import remat
-from detrain.errors import DetrainError, GraphError, UsageError
+from detrain.errors import DetrainError, GraphError, MissingExtra, UsageError
 from detrain.plans.errors import NoPlanError
 from detrain.remat import builders, dtrlog, graphfile, planfile, telemetry
 from detrain.remat.experiments import bounds, config, drawing, running
@@ -457,6 +458,13 @@ def test_a_model_that_is_none_is_found_before_the_first_cell(experiment, ran, tm
     (tmp_path / "broken.json").write_text("{}")
     with pytest.raises(GraphError, match=r"broken\.json.* is not an operator graph"):
         experiment(WRITTEN.replace('["chain"]', '["chain", "broken.json"]'))
+    assert ran == []
+
+
+def test_that_nothing_can_be_drawn_is_known_before_the_first_cell(experiment, ran, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else name)
+    with pytest.raises(MissingExtra, match="matplotlib is not installed: pip install"):
+        experiment(SMALL)
     assert ran == []
 
 
