@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +13,11 @@ import click
 from detrain.cli.files import FILE, read_file, write_file
 from detrain.cli.look import as_json_option
 from detrain.cli.run import ScriptCommand, module_option, request_of, seed_option, words_argument
+from detrain.errors import MissingExtra, UsageError
 from detrain.remat.planners.registry import NAMES
 
 if TYPE_CHECKING:
+    from detrain.remat.experiments.results import Row
     from detrain.remat.graph import Graph
 
 #: As in `detrain.remat.online`, which needs numba and is not loaded for a line of help.
@@ -30,6 +34,13 @@ _budget_option = click.option(
     required=True,
     metavar="B",
     help="Memory: a fraction of the peak without recomputation (0.4), or bytes (4GiB).",
+)
+_csv_option = click.option(
+    "--csv",
+    "tables",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write operators.csv and storages.csv: how often each was run or made, for how long, and how long it was in memory.",
 )
 
 
@@ -126,18 +137,24 @@ def convert(log: Path, output: Path, whole: bool) -> int:
     metavar="FILE",
     help="Write every action to FILE, one per line.",
 )
+@_csv_option
 @as_json_option
-def simulate(graph: Path, budget: str, policy_name: str, compat: bool, trace: Path | None, as_json: bool) -> int:
+def simulate(
+    graph: Path, budget: str, policy_name: str, compat: bool, trace: Path | None, tables: Path | None, as_json: bool
+) -> int:
     """Run an online policy on an operator graph or a DTR log.
 
     Exit status: 1 if it runs out of memory or thrashes.
     """
-    from detrain.remat import text
+    from detrain.remat import telemetry, text
     from detrain.remat.online import policy
 
     simulation = text.simulate(_graph_of(graph), budget, policy.parse(policy_name), is_compat=compat)
     if trace is not None:
         trace.write_text(text.trace_lines(simulation), encoding="utf-8")
+    if tables is not None:
+        schedule, outcome = simulation.result.schedule, simulation.outcome
+        write_file(tables, lambda path: telemetry.write(path, simulation.graph, schedule, outcome))
     document = text.document(simulation)
     click.echo(json.dumps(document) if as_json else text.text(simulation))
     return 0 if document["status"] == "ok" else 1
@@ -215,6 +232,75 @@ def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: fl
 
 
 @remat.command()
+@click.argument("config", type=FILE, metavar="CONFIG.toml")
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Output folder (default: the file's name without .toml).",
+)
+@click.option(
+    "--fresh", is_flag=True, help="Begin anew; without it, cells of which DIR has a result are not run again."
+)
+@click.option("--redraw", is_flag=True, help="Run nothing; draw the results of DIR again.")
+def experiment(config: Path, output: Path | None, fresh: bool, redraw: bool) -> int:
+    """Run the experiments of a file: models x budgets x planners and policies.
+
+    Writes results.csv and results.json, row by row, and NAME.svg for each experiment. After Ctrl-C, the same command goes on.
+
+    Exit status: 1 if results are missing, because an experiment's time was over or there were unexpected errors.
+    """
+    from detrain.cli.waiting import counting
+    from detrain.remat.experiments import config as configuring
+    from detrain.remat.experiments import results, running
+
+    if importlib.util.find_spec("matplotlib") is None:  # known before hours of planning, not behind them
+        raise MissingExtra("matplotlib is not installed", "plan")
+    if fresh and redraw:
+        raise UsageError("--fresh runs everything, and --redraw nothing: give one of them")
+    cells = read_file(config, lambda path: running.cells_of(configuring.read(path)))
+    folder = output or Path(config.stem)
+    write_file(folder, lambda path: path.mkdir(parents=True, exist_ok=True))
+    store = results.Store(folder)
+    rows = [] if fresh else read_file(folder, lambda _: running.rows_there(store, cells))
+    if redraw:
+        if not rows:
+            raise UsageError(f"{folder} has no results to draw")
+        _draw_experiments(folder, rows)
+        return 0
+    num_missing = len(cells) - len(rows)
+    if rows:
+        click.echo(f"{len(rows)} of {len(cells)} results are there; {num_missing} are left", err=True)
+    with counting(num_missing) as report:
+        ended = write_file(
+            folder,
+            lambda _: running.run(
+                cells, rows, store, lambda row: report(results.row_text(row)), lambda: click.echo(_COMPILING, err=True)
+            ),
+        )
+    _draw_experiments(folder, ended.rows)
+    for name, count in ended.num_left.items():
+        click.echo(f"{name}: its timeout is over, {count} results are left; the same command goes on", err=True)
+    num_without = sum(row.overhead is None for row in ended.rows)
+    click.echo(f"{folder}: {len(ended.rows)} of {len(cells)} results, {num_without} of them no plan", err=True)
+    if ended.is_interrupted:
+        return 130
+    return 1 if ended.num_left or any(row.status == "error" for row in ended.rows) else 0
+
+
+_COMPILING = "compiling the simulator; the first time takes about a minute"
+
+
+def _draw_experiments(folder: Path, rows: list[Row]) -> None:
+    from detrain.remat.experiments import drawing
+
+    for name in dict.fromkeys(row.experiment for row in rows):
+        own = [row for row in rows if row.experiment == name]
+        write_file(folder / f"{name}.svg", functools.partial(drawing.draw, rows=own))
+
+
+@remat.command()
 @click.argument("plan", type=FILE)
 @click.option(
     "-o",
@@ -223,16 +309,21 @@ def sweep(graph: Path, budgets: str, planners: str, output: Path, time_limit: fl
     metavar="FILE.svg",
     help="Draw memory over time; if Graphviz is installed, also the graph, in FILE.graph.svg. FILE.dot: write the graph for Graphviz.",
 )
-def show(plan: Path, output: Path | None) -> int:
+@_csv_option
+def show(plan: Path, output: Path | None, tables: Path | None) -> int:
     """Simulate a plan again and print the result.
 
     Exit status: 1 if the plan cannot be executed.
     """
-    from detrain.remat import dot, picture, planfile, text
+    from detrain.remat import dot, picture, planfile, telemetry, text
+    from detrain.remat.simulator import simulate as judge
 
     planned = read_file(plan, planfile.read)
     shown, is_sound = text.planned_text(planned)
     click.echo(shown)
+    if tables is not None and is_sound:
+        outcome = judge(planned.graph, planned.schedule)
+        write_file(tables, lambda path: telemetry.write(path, planned.graph, planned.schedule, outcome))
     if output is not None and is_sound:
         if output.suffix == ".dot":
             write_file(output, lambda path: dot.write(path, planned))
@@ -246,9 +337,6 @@ def show(plan: Path, output: Path | None) -> int:
 
 
 def _graph_of(path: Path) -> Graph:
-    """Of an operator graph or a log: a graph is one JSON document, and the first line of a log is an instruction."""
-    from detrain.remat import dtrlog, graphfile
+    from detrain.remat import reading
 
-    with open(path, encoding="utf-8", errors="replace") as file:
-        is_log = '"INSTRUCTION"' in file.readline(4096)
-    return read_file(path, dtrlog.read if is_log else graphfile.read)
+    return read_file(path, reading.read)

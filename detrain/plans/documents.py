@@ -89,6 +89,10 @@ class Fields:
         """True if it is there as a string."""
         return type(self._document.get(name)) is str
 
+    def is_list(self, name: str) -> bool:
+        """True if it is there as a list."""
+        return type(self._document.get(name)) is builtins.list
+
     def wrong(self, name: str, why: str) -> NoReturn:
         """A field is not what it should be; `why` ends the message, as in "not a list"."""
         raise GraphError(f"{self.place}: {name} is {_shown(self._document.get(name))}, {why}")

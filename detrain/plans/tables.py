@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 
 def write(path: Path, kind: type[DataclassInstance], rows: Sequence[DataclassInstance]) -> None:
     """With a header, the fields' names; None is nothing, and True is 1. Raises `OSError`."""
-    names = [field.name for field in fields(kind)]
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(names)
-        for row in rows:
-            values = [getattr(row, name) for name in names]
-            writer.writerow(
-                ["" if value is None else int(value) if isinstance(value, bool) else value for value in values]
-            )
+        writer.writerow([field.name for field in fields(kind)])
+        writer.writerows(_values(row) for row in rows)
+
+
+def add(path: Path, row: DataclassInstance) -> None:
+    """One more row, behind those that `write` has written. Raises `OSError`."""
+    with open(path, "a", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerow(_values(row))
+
+
+def _values(row: DataclassInstance) -> list[object]:
+    values = [getattr(row, field.name) for field in fields(row)]
+    return ["" if value is None else int(value) if isinstance(value, bool) else value for value in values]

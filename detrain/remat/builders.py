@@ -212,3 +212,79 @@ def transformer(num_blocks: int) -> Graph:
             Layer((at + 6, at + 10), 8, 1),
         ]  # fmt: skip
     return network(layers, name=f"transformer-{num_blocks}")
+
+
+def dense(num_blocks: int, num_layers: int) -> Graph:
+    """A DenseNet: in a block, each layer takes the outputs of all before it, put together; halved between blocks."""
+    layers, last, width = [Layer((-1,), 16, 4, 2)], 0, 16
+    for block in range(num_blocks):
+        growth, parts = max(8 >> block, 1), [last]
+        for _ in range(num_layers):
+            layers += [
+                Layer(tuple(parts), width, 1), Layer((len(layers),), width, 1, 1),
+                Layer((len(layers) + 1,), growth, max(width // 4, 1), 4),
+            ]  # fmt: skip
+            parts.append(len(layers) - 1)
+            width += growth
+        layers.append(Layer(tuple(parts), width, 1))
+        width = max(width // 4, 1)
+        layers.append(Layer((len(layers) - 1,), width, width, 4))
+        last = len(layers) - 1
+    return network(layers, data_bytes=16, name=f"dense-{num_blocks}-{num_layers}")
+
+
+def inception(num_blocks: int) -> Graph:
+    """Blocks of four branches beside each other, of one to three layers, whose outputs are put together."""
+    layers = [Layer((-1,), 16, 6, 2)]
+    for _ in range(num_blocks):
+        begin, ends = len(layers) - 1, []
+        for depth, cost_ns in enumerate((2, 4, 6, 2)):
+            source = begin
+            for _ in range(max(depth, 1)):
+                layers.append(Layer((source,), 4, cost_ns, 1))
+                source = len(layers) - 1
+            ends.append(source)
+        layers.append(Layer(tuple(ends), 16, 1))
+    return network(layers, data_bytes=16, name=f"inception-{num_blocks}")
+
+
+def unrolled_gan(num_steps: int) -> Graph:
+    """A GAN whose generator is trained through so many updates of the discriminator: its weights are activations.
+
+    Metz et al., "Unrolled Generative Adversarial Networks" (ICLR 2017).
+    """
+    layers = [Layer((-1,), 4, 4, 4), Layer((0,), 8, 8, 8), Layer((1,), 16, 8, 8)]
+    image, weights = 2, 3
+    layers.append(Layer((-1,), 12, 1, 12))
+    for _ in range(num_steps):
+        at = len(layers)
+        layers += [
+            Layer((image, weights), 12, 10), Layer((at, weights), 4, 6), Layer((at, at + 1, weights), 12, 16),
+            Layer((weights, at + 2), 12, 1),
+        ]  # fmt: skip
+        weights = at + 3
+    layers += [Layer((image, weights), 12, 10), Layer((len(layers), weights), 1, 6)]
+    return network(layers, data_bytes=4, name=f"unrolled-gan-{num_steps}")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A shape by its name: what builds it, of whole numbers above zero, and the numbers for which it is built otherwise."""
+
+    build: Callable[..., Graph]
+    defaults: dict[str, int]
+
+
+#: What an experiment may name.
+MODELS = {
+    "chain": Model(chain, {"length": 32, "size_bytes": 8, "parameter_bytes": 2}),
+    "dense": Model(dense, {"num_blocks": 3, "num_layers": 6}),
+    "inception": Model(inception, {"num_blocks": 8}),
+    "linear": Model(linear, {"length": 64}),
+    "recurrent": Model(recurrent, {"length": 32}),
+    "residual": Model(residual, {"num_blocks": 16}),
+    "transformer": Model(transformer, {"num_blocks": 6}),
+    "tree": Model(tree, {"depth": 5}),
+    "u-net": Model(u_net, {"depth": 4}),
+    "unrolled-gan": Model(unrolled_gan, {"num_steps": 5}),
+}

@@ -153,12 +153,16 @@ class _Run:
 
 def budget_of(graph: Graph, text: str) -> int:
     """A budget in bytes: a share of the peak of keeping all (`0.4`), or bytes (`4GiB`, `500MB`, `1000000`). Raises `GraphError`."""
+    amount, is_share = parse_budget(text)
+    return int(peak_bytes(graph) * amount) if is_share else int(amount)
+
+
+def parse_budget(text: str) -> tuple[float, bool]:
+    """A budget as it is written, and whether it is a share of the peak rather than bytes. Raises `GraphError`."""
     try:
         amount, unit = parse_bytes(text)
     except ValueError:
         amount, unit = 0.0, ""
     if not amount > 0 or (not unit and amount > 1 and amount != int(amount)):
         raise GraphError(f"a budget is a share of the peak (0.4) or bytes (4GiB) above zero, not {text}")
-    if not unit and amount <= 1:
-        return int(peak_bytes(graph) * amount)
-    return int(amount)
+    return amount, not unit and amount <= 1

@@ -233,8 +233,9 @@ def test_the_flags_of_run_are_those_of_the_page() -> None:
     from detrain.cli.run import run
 
     assert sorted(option.opts[0] for option in run.params if option.opts[0].startswith("-")) == [
-        "--ckpt-dir", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files", "--memory-budget", "--no-pickle",
-        "--nondeterministic", "--on-inexact", "--ranks", "--remat-verify", "--restarts", "--seed", "--trust-changes", "-m",
+        "--ckpt-dir", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files", "--memory-budget",
+        "--no-pickle", "--nondeterministic", "--on-inexact", "--ranks", "--remat-planner", "--remat-verify", "--restarts",
+        "--seed", "--trust-changes", "-m",
     ]  # fmt: skip
 
 

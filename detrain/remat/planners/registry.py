@@ -57,6 +57,17 @@ def plan(graph: Graph, budget_bytes: int, planner: str, time_limit_s: float = 60
     return best_of(graph, schedules, budget_bytes, until_s=began_s + time_limit_s, began_s=began_s)
 
 
+def check(planner: str) -> None:
+    """Raises what `plan` would where there is no such planner or policy (`UsageError`, `GraphError`), or one is not installed."""
+    if planner not in _SCHEDULES:
+        _ = _policy(planner) if ":" in planner else _planner(planner)
+
+
+def is_compiled(planner: str) -> bool:
+    """True if it runs on what numba compiles at its first use, as policies do."""
+    return planner not in _SCHEDULES
+
+
 def is_installed(planner: str) -> bool:
     """True if what a planner of `NAMES` needs is there."""
     return planner in _SCHEDULES or all(importlib.util.find_spec(name) is not None for name in _NEEDED)
