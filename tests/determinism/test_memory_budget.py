@@ -76,11 +76,11 @@ def test_what_cannot_be_followed_is_refused(script) -> None:
 @pytest.mark.full
 def test_killed_while_it_follows_a_plan_it_goes_on_with_the_same_bits(script) -> None:
     slow = TRAINING.replace("range(4)", "range(12)").replace(
-        "    total = 0.0", "    import time; time.sleep(1)\n    total = 0.0"
+        "    total = 0.0", "    import time; time.sleep(1.5)\n    total = 0.0"
     )
     one = script(slow)
     whole = one.plainly()
-    options = ("--memory-budget", "0.6", "--remat-planner", "chen-greedy")
+    options = ("--memory-budget", "0.6", "--remat-planner", "dtr")
     one.attempt("run", "--every", "3batches", *options, status=-9, DIE="10 3")
     printed = one.attempt("run", "--every", "3batches", *options)
     assert "resumed at" in one.said

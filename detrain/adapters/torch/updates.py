@@ -65,15 +65,20 @@ def report_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], N
     Reporter(on_update, on_gradient)
 
 
+#: Under which our hook stands among torch's of all modules: a number would be the next one that the script's own hooks get.
+_KEY = "detrain"
+
+
 def on_first_forward(call: Callable[[], None]) -> None:
     """Call this once, before the first module runs that has parameters to train, where gradients can be computed."""
+    hooks = torch.nn.modules.module._global_forward_pre_hooks
 
     def before(module: torch.nn.Module, _: Any) -> None:
         if torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters()):
-            handle.remove()
+            del hooks[_KEY]
             call()
 
-    handle = torch.nn.modules.module.register_module_forward_pre_hook(before)
+    hooks[_KEY] = before
 
 
 def losses(outputs: Any) -> list[LossReader]:

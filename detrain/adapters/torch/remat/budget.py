@@ -49,10 +49,10 @@ def _dispatch(mode: BudgetMode, func: Any, types: Any, args: Any = (), kwargs: A
     for one in types:
         if one is not torch.Tensor and one is not torch.nn.Parameter:
             return NotImplemented
-    runtime = mode.runtime
-    if runtime.is_off or facts_of(func).is_mark:
+    runtime, facts = mode.runtime, facts_of(func)
+    if runtime.is_off or facts.is_mark:
         return func(*args, **(kwargs or {}))
-    return runtime.run(func, args, kwargs or {})
+    return runtime.run(func, facts, args, kwargs or {})
 
 
 # Set here: torch wraps what stands in the class, to keep its compiler out, which loads that compiler and costs more than all else;

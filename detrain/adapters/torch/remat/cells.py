@@ -61,14 +61,12 @@ class Call:
         return (cell for _, ref in self.made if (cell := ref()) is not None)
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
 class Cell:
-    """One storage."""
+    """One storage.
 
-    nbytes: int
-    device: torch.device
-    #: Of the clock.
-    born: int
+    Most of its attributes stand in the class until they differ from that: an object is made for each result of each operator.
+    """
+
     #: When the first of all was made that it is made of.
     oldest: int = 0
     #: The storage, as long as the program holds it.
@@ -76,9 +74,11 @@ class Cell:
     #: Its memory, where the program has let go of the storage and something else was made of it since.
     ghost: Any = None
     #: What has made it, and then changed it; empty for what was there before and for what cannot be made again.
-    calls: list[Call] = field(default_factory=list)
+    calls: tuple[Call, ...] = ()
     #: Its memory is there.
     is_there: bool = True
+    #: Its memory counts: it is that of the device that is governed.
+    is_governed: bool = True
     #: It is never evicted.
     is_pinned: bool = False
     #: Its memory belongs to something else (numpy), which may write to it unseen.
@@ -91,11 +91,10 @@ class Cell:
     version: int = 0
     #: So many calls that are running read it.
     num_locks: int = 0
-    last_used: int = 0
     #: What it takes to make it again of what its calls read.
     cost_ns: int = 0
     #: Calls that have read it.
-    readers: list[weakref.ref[Call]] = field(default_factory=list)
+    readers: tuple[weakref.ref[Call], ...] | list[weakref.ref[Call]] = ()
     #: Of a cell that is not there: with which others it would have to be made again.
     group: Group | None = None
     #: Made in a backward pass: a gradient, which an optimizer will read, or what leads to one and is read at once.
@@ -104,6 +103,10 @@ class Cell:
     kind: Any = None
     #: No other has the same.
     serial: int = 0
+
+    def __init__(self, nbytes: int, born: int) -> None:
+        """`born`: of the clock."""
+        self.nbytes, self.born, self.last_used = nbytes, born, born
 
     @property
     def storage(self) -> Any:
@@ -123,9 +126,12 @@ class Cell:
 
     def add_reader(self, call: weakref.ref[Call]) -> None:
         """A call reads it."""
-        if len(self.readers) >= _MOST_READERS and not len(self.readers) % _MOST_READERS:
-            self.readers = [one for one in self.readers if one() is not None]
-        self.readers.append(call)
+        readers = self.readers
+        if not isinstance(readers, list):
+            readers = self.readers = []
+        elif len(readers) >= _MOST_READERS and not len(readers) % _MOST_READERS:
+            readers = self.readers = [one for one in readers if one() is not None]
+        readers.append(call)
 
     def read_by(self) -> Iterator[Call]:
         """The calls that have read it and may run again."""
@@ -144,7 +150,7 @@ class Cell:
 
 
 #: In a read of a call that changes one cell and makes none, in place of that cell: it would hold itself.
-ITSELF = Cell(0, torch.device("meta"), 0)
+ITSELF = Cell(0, 0)
 
 
 class Group:
@@ -176,6 +182,14 @@ class Group:
             mine.cost_ns += theirs.cost_ns
 
 
+class _StorageRef(weakref.ref):  # type: ignore[type-arg]
+    """Knows whose storage it was; so that none needs a function of its own."""
+
+    __slots__ = ("address", "cell")
+    address: int
+    cell: Cell
+
+
 class Cells:
     """The cells of all storages that are known."""
 
@@ -186,6 +200,7 @@ class Cells:
         self.device = "cpu"
         self._by_address: dict[int, Cell] = {}
         self._num_added = 0
+        self._gone = self._storage_gone
 
     def find(self, tensor: torch.Tensor) -> Cell | None:
         """The cell of a tensor's storage, if it is known."""
@@ -193,27 +208,32 @@ class Cells:
 
     def add(self, storage: Any, born: int) -> Cell:
         """A new cell for a storage."""
-        address, cell = storage._cdata, Cell(self.bytes_of(storage), storage.device, born, last_used=born)
+        cell = Cell(0, born)
+        cell.is_governed = storage.device.type == self.device
+        if cell.is_governed:
+            cell.nbytes = self._rounded(storage.nbytes())
         self._num_added += 1
         cell.serial = self._num_added
         if not storage.resizable():
             cell.is_pinned = True
             cell.is_foreign = not storage.is_shared()
-
-        def gone(_: Any) -> None:
-            if self._by_address.get(address) is cell:
-                del self._by_address[address]
-            self._on_gone(cell)
-
-        cell.ref = weakref.ref(storage, gone)
-        self._by_address[address] = cell
+        ref = cell.ref = _StorageRef(storage, self._gone)
+        ref.cell, ref.address = cell, storage._cdata
+        self._by_address[ref.address] = cell
         return cell
+
+    def _storage_gone(self, ref: _StorageRef) -> None:
+        cell = ref.cell
+        cell.ref = None  # which knows the cell
+        if self._by_address.get(ref.address) is cell:
+            del self._by_address[ref.address]
+        self._on_gone(cell)
 
     def bytes_of(self, storage: Any) -> int:
         """What a storage takes of the memory that counts."""
-        if storage.device.type != self.device:
-            return 0
-        nbytes: int = storage.nbytes()
+        return self._rounded(storage.nbytes()) if storage.device.type == self.device else 0
+
+    def _rounded(self, nbytes: int) -> int:
         return nbytes if self.device == "cpu" else -(-nbytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
     def all(self) -> list[Cell]:

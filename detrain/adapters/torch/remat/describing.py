@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from detrain.adapters.torch.remat.cells import Call, Cell, Read, view_of
-from detrain.adapters.torch.remat.operators import facts_of, undeclared_of
+from detrain.adapters.torch.remat.operators import Facts, undeclared_of
 from detrain.adapters.torch.remat.replaying import generator_of
 
 
@@ -31,11 +31,13 @@ class _Description:
 
     __slots__ = ("_cells", "_is_of_numbers", "_scratch", "kind", "reads")
 
-    def __init__(self, func: Any, args: Sequence[Any], tensors: list[torch.Tensor], cells: list[Cell]) -> None:
+    def __init__(
+        self, func: Any, args: Sequence[Any], tensors: list[torch.Tensor], cells: list[Cell], *, is_grad_enabled: bool, has_undeclared: bool
+    ) -> None:  # fmt: skip
         self.reads: list[Read] = []
-        self.kind: list[Any] = [func, torch.is_grad_enabled()]
+        self.kind: list[Any] = [id(func), is_grad_enabled]
         self._cells = iter(cells)
-        self._scratch = [args[place] for place in undeclared_of(func, args)]
+        self._scratch = [args[place] for place in undeclared_of(func, args)] if has_undeclared else ()
         self._is_of_numbers = not tensors
 
     def of(self, part: Any) -> Any:
@@ -59,16 +61,24 @@ class _Description:
 
 
 def call_of(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[torch.Tensor], cells: list[Cell]
+    func: Any,
+    facts: Facts,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tensors: list[torch.Tensor],
+    cells: list[Cell],
 ) -> tuple[Call, Any]:
     """What is needed to run it again, and what kind of call it is: of one kind, all make as much memory."""
-    description = _Description(func, args, tensors, cells)
+    is_grad_enabled = torch.is_grad_enabled()
+    description = _Description(
+        func, args, tensors, cells, is_grad_enabled=is_grad_enabled, has_undeclared=facts.undeclared is not None
+    )
     own_args = [description.of(part) for part in args]
     own_kwargs = {name: description.of(part) for name, part in kwargs.items()} if kwargs else kwargs
     generator = drawn_from = None
-    if facts_of(func).is_random:
+    if facts.is_random:
         generator = generator_of(kwargs, tensors)
         drawn_from = generator.get_state()
     held = [read.cell.storage for read in description.reads if not read.cell.calls]
-    call = Call(func, own_args, own_kwargs, description.reads, generator, drawn_from, torch.is_grad_enabled(), held)
+    call = Call(func, own_args, own_kwargs, description.reads, generator, drawn_from, is_grad_enabled, held)
     return call, tuple(description.kind)

@@ -79,6 +79,11 @@ class PlanFollower:
         """The one that was made or followed last; None without one."""
         return self._plans[0] if self._plans else None
 
+    @property
+    def is_following(self) -> bool:
+        """See `Follower`."""
+        return self._plan is not None
+
     # --- called by the runtime --------------------------------------------------------------------------------------------------
 
     def before(self) -> None:

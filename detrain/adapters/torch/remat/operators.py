@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -54,9 +53,19 @@ class Facts:
     reads_memory: bool
 
 
-@cache
+#: By the identity of an overload, which stays: asking for its hash takes longer than all else here.
+_KNOWN: dict[int, tuple[Any, Facts]] = {}
+
+
 def facts_of(func: Any) -> Facts:
     """Of an overload."""
+    known = _KNOWN.get(id(func))
+    if known is None:
+        known = _KNOWN[id(func)] = func, _facts_of(func)
+    return known[1]
+
+
+def _facts_of(func: Any) -> Facts:
     schema = func._schema
     writes = tuple(
         (number, argument.name)

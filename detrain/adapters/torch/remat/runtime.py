@@ -20,7 +20,7 @@ import torch
 
 from detrain.adapters.torch.remat.cells import ITSELF, Call, Cell, Cells, Group, Read, storage_of
 from detrain.adapters.torch.remat.describing import call_of, given_tensors
-from detrain.adapters.torch.remat.operators import changed_by, facts_of, has_storage, tensors_in
+from detrain.adapters.torch.remat.operators import Facts, changed_by, has_storage, tensors_in
 from detrain.adapters.torch.remat.prediction import Expected, Prediction
 from detrain.adapters.torch.remat.replaying import digest_of, run_again
 from detrain.adapters.torch.remat.waiting import Locks, Waiting
@@ -38,6 +38,10 @@ _CAN_SWAP = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 
 class Follower(Protocol):
     """Sees every operator of the program's, and may have something evicted or made again before it runs."""
+
+    @property
+    def is_following(self) -> bool:
+        """It says what is evicted."""
 
     def before(self) -> None:
         """An operator comes."""
@@ -91,13 +95,12 @@ class Runtime:
 
     # --- one operator ---------------------------------------------------------------------------------------------------------
 
-    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def run(self, func: Any, facts: Facts, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator of the program's. Raises `OverBudget`."""
         self._clock += 1
         follower = self.follower
         if follower is not None:
             follower.before()
-        facts = facts_of(func)
         tensors = given_tensors(args, kwargs)
         cells, is_missing = self._cells_of(tensors)
         if is_missing and facts.reads_memory:
@@ -130,14 +133,14 @@ class Runtime:
             if follower is not None:
                 follower.after(func, func, tensors, result, (), changed, took_ns)
             return result
-        call, kind = call_of(func, args, kwargs, tensors, cells)
+        call, kind = call_of(func, facts, args, kwargs, tensors, cells)
         expected = self._predict.expected(kind, func, args, kwargs)
         if self.used_bytes + expected.fresh_bytes > self.budget_bytes:
             with Locks(cells):
                 self._make_room(expected.fresh_bytes, str(func))
         result = self._timed(expected, func, args, kwargs)
         call.cost_ns = expected.cost_ns
-        fresh = self._register(call, kind, result, changed)
+        fresh = self._register(call, facts, kind, result, changed)
         # A library's kernel may take room for itself that the meta device does not know.
         expected.fresh_bytes = max(expected.fresh_bytes, call.fresh_bytes)
         if follower is not None:
@@ -200,12 +203,11 @@ class Runtime:
             cell.nbytes = nbytes
             self._pin(cell)
 
-    def _register(self, call: Call, kind: Any, result: Any, changed: list[Cell]) -> list[Cell]:
+    def _register(self, call: Call, facts: Facts, kind: Any, result: Any, changed: list[Cell]) -> list[Cell]:
         """Returns the cells of the memory that it has made."""
         fresh: list[Cell] = []
         made: list[Cell] = []
-        device = self._cells.device
-        is_complete, is_backward = True, torch._C._current_autograd_node() is not None
+        is_complete, is_backward = True, torch._C._current_graph_task_id() >= 0
         results = (result,) if isinstance(result, torch.Tensor) else tensors_in(result)
         for place, tensor in enumerate(results):
             if tensor.layout is not torch.strided:
@@ -220,7 +222,7 @@ class Runtime:
                 cell.version, cell.kind, cell.cost_ns = 1, kind, call.cost_ns
                 if is_backward:
                     cell.is_gradient = self._has_gradients = self.has_seen_backward = True
-                if cell.device.type == device:
+                if cell.is_governed:
                     call.made.append((place, weakref.ref(cell)))
                     made.append(cell)
             cell.last_used = self._clock
@@ -229,28 +231,34 @@ class Runtime:
             for cell in [*made, *(read.cell for read in call.reads)]:
                 self._pin(cell)
         elif made or changing:
-            self._remember(call, made, changing)
+            self._remember(call, facts, made, changing)
         self._changed_in_place(changed)
         return fresh
 
-    def _remember(self, call: Call, made: list[Cell], changing: list[Cell]) -> None:
+    def _remember(self, call: Call, facts: Facts, made: list[Cell], changing: list[Cell]) -> None:
         """What was made and changed can be made again by this call."""
-        if any(read.cell.is_foreign for read in call.reads):
+        transient, oldest, is_foreign = 0, self._clock, False
+        for read in call.reads:
+            cell = read.cell
+            is_foreign = is_foreign or cell.is_foreign
+            if cell.born and not cell.version:
+                transient += cell.nbytes
+            if cell.calls and cell.oldest < oldest:
+                oldest = cell.oldest
+        if is_foreign:
             for cell in changing:
                 self._forget_calls(cell)
             return  # what it has read may be something else by then, and nobody would know
-        transient = sum(read.cell.nbytes for read in call.reads if read.cell.born and not read.cell.version)
         if made and not changing and transient >= call.fresh_bytes:
             return  # what it would have to hold for that takes as much
-        oldest = min((read.cell.oldest for read in call.reads if read.cell.calls), default=self._clock)
-        is_blank = facts_of(call.func).is_blank
+        is_blank = facts.is_blank
         for cell in made:
             cell.is_blank = is_blank
-            cell.calls.append(call)
+            cell.calls = (*cell.calls, call)
             cell.oldest = oldest
             self._makeable[id(cell)] = cell
         for cell in changing:
-            cell.calls.append(call)
+            cell.calls = (*cell.calls, call)
             cell.cost_ns += call.cost_ns
             cell.oldest = min(cell.oldest, oldest)
             call.made.append((-1, weakref.ref(cell)))
@@ -288,7 +296,7 @@ class Runtime:
                         self._keep(dependent, busy)
                         if _has_readers_of_before(dependent):
                             waiting.append(dependent)
-        cell.readers = []
+        cell.readers = ()
 
     def _keep(self, cell: Cell, busy: list[Cell]) -> None:
         if not cell.is_there:
@@ -316,7 +324,7 @@ class Runtime:
         """It cannot be made again from now on, so it stays as long as something may be made of it."""
         if not cell.calls:
             return
-        cell.calls = []
+        cell.calls = ()
         self._makeable.pop(id(cell), None)
         storage = cell.storage
         for call in cell.read_by():
@@ -349,7 +357,9 @@ class Runtime:
     def _is_away(self, cell: Cell) -> None:
         cell.is_there = False
         self.used_bytes -= cell.nbytes
-        if cell.calls and any(True for _ in cell.read_by()):
+        # Without an eviction nothing is asked for its score; and as long as a plan is followed hardly anything.
+        is_scored = self.num_evictions and (self.follower is None or not self.follower.is_following)
+        if is_scored and cell.calls and any(True for _ in cell.read_by()):
             self._join_group(cell)
 
     def _join_group(self, cell: Cell) -> None:
@@ -371,11 +381,17 @@ class Runtime:
 
     def _why(self, nbytes: int, what: str) -> str:
         """There is no room for so many bytes."""
-        kept = sum(cell.nbytes for cell in self._cells.all() if cell.is_there and not cell.calls)
+        there = [cell for cell in self._cells.all() if cell.is_there]
+        kept = sum(cell.nbytes for cell in there if not cell.calls)
+        looked_at = sum(cell.nbytes for cell in there if cell.calls and (cell.is_pinned or cell.is_blank))
+        running = sum(
+            cell.nbytes for cell in there if cell.calls and cell.num_locks and not (cell.is_pinned or cell.is_blank)
+        )
         return (
             f"{what} needs {nbytes:,} bytes beside {self.used_bytes:,} that have to be there: {self.used_bytes + nbytes:,} in all, and the "
             f"memory budget is {self.budget_bytes:,}. {kept:,} of them cannot be made again: parameters, gradients, the optimizer's state, "
-            "the batch"
+            f"the batch; {running:,} are what it reads, or what is made again for it is made of; {looked_at:,} were handed out or not "
+            "written to yet"
         )
 
     def _victims(self) -> list[Cell]:
