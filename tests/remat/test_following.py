@@ -56,13 +56,13 @@ def planned(program, share, plans, **options):
 
 #: Programs, and shares at which there is room for them.
 FOLLOWED = {
-    "looked_at": 0.8, "pictures": 0.5, "language": 0.5, "unrolled": 0.8, "reused_buffer": 0.8, "views_changed": 0.8,
-    "gradients_of_gradients": 0.8, "own_functions": 0.8, "filled_by_a_library": 0.8, "memory_of_numpy": 0.8, "channels_last": 0.3,
+    "own_functions": 0.8, "pictures": 0.5, "language": 0.5, "unrolled": 0.8, "reused_buffer": 0.8, "views_changed": 0.8,
+    "gradients_of_gradients": 0.8, "filled_by_a_library": 0.8, "memory_of_numpy": 0.8, "channels_last": 0.3,
     "recurrent": 0.8, "transforms": 0.8,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("program", full_but(["looked_at", "views_changed"], FOLLOWED))
+@pytest.mark.parametrize("program", full_but(["own_functions", "views_changed"], FOLLOWED))
 def test_steps_that_follow_a_plan_have_the_same_bits(program):
     plans = AtOnce("dtr")
     expected, found, runtime = planned(program, FOLLOWED[program], plans)
@@ -71,9 +71,10 @@ def test_steps_that_follow_a_plan_have_the_same_bits(program):
     assert plans.asked
 
 
-def test_sparse_steps_are_not_planned():
+@pytest.mark.parametrize("program", ["sparse_gradients", "looked_at"])  # the second hands memory out
+def test_steps_that_no_planner_knows_are_not_planned(program):
     plans = AtOnce("chen-greedy")
-    expected, found, runtime = planned("sparse_gradients", 0.8, plans)
+    expected, found, runtime = planned(program, 0.8, plans)
     assert found == expected
     assert not plans.asked
     assert runtime.num_evictions

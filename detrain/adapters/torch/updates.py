@@ -74,7 +74,8 @@ def on_first_forward(call: Callable[[], None]) -> None:
     hooks = torch.nn.modules.module._global_forward_pre_hooks
 
     def before(module: torch.nn.Module, _: Any) -> None:
-        if torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters()):
+        is_tracing = torch._C._get_tracing_state() is not None  # `torch.jit.trace` of a model is no training
+        if torch.is_grad_enabled() and not is_tracing and any(one.requires_grad for one in module.parameters()):
             del hooks[_KEY]
             call()
 

@@ -103,6 +103,8 @@ class Cell:
     kind: Any = None
     #: No other has the same.
     serial: int = 0
+    #: It is a model's, to be trained.
+    is_parameter: bool = False
 
     def __init__(self, nbytes: int, born: int) -> None:
         """`born`: of the clock."""
@@ -136,6 +138,12 @@ class Cell:
     def read_by(self) -> Iterator[Call]:
         """The calls that have read it and may run again."""
         return (call for ref in self.readers if (call := ref()) is not None)
+
+    @property
+    def has_readers_of_before(self) -> bool:
+        """True if something was made of what it held before it was changed."""
+        reads = (read for call in self.read_by() for read in call.reads)
+        return any(read.cell is self and read.version != self.version for read in reads)
 
     def neighbours(self) -> Iterator[Cell]:
         """What it is made of, and what is made of it."""

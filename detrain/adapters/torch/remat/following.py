@@ -31,6 +31,10 @@ _NUM_SEEN = 2
 #: Plans that are kept; steps that are recorded without one of them coming a second time.
 _MOST_PLANS, _MOST_RECORDED = 8, 64
 
+#: Operators of a step that is planned.
+_MOST_OPERATORS = 20_000
+#: Of the budget: what a step hands out to others and is planned for all the same.
+_MOST_HANDED_OUT = 0.01
 #: Stretches of a step whose memory is told.
 _NUM_STRETCHES = 100
 
@@ -59,13 +63,15 @@ class PlanFollower:
         self._num_recorded = 0
         # Of the present step.
         self._plan: StepPlan | None = None
-        self._has_begun = self._is_left = False
+        #: Its first operator has not come; it has, and the last has not.
+        self._is_waiting = self._has_begun = False
+        self._is_left = False
         self._path: list[object] = []
         self._made: list[tuple[weakref.ref[Cell], ...]] = []
         self._held: dict[Memory, Any] = {}
         self._trace: Trace | None = None
         self._usage: list[int] = []
-        self._num_evictions = 0
+        self._num_evictions = self._handed_out_bytes = 0
 
     @property
     def curve_bytes(self) -> tuple[int, ...]:
@@ -79,16 +85,11 @@ class PlanFollower:
         """The one that was made or followed last; None without one."""
         return self._plans[0] if self._plans else None
 
-    @property
-    def is_following(self) -> bool:
-        """See `Follower`."""
-        return self._plan is not None
-
     # --- called by the runtime --------------------------------------------------------------------------------------------------
 
     def before(self) -> None:
         """See `Follower`."""
-        if self._plan is None or len(self._path) == len(self._plan.path):
+        if self._plan is None:
             return
         try:
             for act in self._plan.acts[len(self._path)]:
@@ -97,14 +98,16 @@ class PlanFollower:
             self._leave("there was no room for what it makes again")
 
     def after(
-        self, func: Any, token: object, tensors: list[torch.Tensor], result: Any, fresh: Sequence[Cell], changed: Sequence[Cell],
-        took_ns: int,
+        self, func: Any, token: object, tensors: list[torch.Tensor], cells: list[Cell], result: Any, fresh: Sequence[Cell],
+        changed: Sequence[Cell], took_ns: int,
     ) -> None:  # fmt: skip
         """See `Follower`."""
         if not self._has_begun:
-            return
+            if not self._is_waiting or not self._begins_with(cells):
+                return
+            self._begin(fresh)
         place = len(self._path)
-        if self._plan is not None and (place == len(self._plan.path) or token is not self._plan.path[place]):
+        if self._plan is not None and token is not self._plan.path[place]:
             self._change_plan(func, token)
         if self._plan is not None:
             for number, cell in enumerate(fresh):
@@ -112,18 +115,22 @@ class PlanFollower:
                 if memory in self._plan.held:
                     self._held[memory] = cell.storage
         self._path.append(token)
+        self._usage.append(self._runtime.used_bytes)
+        if self._trace is not None and place < _MOST_OPERATORS:
+            self._note(self._trace, func, tensors, cells, result, fresh, changed, took_ns)
         if self._plan is not None:
             self._made.append(tuple(map(weakref.ref, fresh)))
             if len(self._path) == len(self._plan.path):
-                self._held.clear()
-        self._usage.append(self._runtime.used_bytes)
-        if self._trace is not None:
-            self._note(self._trace, func, tensors, result, fresh, changed, took_ns)
+                self._finish(self._plan)
 
     def gone(self, cell: Cell) -> None:
         """See `Follower`."""
         if self._trace is not None:
             self._trace.events.append(cell.serial)
+
+    def handed_out(self, cell: Cell) -> None:
+        """See `Follower`."""
+        self._handed_out_bytes += cell.nbytes
 
     def let_go(self) -> bool:
         """See `Follower`."""
@@ -138,43 +145,65 @@ class PlanFollower:
         """A step begins. `has_budget`: how much memory there is, is known."""
         self._end_step()
         self._take_over()
-        self._has_begun, self._is_left = has_budget, False
-        self._path, self._made, self._usage = [], [], []
+        self._is_waiting, self._has_begun, self._is_left = has_budget, False, False
+        self._path, self._made, self._usage, self._plan, self._trace = [], [], [], None, None
+
+    def _begins_with(self, cells: Sequence[Cell]) -> bool:
+        """What comes before the first operator that reads a parameter loads the batch, and may do something else each time."""
+        return not self._runtime.has_parameters or any(cell.is_parameter for cell in cells)
+
+    def _begin(self, fresh: Sequence[Cell]) -> None:
+        self._is_waiting, self._has_begun = False, True
         self._plan = self._plans[0] if self._plans else None
-        self._num_evictions = self._runtime.num_evictions
-        self._trace = None
-        if has_budget and self._wants_trace():
+        self._num_evictions, self._handed_out_bytes = self._runtime.num_evictions, 0
+        if self._wants_trace():
             self._num_recorded += 1
-            self._trace = Trace({cell.serial: cell.nbytes for cell in self._runtime.cells() if cell.is_there})
+            there = {cell.serial: cell.nbytes for cell in self._runtime.cells() if cell.is_there}
+            for cell in fresh:
+                there.pop(cell.serial, None)
+            self._trace = Trace(there)
+
+    def _finish(self, plan: StepPlan) -> None:
+        """All of a plan has been followed. What the step does behind it (it may print, or evaluate) is taken as it comes."""
+        self._held.clear()
+        path = tuple(self._path)
+        longer = (one for one in self._plans if len(one.path) > len(path) and one.path[: len(path)] == path)
+        self._plan = next(longer, None)
+        if self._plan is None:
+            self.num_followed += 1
+            self.usage = self._usage
+            self._plans.remove(plan)
+            self._plans.insert(0, plan)
+            self._has_begun, self._trace = False, None
 
     def end(self) -> None:
         """Nothing comes any more."""
-        self._has_begun, self._plan, self._trace = False, None, None
+        self._is_waiting, self._has_begun, self._plan, self._trace = False, False, None, None
         self._held.clear()
         if self._planning is not None:
             self._planning[0].end()
             self._planning = None
 
     def _end_step(self) -> None:
-        if not self._has_begun or not self._path:
+        if not self._has_begun:
             return
         self._held.clear()
-        if self._plan is not None and len(self._path) < len(self._plan.path):
-            self._leave("the step has ended before")
-        path = tuple(self._path)
-        if self._plan is not None or self._trace is not None:
-            self.usage = self._usage
         if self._plan is not None:
-            self.num_followed += 1
-            if self._plan is not self._plans[0]:
-                self._plans.remove(self._plan)
-                self._plans.insert(0, self._plan)
+            self._leave("the step has ended before")
+        if len(self._path) > _MOST_OPERATORS:
             return
+        path = tuple(self._path)
         if len(self._num_seen) > _MOST_RECORDED:
             self._num_seen.clear()
         self._num_seen[path] += 1
+        if self._trace is None:
+            return
+        self.usage = self._usage
         is_needed = self._runtime.num_evictions > self._num_evictions
-        if self._trace is not None and is_needed and self._num_seen[path] >= _NUM_SEEN and path not in self._hopeless:
+        if self._handed_out_bytes > _MOST_HANDED_OUT * self._runtime.budget_bytes:
+            self._hopeless.add(path)
+            self.why = "the step hands memory out (numpy), which stays then, and no planner knows of that"
+        if is_needed and self._num_seen[path] >= _NUM_SEEN and path not in self._hopeless:
             self._ask(self._trace, path)
 
     def _wants_trace(self) -> bool:
@@ -242,8 +271,8 @@ class PlanFollower:
         self._is_left, self.why = True, why
 
     def _note(
-        self, trace: Trace, func: Any, tensors: list[torch.Tensor], result: Any, fresh: Sequence[Cell], changed: Sequence[Cell],
-        took_ns: int,
+        self, trace: Trace, func: Any, tensors: list[torch.Tensor], cells: list[Cell], result: Any, fresh: Sequence[Cell],
+        changed: Sequence[Cell], took_ns: int,
     ) -> None:  # fmt: skip
         results = [] if result is None else list(tensors_in(result))
         if not all(map(has_storage, (*tensors, *results))):
@@ -251,14 +280,13 @@ class PlanFollower:
             return
         new = {cell.serial: cell.nbytes for cell in fresh}
         read = []
-        for tensor in tensors:
-            cell = self._runtime.cell_of(tensor)
-            assert cell is not None, "what an operator has read is known"
+        for tensor, cell in zip(tensors, cells, strict=True):
             trace.read(cell.serial, cell.nbytes)
             read.append((cell.serial, view_of(tensor)))
         made = []
         for tensor in results:
-            cell = self._runtime.cell_of(tensor)
-            if cell is not None:
-                made.append(Result(cell.serial, view_of(tensor), new.get(cell.serial, 0), cell.serial in new))
+            of_result = self._runtime.cell_of(tensor)
+            if of_result is not None:
+                serial = of_result.serial
+                made.append(Result(serial, view_of(tensor), new.get(serial, 0), serial in new))
         trace.call(call_traced(func, read, made, [cell.serial for cell in changed], took_ns))

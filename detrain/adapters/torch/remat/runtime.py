@@ -39,21 +39,23 @@ _CAN_SWAP = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 class Follower(Protocol):
     """Sees every operator of the program's, and may have something evicted or made again before it runs."""
 
-    @property
-    def is_following(self) -> bool:
-        """It says what is evicted."""
-
     def before(self) -> None:
         """An operator comes."""
 
     def after(
-        self, func: Any, token: object, tensors: list[torch.Tensor], result: Any, fresh: Sequence[Cell], changed: Sequence[Cell],
-        took_ns: int,
+        self, func: Any, token: object, tensors: list[torch.Tensor], cells: list[Cell], result: Any, fresh: Sequence[Cell],
+        changed: Sequence[Cell], took_ns: int,
     ) -> None:  # fmt: skip
-        """It has run. `token`: what it was, the same object for the same kind of call; `fresh`: the memory that it has made."""
+        """It has run.
+
+        `token`: the same object for the same kind of call; `cells`: of the tensors, as they were before; `fresh`: what it has made.
+        """
 
     def gone(self, cell: Cell) -> None:
         """The program has let go of a storage."""
+
+    def handed_out(self, cell: Cell) -> None:
+        """Something else reads it from now on, so it stays."""
 
     def let_go(self) -> bool:
         """There is no room: what is held for later goes. False if nothing was."""
@@ -78,6 +80,8 @@ class Runtime:
         #: Cells that can be made again.
         self._makeable: dict[int, Cell] = {}
         self._has_gradients = False
+        #: Some that are known are.
+        self.has_parameters = False
         #: A backward pass has run, or a part of one.
         self.has_seen_backward = False
         #: Kinds of calls whose results had to be made again because what they are made of was about to change.
@@ -90,8 +94,13 @@ class Runtime:
     def introduce(self, tensors: Iterable[torch.Tensor]) -> None:
         """These are there before the program goes on: they count, and stay."""
         for tensor in tensors:
-            if has_storage(tensor) and self._cells.find(tensor) is None:
-                self._use(self._cells.add(storage_of(tensor), 0).nbytes)
+            if not has_storage(tensor):
+                continue
+            if (cell := self._cells.find(tensor)) is None:
+                cell = self._cells.add(storage_of(tensor), 0)
+                self._use(cell.nbytes)
+            if isinstance(tensor, torch.nn.Parameter):
+                cell.is_parameter = self.has_parameters = True
 
     # --- one operator ---------------------------------------------------------------------------------------------------------
 
@@ -108,7 +117,7 @@ class Runtime:
         if facts.returns_views:
             result = func(*args, **kwargs)
             if follower is not None:
-                follower.after(func, func, tensors, result, (), (), 0)
+                follower.after(func, func, tensors, cells, result, (), (), 0)
             return result
         if facts.writes_first_only and tensors and args and args[0] is tensors[0] and has_storage(tensors[0]):
             changed = cells[:1]
@@ -131,7 +140,7 @@ class Runtime:
             took_ns = perf_counter_ns() - began_ns
             self._changed_in_place(changed)
             if follower is not None:
-                follower.after(func, func, tensors, result, (), changed, took_ns)
+                follower.after(func, func, tensors, cells, result, (), changed, took_ns)
             return result
         call, kind = call_of(func, facts, args, kwargs, tensors, cells)
         expected = self._predict.expected(kind, func, args, kwargs)
@@ -144,7 +153,7 @@ class Runtime:
         # A library's kernel may take room for itself that the meta device does not know.
         expected.fresh_bytes = max(expected.fresh_bytes, call.fresh_bytes)
         if follower is not None:
-            follower.after(func, expected, tensors, result, fresh, changed, call.cost_ns)
+            follower.after(func, expected, tensors, cells, result, fresh, changed, call.cost_ns)
         if facts.is_collective:
             for cell in list(call.cells()):
                 self._pin(cell)
@@ -294,7 +303,7 @@ class Runtime:
                         waiting.append(dependent)  # what was made of it is made again by way of it
                     elif dependent.calls:
                         self._keep(dependent, busy)
-                        if _has_readers_of_before(dependent):
+                        if dependent.has_readers_of_before:
                             waiting.append(dependent)
         cell.readers = ()
 
@@ -357,9 +366,8 @@ class Runtime:
     def _is_away(self, cell: Cell) -> None:
         cell.is_there = False
         self.used_bytes -= cell.nbytes
-        # Without an eviction nothing is asked for its score; and as long as a plan is followed hardly anything.
-        is_scored = self.num_evictions and (self.follower is None or not self.follower.is_following)
-        if is_scored and cell.calls and any(True for _ in cell.read_by()):
+        # Before the first eviction nothing is asked for its score.
+        if self.num_evictions and cell.calls and any(True for _ in cell.read_by()):
             self._join_group(cell)
 
     def _join_group(self, cell: Cell) -> None:
@@ -463,6 +471,8 @@ class Runtime:
         if cell is not None:
             self._make(cell)
             cell.is_pinned = True
+            if self.follower is not None:
+                self.follower.handed_out(cell)
 
     def revive_all(self) -> None:
         """Have all memory there that the program holds. Raises `OverBudget`."""
@@ -588,9 +598,3 @@ class Runtime:
         if not cell.calls:
             raise AssertionError("what cannot be made again has changed, and something is to be made of what it was")
         return self._replayed(cell, read.version), True
-
-
-def _has_readers_of_before(cell: Cell) -> bool:
-    """True if something was made of what the cell held before it was changed."""
-    reads = (read for call in cell.read_by() for read in call.reads)
-    return any(read.cell is cell and read.version != cell.version for read in reads)

@@ -78,8 +78,15 @@ class Trace:
             self.constants[storage] = size_bytes
 
     def call(self, call: TracedCall) -> None:
-        """A call has ended."""
+        """A call has ended. What it was given may have ended in it (`set_`), which then comes behind it."""
+        given = {storage for storage, _ in call.inputs}
+        ended: list[int] = []
+        while self.events and isinstance(last := self.events[-1], int):
+            ended.append(last)
+            self.events.pop()
+        self.events += [one for one in reversed(ended) if one not in given]
         self.events.append(call)
+        self.events += [one for one in reversed(ended) if one in given]
         self.calls.append(call)
         self.made.update(one.storage for one in call.results if one.is_fresh)
 
