@@ -297,7 +297,7 @@ def test_gradients_of_the_step_before_are_gone_where_the_program_has_let_go_of_t
     schedule = freeing_early(
         graph, [step.target for step in keep_all(graph).steps if step.action == Action.COMPUTE], ""
     )
-    assert simulate(graph, schedule).peak_bytes == peak_bytes(graph)
+    assert simulate(graph, schedule).peak_bytes <= peak_bytes(graph)
 
 
 def test_a_policy_is_a_planner_that_improves_nothing():

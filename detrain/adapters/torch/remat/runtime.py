@@ -392,9 +392,8 @@ class Runtime:
         there = [cell for cell in self._cells.all() if cell.is_there]
         kept = sum(cell.nbytes for cell in there if not cell.calls)
         looked_at = sum(cell.nbytes for cell in there if cell.calls and (cell.is_pinned or cell.is_blank))
-        running = sum(
-            cell.nbytes for cell in there if cell.calls and cell.num_locks and not (cell.is_pinned or cell.is_blank)
-        )
+        busy = [cell for cell in there if cell.calls and cell.num_locks]
+        running = sum(cell.nbytes for cell in busy if not cell.is_pinned and not cell.is_blank)
         return (
             f"{what} needs {nbytes:,} bytes beside {self.used_bytes:,} that have to be there: {self.used_bytes + nbytes:,} in all, and the "
             f"memory budget is {self.budget_bytes:,}. {kept:,} of them cannot be made again: parameters, gradients, the optimizer's state, "
