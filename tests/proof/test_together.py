@@ -15,7 +15,9 @@ def rank(report: Path, document: dict | None, status: int | None):
 
     def program():
         if document is not None:
-            report.write_text(json.dumps(document))
+            whole = report.with_suffix(".new")
+            whole.write_text(json.dumps(document))
+            whole.replace(report)  # at once, as `detrain.session.rerun` writes it: who waits reads it meanwhile
         if status is None:
             time.sleep(600)
         os._exit(status)

@@ -90,7 +90,8 @@ for epoch in range(4):
 
 
 def test_what_libraries_draw_once_in_a_process_does_not_move_what_a_resumed_script_draws(killed):
-    life = killed(Program("drawing", PRELUDE + DRAWING), [Moment(batches=13), Moment(batches=2)], "epoch")
+    program = Program("drawing", PRELUDE + DRAWING, environment={"DETRAIN_WAIT_FOR_DISK": "1"})
+    life = killed(program, [Moment(batches=13), Moment(batches=2)], "epoch")
     assert life.resumes[0].startswith("epoch 2, batch 0")
 
 
@@ -183,6 +184,6 @@ save(model=model, optimizer=optimizer)
 
 def test_loader_begins_after_a_checkpoint_before_its_first_batch(killed, reference):
     """An iterator that is made before the generators are put back draws what the loader is to draw."""
-    program = Program("slow_before_batches", SLOW_BEFORE_BATCHES)
+    program = Program("slow_before_batches", SLOW_BEFORE_BATCHES, environment={"DETRAIN_WAIT_FOR_DISK": "1"})
     life = killed(program, [Moment(batches=5), Moment(batches=5)], every="0.6s")
     assert life.resumes == ["epoch 0, batch 0 from checkpoint_0_0.h5"]
