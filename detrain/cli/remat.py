@@ -307,18 +307,19 @@ def _draw_experiments(folder: Path, rows: list[Row]) -> None:
     "output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.svg",
-    help="Draw memory over time; if Graphviz is installed, also the graph, in FILE.graph.svg. FILE.dot: write the graph for Graphviz.",
+    help="Draw memory over time, and the graph, in FILE.graph.svg. FILE.dot: write the graph for Graphviz.",
 )
 @_csv_option
 def show(plan: Path, output: Path | None, tables: Path | None) -> int:
-    """Simulate a plan again and print the result.
+    """Simulate a plan again and print the result; or show an operator graph or a DTR log, with everything kept.
 
     Exit status: 1 if the plan cannot be executed.
     """
-    from detrain.remat import dot, picture, planfile, telemetry, text
+    from detrain.remat import dot, layered, picture, reading, telemetry, text
     from detrain.remat.simulator import simulate as judge
 
-    planned = read_file(plan, planfile.read)
+    planned = read_file(plan, reading.read_planned)
+    click.echo(text.graph_text(planned.graph))
     shown, is_sound = text.planned_text(planned)
     click.echo(shown)
     if tables is not None and is_sound:
@@ -329,10 +330,7 @@ def show(plan: Path, output: Path | None, tables: Path | None) -> int:
             write_file(output, lambda path: dot.write(path, planned))
         else:
             write_file(output, lambda path: picture.draw(path, planned))
-            if not write_file(beside := output.with_suffix(".graph.svg"), lambda path: dot.draw(path, planned)):
-                click.echo(
-                    f"{beside.name} is not drawn: Graphviz is not installed, or the graph is too large for it", err=True
-                )
+            write_file(output.with_suffix(".graph.svg"), lambda path: layered.write(path, planned))
     return 0 if is_sound else 1
 
 

@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from detrain.remat.planfile import Planned
 from detrain.remat.simulator import simulate
 
-#: Graphviz' time grows with a high power of these; a picture of more is not to be read, either.
-MOST_OPERATORS = 200
-_MOST_S = 30.0
-
 
 def write(path: Path, planned: Planned) -> None:
     """The graph as text. Raises `OSError`."""
     path.write_text("\n".join(_lines(planned)) + "\n", encoding="utf-8")
-
-
-def draw(path: Path, planned: Planned) -> bool:
-    """The graph as SVG, by Graphviz; False if that is not installed, or the graph is too large for it. Raises `OSError`."""
-    program = shutil.which("dot")
-    if program is None or len(planned.graph.operators) > MOST_OPERATORS:
-        return False
-    text = "\n".join(_lines(planned)).encode()
-    try:
-        done = subprocess.run([program, "-Tsvg"], input=text, capture_output=True, check=False, timeout=_MOST_S)
-    except subprocess.TimeoutExpired:
-        return False
-    if done.returncode:
-        raise OSError(f"Graphviz: {done.stderr.decode(errors='replace').strip()[:200]}")
-    path.write_bytes(done.stdout)
-    return True
 
 
 def _lines(planned: Planned) -> Iterator[str]:

@@ -46,7 +46,11 @@ def summary(graph: Graph, plan: Plan) -> dict[str, object]:
 
 def read(path: Path) -> Planned:
     """Raises `GraphError` for what is no plan, or `OSError`."""
-    document = DOCUMENT.read(path)
+    return decode(DOCUMENT.read(path), path)
+
+
+def decode(document: dict[str, object], path: Path) -> Planned:
+    """The plan of a document that is one; `path` is what errors name. Raises `GraphError`."""
     graph = graphfile.decode(document.get("graph"), name=path.stem)
     steps = steps_of(document.get("steps"), graph, str(path))
     budget_bytes = document.get("budget_bytes")

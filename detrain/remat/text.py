@@ -9,7 +9,7 @@ from detrain.remat.online.policy import THRASH_LIMIT, Policy, Result, Runner
 from detrain.remat.planfile import Planned
 from detrain.remat.planners.plan import Plan
 from detrain.remat.schedule import Action
-from detrain.remat.simulator import Outcome, budget_of, floor_bytes
+from detrain.remat.simulator import Outcome, budget_of, floor_bytes, peak_bytes
 from detrain.remat.simulator import simulate as judge
 from detrain.remat.sweep import Row
 
@@ -84,6 +84,16 @@ def plan_text(graph: Graph, plan: Plan) -> str:
     elif plan.bound_ns is not None:
         known = f" (none is below {plan.bound_ns / max(graph.cost_ns, 1):.4f})"
     return f"{_outcome_text(plan.schedule.planner, plan.outcome)}{known}; planned in {plan.seconds:.2f} s"
+
+
+def graph_text(graph: Graph) -> str:
+    """A graph as a line of text."""
+    num_constants = sum(operator.is_constant for operator in graph.operators)
+    num_backward = sum(operator.is_backward for operator in graph.operators)
+    return (
+        f"{graph.name}: {len(graph.operators) - num_constants:,} operators, {num_backward:,} of them backward, on {num_constants:,} "
+        f"constants; {graph.cost_ns:,} ns; everything kept takes {peak_bytes(graph):,} bytes, and below {floor_bytes(graph):,} nothing runs"
+    )
 
 
 def planned_text(planned: Planned) -> tuple[str, bool]:

@@ -1,9 +1,9 @@
 """`detrain remat …` as a user types it."""
 
 import json
-import shutil
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,6 +16,7 @@ from detrain.remat.simulator import peak_bytes
 @pytest.fixture
 def remat(tmp_path):
     graphfile.write(tmp_path / "linear.json", builders.linear(24))
+    (tmp_path / "other.json").write_text("{}")
 
     def run(*words):
         command = [sys.executable, "-m", "detrain", "remat", *map(str, words)]
@@ -41,11 +42,19 @@ def test_a_log_is_converted_simulated_planned_and_shown(remat, tmp_path):
     assert json.loads(out)["peak_bytes"] <= json.loads(out)["budget_bytes"]
     status, out, _ = remat("show", "plan.json", "-o", "memory.svg")
     assert status == 0
-    assert out.startswith("rotor: overhead ")
+    assert "\nrotor: overhead " in out
     assert (tmp_path / "memory.svg").read_text().lstrip().startswith("<?xml")
-    assert (tmp_path / "memory.graph.svg").exists() == (shutil.which("dot") is not None)
+    num_operators = sum(not operator.is_constant for operator in builders.chain(6).operators)
+    drawn = ElementTree.parse(tmp_path / "memory.graph.svg").getroot()
+    titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == num_operators
+    assert sum(" times" in title for title in titles) > 0
+    status, of_log, _ = remat("show", "step.log", "-o", "log.svg")
+    assert (status, "keep-all: overhead 1.0000" in of_log) == (0, True)
+    assert f" {num_operators} operators, " in of_log
+    assert remat("show", "step.json")[1] == of_log
     assert remat("show", "plan.json", "-o", "graph.dot")[0] == 0
-    again = [number for number in out.splitlines()[1:] if " times, " in number]
+    again = [number for number in out.splitlines()[2:] if " times, " in number]
     dot = (tmp_path / "graph.dot").read_text()
     assert dot.count("->") > 20
     assert dot.count('fillcolor="#fdba74"') >= len(again) > 0
@@ -74,7 +83,7 @@ def test_a_sweep_has_a_table_and_a_picture(remat, tmp_path):
         (["plan", "linear.json", "--budget", "0.5", "--planner", "best"], 2, "there is no planner best: it is one of keep-all"),
         (["plan", "nothing.json", "--budget", "0.5", "--planner", "dtr"], 2, "nothing.json"),
         (["simulate", "linear.json", "--budget", "0.5", "--policy", "best:eager"], 2, "there is no heuristic best"),
-        (["show", "linear.json"], 2, "is not a plan"),
+        (["show", "other.json"], 2, "other.json is neither a plan nor an operator graph nor a log"),
         (["plan", "linear.json", "--budget", "0.5", "--planner", "dtr", "-o", "no/such/place.json"], 2, "cannot be written"),
     ],
 )  # fmt: skip
@@ -108,7 +117,7 @@ def test_a_step_of_a_script_is_recorded_and_nothing_is_left_of_its_run(remat, tm
     (tmp_path / "train.py").write_text(SCRIPT)
     status, _, err = remat("record", "--steps", "12", "train.py", "0.1")
     assert status == 0, err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["linear.json", "train.graph.json", "train.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["linear.json", "other.json", "train.graph.json", "train.py"]
     graph = graphfile.read(tmp_path / "train.graph.json")
     assert {"0.weight", "0.bias", "2.weight", "2.bias"} <= {tensor.name for tensor in graph.tensors}
     assert f"peak {peak_bytes(graph):,} bytes" in err

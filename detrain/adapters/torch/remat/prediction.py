@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -46,8 +49,21 @@ class Prediction:
         return known
 
 
+@contextmanager
+def _sympy_unmoved() -> Iterator[None]:
+    """Meta kernels compare sizes by way of SymPy, which draws from generators of its own; without a budget nobody would have asked it."""
+    module = sys.modules.get("sympy.core.random")
+    generators = [one for one in vars(module).values() if isinstance(one, random.Random)] if module is not None else []
+    states = [one.getstate() for one in generators]
+    try:
+        yield
+    finally:
+        for one, state in zip(generators, states, strict=True):
+            one.setstate(state)
+
+
 def _ask(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    with _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
+    with _sympy_unmoved(), _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
         copies: dict[int, Any] = {}
         on_meta = tuple(_on_meta(part, copies) for part in args)
         named = {name: _on_meta(part, copies) for name, part in kwargs.items()}
