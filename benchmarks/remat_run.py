@@ -203,8 +203,12 @@ def compare(model: str, device: str, shares: Sequence[float], rounds: int, warm_
             trainer.step()
     peak = seen.steps[-1]["peak"]
     budgets = {f"budget {share}, online": Trainer(model, device, "budget", int(peak * share)) for share in shares}
-    for share in shares:  # each plans alone
-        planned = budgets[f"budget {share}, planned"] = Trainer(model, device, "budget", int(peak * share), "auto")
+    limits = {f"budget {share}": int(peak * share) for share in shares}
+    limits |= {
+        f"budget of {variant.replace('checkpoint ', '')}": trainers[variant].steps[-1]["peak"] for variant in BY_HAND
+    }
+    for name, limit_bytes in limits.items():  # each plans alone
+        planned = budgets[f"{name}, planned"] = Trainer(model, device, "budget", limit_bytes, "auto")
         began_s = time.monotonic()
         while not planned.over and time.monotonic() - began_s < MOST_PLANNING_S:
             planned.step()
