@@ -117,7 +117,12 @@ def test_a_step_of_a_script_is_recorded_and_nothing_is_left_of_its_run(remat, tm
     (tmp_path / "train.py").write_text(SCRIPT)
     status, _, err = remat("record", "--steps", "12", "train.py", "0.1")
     assert status == 0, err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["linear.json", "other.json", "train.graph.json", "train.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "linear.json",
+        "other.json",
+        "train.graph.json",
+        "train.py",
+    ]
     graph = graphfile.read(tmp_path / "train.graph.json")
     assert {"0.weight", "0.bias", "2.weight", "2.bias"} <= {tensor.name for tensor in graph.tensors}
     assert f"peak {peak_bytes(graph):,} bytes" in err

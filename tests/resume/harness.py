@@ -329,7 +329,9 @@ def random_moment(rng: random.Random, num_batches: int) -> Moment:
     return Moment(batches=batches, delay_s=rng.uniform(0, 0.02), is_whole_group=is_whole_group)
 
 
-def live_at_random(new_place: Callable[[], Place], reference: Life, num_kills: int, seed: int) -> list[Life]:
+def live_at_random(
+    new_place: Callable[[], Place], reference: Life, num_kills: int, seed: int, options: Sequence[str] = ()
+) -> list[Life]:
     """As many lives as it takes to be killed `num_kills` times, each with another rhythm of checkpoints per attempt."""
     rng = random.Random(seed)
     lives: list[Life] = []
@@ -337,7 +339,7 @@ def live_at_random(new_place: Callable[[], Place], reference: Life, num_kills: i
     while left > 0 and len(lives) < num_kills:
         moments = [random_moment(rng, len(reference.attempts[0].batches)) for _ in range(left)]
         rhythms = [rng.choice(["1batches", "3batches", "7batches", "epoch", "0.05s", "auto"]) for _ in range(left + 1)]
-        lives.append(live(new_place(), rhythms, moments))
+        lives.append(live(new_place(), rhythms, moments, options))
         left -= lives[-1].num_kills
         if differences(reference, lives[-1]):
             break

@@ -75,7 +75,11 @@ def on_first_forward(call: Callable[[], None]) -> None:
 
     def before(module: torch.nn.Module, _: Any) -> None:
         is_tracing = torch._C._get_tracing_state() is not None  # `torch.jit.trace` of a model is no training
-        if torch.is_grad_enabled() and not is_tracing and any(one.requires_grad for one in module.parameters()):
+        is_transformed = (
+            torch._C._functorch.peek_interpreter_stack() is not None
+        )  # parameters that have no memory of their own
+        can_begin = torch.is_grad_enabled() and not is_tracing and not is_transformed
+        if can_begin and any(one.requires_grad for one in module.parameters()):
             del hooks[_KEY]
             call()
 

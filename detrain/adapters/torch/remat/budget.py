@@ -80,8 +80,9 @@ class Budget:
     def begin(self) -> None:
         """The tensors that are there count from now on, and stay."""
         there = [one for one in gc.get_objects() if _has_memory(one)]
-        self.runtime.govern(_device_of(there))
-        self.runtime.introduce(there)
+        with torch._C.DisableTorchFunction():  # what the script's own modes and subclasses see are its calls
+            self.runtime.govern(_device_of(there))
+            self.runtime.introduce(there)
         for name in _READERS:
             self._plain[name] = getattr(torch.Tensor, name)
             setattr(torch.Tensor, name, _reviving(self.runtime, self._plain[name]))
@@ -140,7 +141,8 @@ def _reviving(runtime: Runtime, method: Callable[..., Any]) -> Callable[..., Any
     @functools.wraps(method)
     def read(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() == thread:
-            runtime.revive(self)
+            with torch._C.DisableTorchFunction():
+                runtime.revive(self)
         return method(self, *args, **kwargs)
 
     thread = threading.get_ident()
