@@ -17,6 +17,7 @@ from detrain.errors import MissingExtra, UsageError
 from detrain.remat.planners.registry import NAMES
 
 if TYPE_CHECKING:
+    from detrain.remat.experiments.measuring import Timing, TimingOrder
     from detrain.remat.experiments.results import Row
     from detrain.remat.graph import Graph
 
@@ -252,6 +253,7 @@ def experiment(config: Path, output: Path | None, fresh: bool, redraw: bool) -> 
     Exit status: 1 if results are missing, because an experiment's time was over or there were unexpected errors.
     """
     from detrain.cli.waiting import counting
+    from detrain.remat.experiments import cells as making
     from detrain.remat.experiments import config as configuring
     from detrain.remat.experiments import results, running
 
@@ -259,7 +261,7 @@ def experiment(config: Path, output: Path | None, fresh: bool, redraw: bool) -> 
         raise MissingExtra("matplotlib is not installed", "plan")
     if fresh and redraw:
         raise UsageError("--fresh runs everything, and --redraw nothing: give one of them")
-    cells = read_file(config, lambda path: running.cells_of(configuring.read(path)))
+    cells = read_file(config, lambda path: making.cells_of(configuring.read(path)))
     folder = output or Path(config.stem)
     write_file(folder, lambda path: path.mkdir(parents=True, exist_ok=True))
     store = results.Store(folder)
@@ -276,7 +278,12 @@ def experiment(config: Path, output: Path | None, fresh: bool, redraw: bool) -> 
         ended = write_file(
             folder,
             lambda _: running.run(
-                cells, rows, store, lambda row: report(results.row_text(row)), lambda: click.echo(_COMPILING, err=True)
+                cells,
+                rows,
+                store,
+                lambda row: report(results.row_text(row)),
+                lambda: click.echo(_COMPILING, err=True),
+                _measured,
             ),
         )
     _draw_experiments(folder, ended.rows)
@@ -287,6 +294,14 @@ def experiment(config: Path, output: Path | None, fresh: bool, redraw: bool) -> 
     if ended.is_interrupted:
         return 130
     return 1 if ended.num_left or any(row.status == "error" for row in ended.rows) else 0
+
+
+def _measured(order: TimingOrder) -> Timing:
+    from detrain.proof import steps
+
+    module = order.words[1] if order.words[0] == "-m" else None
+    words = order.words[2:] if module is not None else (str(order.folder / order.words[0]), *order.words[1:])
+    return steps.measure(request_of(module, words, {"ckpt_dir": None, "seed": 0}), order)
 
 
 _COMPILING = "compiling the simulator; the first time takes about a minute"

@@ -14,9 +14,10 @@ from detrain import ranks as several
 from detrain.adapters import launchers
 from detrain.errors import UsageError
 from detrain.job.place import place_of
+from detrain.remat.amounts import ONLINE
 from detrain.remat.planners.registry import NAMES as PLANNERS
 from detrain.session import policy
-from detrain.session.memory import ONLINE, limit_of
+from detrain.session.memory import limit_of
 from detrain.store import naming
 
 if TYPE_CHECKING:

@@ -125,7 +125,7 @@ class Attempt:
             memory_limit=limit_of(
                 request.memory_budget, is_verified=request.remat_verify, planner=request.remat_planner
             )
-            if request.memory_budget and request.goal is None
+            if request.memory_budget and (request.goal is None or request.goal.num_timed)
             else None,
         )  # fmt: skip
         # Who names a checkpoint wants no other; and what old arguments made is known of the chosen ones alone.

@@ -56,6 +56,8 @@ class Order:
     job: str = ""  # the directory of the job that it is one of `size` ranks of
     rank: int = 0
     size: int = 1
+    memory_budget: str = ""  # as `detrain run` takes it, for a goal that times batches
+    remat_planner: str = "auto"
 
     def encode(self) -> str:
         """As JSON."""
@@ -206,6 +208,7 @@ def _run(order: Order) -> NoReturn:
         seed=record.seed, start=order.start, nondeterministic=command.nondeterministic, leave_files=command.leave_files,
         trust_changes=order.goal.reports_arrivals, interpreter=list(command.interpreter), changes=record.changes,
         olds=str(directory / _OLDS), goal=order.goal, job=order.job, rank=order.rank, size=order.size,
+        memory_budget=order.memory_budget, remat_planner=order.remat_planner,
     )  # fmt: skip
     try:
         environment.replace_process(request)

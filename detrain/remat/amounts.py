@@ -5,6 +5,8 @@ from __future__ import annotations
 from detrain.errors import UsageError
 from detrain.plans.units import parse_bytes
 
+#: In place of a planner's name: the steps are taken as they come.
+ONLINE = "online"
 #: Nobody means less: a number alone that is smaller was meant as something else. Bytes.
 _LEAST_BYTES = 1e6
 

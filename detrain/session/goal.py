@@ -15,7 +15,8 @@ Key = tuple[int, int]
 class Goal:
     """Which part of a run is to be done again.
 
-    With neither `position`, `operators` nor `num_steps` the attempt goes as far as the ledger, or with `is_whole` to the script's end.
+    With neither `position`, `operators`, `num_steps` nor `num_timed` the attempt goes as far as the ledger, or with `is_whole` to the
+    script's end.
     """
 
     #: Position of the checkpoint that is to be taken again, and whether its loop was exhausted there; None: none is.
@@ -25,6 +26,11 @@ class Goal:
     operators: tuple[Key | None, Key] | None = None
     #: So many batches are recorded, as one graph of operators: those behind the first header; 0: none are.
     num_steps: int = 0
+    #: So many batches are timed, behind as many that are not; 0: none are.
+    num_timed: int = 0
+    num_before: int = 0
+    #: Those before go on for so long where no step has followed a plan. Seconds.
+    most_planning_s: float = 0.0
     is_whole: bool = False
     #: The attempt ends at the checkpoint that it begins from, and reports what set-up code has made at each checkpoint on the way there.
     reports_arrivals: bool = False

@@ -5,11 +5,8 @@ from __future__ import annotations
 from detrain.adapters.protocol import Limit, MemoryUse
 from detrain.errors import MissingExtra
 from detrain.plans.units import size_text
-from detrain.remat.amounts import amount_of
+from detrain.remat.amounts import ONLINE, amount_of
 from detrain.remat.planners import registry
-
-#: In place of a planner's name: the steps are taken as they come.
-ONLINE = "online"
 
 
 def limit_of(text: str, *, is_verified: bool = False, planner: str = ONLINE) -> Limit:

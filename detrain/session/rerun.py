@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
+from itertools import pairwise
+from time import monotonic  # the plain one: the script's clock is another
 from typing import TYPE_CHECKING, NoReturn
 
 from detrain.adapters.loaded import OperatorLog
-from detrain.adapters.protocol import StepLog
+from detrain.adapters.protocol import MemoryBudget, StepLog
 from detrain.errors import GraphError, NotSupported
 from detrain.loops.running import Loop
 from detrain.loops.stack import is_at
@@ -36,6 +39,8 @@ class Rerun:
         self._log: OperatorLog | None = None
         self._steps: StepLog | None = None
         self._first_batch = 0
+        self._began_s = 0.0
+        self._headers_s: list[float] = []
         self._difference: dict[str, object] | None = None
 
     @property
@@ -54,13 +59,15 @@ class Rerun:
             return False
         return loop.iteration == position[-1].iteration and is_at(loop, position)
 
-    def at_header(self, loop: Loop) -> None:
-        """The ledger has been compared here: record operators, or stop, if this is where to."""
+    def at_header(self, loop: Loop, memory: MemoryBudget | None) -> None:
+        """The ledger has been compared here: record operators, or stop, if this is where to. `memory`: what the script is kept to."""
         goal = self._goal
         if goal.operators is not None:
             self._record_operators(loop, *goal.operators)
         elif goal.num_steps:
             self._record_steps(goal.num_steps)
+        elif goal.num_timed:
+            self._time_batch(goal, memory)
         elif goal.position is None and not goal.is_whole and not (self._recorder and self._recorder.has_expectations):
             if not self._is_rank:
                 self._stop()
@@ -96,6 +103,23 @@ class Rerun:
         elif batches >= self._first_batch + num_steps:
             self._stop(**self._recorded())
         self._steps.begin_step()
+
+    def _time_batch(self, goal: Goal, memory: MemoryBudget | None) -> None:
+        now_s, batches = monotonic(), self._context.position.batches
+        if not self._headers_s:
+            self._began_s = self._began_s or now_s
+            self._first_batch = self._first_batch or batches
+            use = memory.use() if memory is not None else None
+            is_planning = (
+                use is not None and not use.num_planned and not use.why and now_s < self._began_s + goal.most_planning_s
+            )
+            if is_planning or batches < self._first_batch + goal.num_before:
+                return
+        self._headers_s.append(now_s)
+        if len(self._headers_s) > goal.num_timed:
+            use = memory.use() if memory is not None else None
+            batches_s = [end_s - begin_s for begin_s, end_s in pairwise(self._headers_s)]
+            self._stop(batches_s=batches_s, memory=None if use is None else asdict(use))
 
     def _recorded(self) -> dict[str, object]:
         """What has been recorded of steps: the graph, or why there is none."""

@@ -332,7 +332,7 @@ class Session:
         with handlers_deferred(), unseen:
             recorder.at_header(self._position, loop, now_s if self._agreement.is_alone else monotonic(), must=must)
         if self.rerun is not None:
-            self.rerun.at_header(loop)
+            self.rerun.at_header(loop, self.memory)
 
     def _differs(self, record: Batch, leaf: str) -> None:
         if self.rerun is not None:

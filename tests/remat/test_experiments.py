@@ -19,7 +19,8 @@ from detrain.cli.remat import remat
 from detrain.errors import DetrainError, GraphError, MissingExtra, UsageError
 from detrain.plans.errors import NoPlanError
 from detrain.remat import builders, dtrlog, graphfile, planfile, telemetry
-from detrain.remat.experiments import bounds, config, drawing, running
+from detrain.remat.experiments import bounds, cells, config, drawing, running
+from detrain.remat.experiments.measuring import Timing
 from detrain.remat.experiments.results import Row, Store
 from detrain.remat.planners import registry
 from detrain.remat.schedule import keep_all
@@ -35,6 +36,12 @@ kind = "pareto"
 models = ["chain"]
 budgets = [1.0, 0.75, 0.01]
 planners = ["keep-all", "chen-greedy"]
+"""
+MEASURED = """
+[[experiment]]
+name = "mine"
+kind = "measured"
+scripts = ["all.toml 3"]
 """
 #: The same of a shorter chain, which takes milliseconds.
 SMALL = WRITTEN.replace('models = ["chain"]', 'model = [{ name = "chain", length = 12 }]')
@@ -410,8 +417,15 @@ graph = ["b.json"]
         (WRITTEN.replace('"pareto"', '"ablation"'), "experiment[0]: planners is no key of an experiment of kind ablation"),
         (WRITTEN + 'heuristics = ["dtr"]', "experiment[0]: heuristics is no key of an experiment of kind pareto"),
         (WRITTEN.replace('"pareto"', '"linear"'), "experiment[0]: models is no key of an experiment of kind linear"),
-        (WRITTEN + "measured = true", "experiment[0]: measured is true, and experiments only simulate: record a step"),
-        (WRITTEN + "measured = 1", "experiment[0]: measured is 1, not true or false"),
+        (WRITTEN + 'scripts = ["train.py"]', "experiment[0]: scripts is no key of an experiment of kind pareto"),
+        (MEASURED.replace("all.toml 3", "train.py 3"), "experiment[0]: scripts names 'train.py', and there is no such file in"),
+        (MEASURED.replace("all.toml 3", "'all.toml"), "experiment[0]: scripts is"),
+        (MEASURED.replace("all.toml 3", ""), "experiment[0]: scripts is [''], and '' names no script"),
+        (MEASURED.replace('["all.toml 3"]', "[]"), "experiment[0]: there is no script to be measured: name some in scripts"),
+        (MEASURED + 'models = ["chain"]', "experiment[0]: models is no key of an experiment of kind measured"),
+        (MEASURED + "limit = 3", "experiment[0]: limit is no key of an experiment of kind measured"),
+        (MEASURED + "budgets = [3]", "experiment[0]: budgets: budgets 3: expected bytes (6GiB, 500MB, 1000000), or a share"),
+        (MEASURED + 'planners = ["best"]', "experiment[0]: planners: there is no planner best"),
         (WRITTEN.replace('models = ["chain"]', ""), "experiment[0]: there is no model: name some in models"),
         (WRITTEN.replace('["chain"]', '["chian"]'), "experiment[0]: models names 'chian', which is neither a file in"),
         (WRITTEN.replace('["chain"]', '["chain", "chain"]'), "experiment[0]: models has chain twice"),
@@ -549,3 +563,67 @@ def test_a_storage_that_two_operators_outputs_share_is_made_once():
     schedule = keep_all(graph)
     (row,) = telemetry.storages(graph, schedule, simulate(graph, schedule))
     assert (row.name, row.num_made, row.held_byte_ns) == ("a", 1, 8)
+
+
+def test_a_script_is_measured_beside_itself_without_a_budget(tmp_path):
+    """The least of the repetitions' medians counts, and what has no room is a result."""
+    (tmp_path / "all.toml").write_text(
+        MEASURED
+        + 'budgets = [0.5, "2MB", 0.1]\nplanners = ["online", "dtr"]\nrepetitions = 2\nbatches = 4\nwarm_up = 1'
+    )
+    orders = []
+
+    def measure(order):
+        orders.append(order)
+        if order.memory_budget == "0.1":
+            raise NoPlanError("there is\nno room")
+        batch_s = {"": 2.0, "0.5": 3.0}.get(order.memory_budget, 4.0)
+        disturbed = 1.0 if len(orders) % 2 else 0.0
+        return Timing((9.0, batch_s + disturbed, batch_s + disturbed), 6_000_000, 3_000_000, order.planner, 7, 8, "")
+
+    all_cells = cells.cells_of(config.read(tmp_path / "all.toml"))
+    ended = running.run(all_cells, [], Store(tmp_path), measure=measure)
+    assert [(row.budget, row.planner, row.status, row.overhead) for row in ended.rows] == [
+        ("0.5", "online", "ok", 1.5), ("2MB", "online", "ok", 2.0), ("0.1", "online", "oom", None),
+        ("0.5", "dtr", "ok", 1.5), ("2MB", "dtr", "ok", 2.0), ("0.1", "dtr", "oom", None),
+    ]  # fmt: skip
+    assert ended.rows[2].why == "there is no room"
+    assert ended.rows[0].keep_all_bytes == 6_000_000
+    assert orders[0].words == ("all.toml", "3")
+    assert (orders[0].num_batches, orders[0].num_before, orders[0].memory_budget) == (4, 1, "")
+    assert {order.most_planning_s for order in orders if order.planner == "dtr"} == {60.0}
+    drawing.draw(tmp_path / "mine.svg", ended.rows)
+    assert {"all.toml 3", "online", "dtr", "×: no room"} <= labels_of(tmp_path / "mine.svg")
+
+
+TRAINING = """
+import sys
+import torch
+from torch import nn
+torch.manual_seed(0)
+parts = [part for _ in range(8) for part in (nn.Linear(32, 32), nn.Tanh())]
+model = nn.Sequential(*parts, nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(int(sys.argv[1])):
+    for number in range(20):
+        loss = model(torch.randn(512, 32)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    open("written", "w").write("x")
+"""
+
+
+@pytest.mark.full
+def test_a_script_is_measured_and_leaves_nothing_behind(experiment, tmp_path):
+    (tmp_path / "train.py").write_text(TRAINING)
+    text = MEASURED.replace("all.toml 3", 'train.py 500", "train.py 0')
+    status, said, folder = experiment(text + 'budgets = [0.6, "1GB"]\nplanners = ["dtr"]\nbatches = 5')
+    assert status == 1
+    assert "ended before 3 and 5 batches were trained on" in said
+    small, large, *failed = rows_of(folder)
+    assert small["peak_bytes"] <= small["budget_bytes"] < large["peak_bytes"] == small["keep_all_bytes"]
+    assert small["num_rematerialized"] > 0
+    assert large["num_rematerialized"] == 0
+    assert {row["status"] for row in failed} == {"error"}
+    assert not (tmp_path / "written").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,12 +12,13 @@ from pathlib import Path
 
 from detrain.errors import GraphError, MissingExtra, UsageError
 from detrain.plans.documents import Fields, parsed
+from detrain.remat.amounts import ONLINE, amount_of
 from detrain.remat.builders import MODELS
 from detrain.remat.experiments import bounds
 from detrain.remat.planners import registry
 from detrain.remat.simulator import parse_budget
 
-KINDS = ("pareto", "ablation", "banishing", "linear", "accesses")
+KINDS = ("pareto", "ablation", "banishing", "linear", "accesses", "measured")
 #: What stands above the line of a score, and what below, in the ablation of Kirisame et al. (ICLR 2021, appendix D).
 COSTS, DIVISORS = ("e*", "eq", "local", "none"), ("-size-stale", "-size", "-stale", "")
 DEALLOCATIONS = ("ignore", "eager", "banish")
@@ -29,7 +31,7 @@ _LIMITS = {"linear": 100.0}
 _LIMIT = 2.0
 _KEYS = (
     "name", "kind", "models", "model", "budgets", "planners", "heuristics", "lengths", "time_limit", "repetitions", "warm_up", "timeout",
-    "retries", "limit", "compat", "measured",
+    "retries", "limit", "compat", "scripts", "batches",
 )  # fmt: skip
 #: Keys that only some kinds have.
 _ONLY_IN = {
@@ -37,18 +39,33 @@ _ONLY_IN = {
     "lengths": {"linear"},
     "models": {"pareto", "ablation", "banishing", "accesses"},
     "model": {"pareto", "ablation", "banishing", "accesses"},
-    "planners": {"pareto", "linear", "accesses"},
+    "planners": {"pareto", "linear", "accesses", "measured"},
+    "scripts": {"measured"},
+    "batches": {"measured"},
+    "limit": {"pareto", "ablation", "banishing", "linear", "accesses"},
+    "compat": {"pareto", "ablation", "banishing", "linear", "accesses"},
 }
+#: Of a measured experiment: what is compared, in shares of the first iteration's peak, and how many batches are timed and go before.
+_MEASURED_PLANNERS, _MEASURED_BUDGETS, _BATCHES, _WARM_UP = (ONLINE, "auto"), ("0.8", "0.6", "0.4"), 10, 3
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A step to be planned: one of `builders.MODELS` with its parameters, or of a file."""
+    """A step to be planned: one of `builders.MODELS` with its parameters, or of a file; or a script, which is measured."""
 
     label: str
     builder: str = ""
     parameters: tuple[tuple[str, int], ...] = ()
     path: Path | None = None
+    #: The script with its arguments, and the folder in which it runs.
+    words: tuple[str, ...] = ()
+    folder: Path | None = None
+
+    @property
+    def file(self) -> Path | None:
+        """The file that it is of; None for a model that is built, and for a module."""
+        is_script = self.folder is not None and self.words[0] != "-m"
+        return self.folder / self.words[0] if self.folder is not None and is_script else self.path
 
 
 @dataclass(frozen=True)
@@ -71,6 +88,8 @@ class Experiment:
     #: Of an online policy's time over that of the step without a budget.
     limit: float = _LIMIT
     is_compat: bool = False
+    #: That are timed of a script.
+    num_batches: int = 0
 
 
 def read(path: Path) -> tuple[Experiment, ...]:
@@ -89,11 +108,6 @@ def read(path: Path) -> tuple[Experiment, ...]:
 
 
 def _experiment(table: Fields, folder: Path) -> Experiment:
-    if table.has("measured") and table.flag("measured"):
-        raise UsageError(
-            f"{table.place}: measured is true, and experiments only simulate: record a step of the real model with "
-            "detrain remat record, and give its file as a model (graph = FILE)"
-        )
     name, kind = table.text("name"), table.text("kind")
     if not re.fullmatch(r"\w[\w.-]*", name):
         table.wrong("name", "and files are called after it: letters, digits, - _ and dots")
@@ -107,9 +121,10 @@ def _experiment(table: Fields, folder: Path) -> Experiment:
         time_limit_s=table.number("time_limit", is_above_zero=True) if table.has("time_limit") else 60.0,
         timeout_s=table.number("timeout", is_above_zero=True) if table.has("timeout") else None,
         repetitions=table.whole("repetitions", 1) if table.has("repetitions") else 1,
-        warm_up=table.whole("warm_up") if table.has("warm_up") else 0,
+        warm_up=table.whole("warm_up") if table.has("warm_up") else _WARM_UP if kind == "measured" else 0,
         retries=table.whole("retries") if table.has("retries") else 0,
         limit=_limit(table, kind), is_compat=table.has("compat") and table.flag("compat"),
+        num_batches=table.whole("batches", 1) if table.has("batches") else _BATCHES if kind == "measured" else 0,
     )  # fmt: skip
 
 
@@ -126,6 +141,12 @@ def _models(table: Fields, kind: str, folder: Path) -> tuple[ModelChoice, ...]:
     if kind == "linear":
         lengths = table.wholes("lengths", 2) if table.has("lengths") else _LENGTHS
         models = [_built("linear", {"length": length}) for length in lengths]
+    elif kind == "measured":
+        models = [_script(table, text, folder) for text in (table.texts("scripts") if table.has("scripts") else ())]
+        if not models:
+            raise GraphError(
+                f"{table.place}: there is no script to be measured: name some in scripts, such as 'train.py --batch-size 32'"
+            )
     else:
         names = table.texts("models") if table.has("models") else ()
         models = [_built(name, {}) if name in MODELS else _of_file(table, "models", name, folder) for name in names]
@@ -135,12 +156,30 @@ def _models(table: Fields, kind: str, folder: Path) -> tuple[ModelChoice, ...]:
         raise GraphError(f"{table.place}: there is no model: name some in models, or in [[experiment.model]]")
     for number, model in enumerate(models):
         if any(_is_same(model, before) for before in models[:number]):
-            raise GraphError(f"{table.place}: {'lengths' if kind == 'linear' else 'models'} has {model.label} twice")
+            key = {"linear": "lengths", "measured": "scripts"}.get(kind, "models")
+            raise GraphError(f"{table.place}: {key} has {model.label} twice")
     return tuple(models)
 
 
 def _is_same(one: ModelChoice, other: ModelChoice) -> bool:
-    return (one.builder, one.parameters, one.path) == (other.builder, other.parameters, other.path)
+    return (one.builder, one.parameters, one.path, one.words) == (
+        other.builder,
+        other.parameters,
+        other.path,
+        other.words,
+    )
+
+
+def _script(table: Fields, text: str, folder: Path) -> ModelChoice:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        table.wrong("scripts", f"and {text!r} cannot be divided into words: {error}")
+    if not words or words == ("-m",):
+        table.wrong("scripts", f"and {text!r} names no script")
+    if words[0] != "-m" and not (folder / words[0]).is_file():
+        raise GraphError(f"{table.place}: scripts names {words[0]!r}, and there is no such file in {folder.resolve()}")
+    return ModelChoice(text, words=words, folder=folder.resolve())
 
 
 def _expanded(table: Fields, folder: Path) -> Iterator[ModelChoice]:
@@ -195,13 +234,14 @@ def _of_file(table: Fields, key: str, name: str, folder: Path) -> ModelChoice:
 
 def _budgets(table: Fields, kind: str) -> tuple[str, ...]:
     if not table.has("budgets"):
-        return bounds.RULES if kind == "linear" else _BUDGETS
+        return {"linear": bounds.RULES, "measured": _MEASURED_BUDGETS}.get(kind, _BUDGETS)
     values = table.list("budgets")
     for value in values:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             table.wrong("budgets", "not a list of numbers and texts")
     budgets = tuple(value.replace(" ", "") if isinstance(value, str) else str(value) for value in values)
-    check: Callable[[str], object] = bounds.check_rule if kind == "linear" else parse_budget
+    checks: dict[str, Callable[[str], object]] = {"linear": bounds.check_rule, "measured": _check_run_budget}
+    check = checks.get(kind, parse_budget)
     _check_each(table, "budgets", budgets, check)
     return budgets
 
@@ -215,13 +255,22 @@ def _planners(table: Fields, kind: str) -> tuple[str, ...]:
         heuristics = table.texts(key) if table.has(key) else ("dtr",)
         planners = tuple(f"{heuristic}:{freed}" for heuristic in heuristics for freed in DEALLOCATIONS)
     else:
-        planners = table.texts(key) if table.has(key) else _POLICIES
+        planners = table.texts(key) if table.has(key) else _MEASURED_PLANNERS if kind == "measured" else _POLICIES
     if kind == "accesses" and (other := [name for name in planners if ":" not in name]):
         raise GraphError(
             f"{table.place}: planners names {other[0]}; accesses are counted of online policies only, such as dtr:eager"
         )
-    _check_each(table, key, planners, registry.check)
+    _check_each(table, key, planners, _check_run_planner if kind == "measured" else registry.check)
     return planners
+
+
+def _check_run_budget(text: str) -> None:
+    amount_of(text, "budgets")
+
+
+def _check_run_planner(name: str) -> None:
+    if name != ONLINE:
+        registry.check(name)
 
 
 def _check_each(table: Fields, key: str, texts: tuple[str, ...], check: Callable[[str], object]) -> None:

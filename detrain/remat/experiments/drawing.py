@@ -129,8 +129,29 @@ def _length(row: Row) -> int:
     return row.num_operators // 2
 
 
+def _measured(rows: Sequence[Row]) -> Figure:
+    """A panel for each script: the time of its batches over the budget."""
+    styles = _one_each(_unique(row.planner for row in rows))
+    models = _unique(row.model for row in rows)
+    figure, panels = _panels(len(models))
+    for axes, model in zip(panels, models, strict=True):
+        own = [row for row in rows if row.model == model]
+        for planner, style in styles.items():
+            points = sorted(
+                (row.share, row.overhead) for row in own if row.planner == planner and row.overhead is not None
+            )
+            _line(axes, points, style)
+        _crosses(axes, own, styles)
+        axes.set_xlim(0, max([1.0, *(row.share for row in own)]) * 1.02)
+        axes.set_title(model)
+    figure.supxlabel("budget over the peak without one", fontsize=9)
+    figure.supylabel("time of a batch over that without a budget", fontsize=9)
+    return _with_legend(figure, panels, "×: no room")
+
+
 _DRAWN: dict[str, Callable[[Sequence[Row]], Figure]] = {
     "pareto": _pareto, "ablation": _ablation, "banishing": _banishing, "accesses": _accesses, "linear": _linear,
+    "measured": _measured,
 }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ class Row:
     #: Storages whose metadata a policy has read to find the one to be evicted.
     num_accesses: int | None = None
     is_optimal: bool = False
-    #: Of the planning, over the repetitions: the median, the least and the most.
+    #: Of the planning, or of a script's whole run, over the repetitions: the median, the least and the most.
     seconds: float | None = None
     seconds_least: float | None = None
     seconds_most: float | None = None
@@ -127,4 +127,6 @@ def row_text(row: Row) -> str:
     what = f"{row.experiment}: {row.model}, {row.budget}, {row.planner}: "
     if row.overhead is None:
         return f"{what}{row.why}"
+    if not row.num_operators:  # measured
+        return f"{what}{row.overhead:.3f} times {row.baseline_ns / 1e6:,.2f} ms; {row.num_rematerialized or 0:,} operators were run again"
     return f"{what}{row.overhead:.4f}{' optimal' if row.is_optimal else ''}, {row.num_rematerialized or 0:,} of {row.num_operators:,} again"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import statistics
 import threading
@@ -19,51 +18,17 @@ from detrain.errors import GraphError, MissingExtra, UsageError
 from detrain.plans.documents import errors_naming
 from detrain.remat import builders, reading
 from detrain.remat.experiments import bounds
-from detrain.remat.experiments.config import Experiment, ModelChoice
+from detrain.remat.experiments.cells import Cell, one_line
+from detrain.remat.experiments.config import ModelChoice
+from detrain.remat.experiments.measuring import Measure
 from detrain.remat.experiments.results import Row, Store
+from detrain.remat.experiments.scripts import ScriptBench
 from detrain.remat.graph import Graph
 from detrain.remat.planners import registry
 from detrain.remat.simulator import floor_bytes, parse_budget, peak_bytes, simulate
 
 if TYPE_CHECKING:
     from detrain.remat.online.policy import Runner  # needs numba
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One thing to be planned."""
-
-    experiment: Experiment
-    model: ModelChoice
-    planner: str
-    budget: str
-    key: str
-
-
-def cells_of(experiments: Sequence[Experiment]) -> list[Cell]:
-    """All cells, those of a model together. Raises `OSError` where a model's file cannot be read."""
-    cells = []
-    digests: dict[Path, str] = {}
-    for experiment in experiments:
-        for model in experiment.models:
-            if model.path is not None and model.path not in digests:
-                digests[model.path] = hashlib.blake2b(model.path.read_bytes(), digest_size=8).hexdigest()
-            content = digests[model.path] if model.path is not None else ""
-            cells += [
-                Cell(experiment, model, planner, budget, _key(experiment, model, content, planner, budget))
-                for planner in experiment.planners
-                for budget in experiment.budgets
-            ]
-    return cells
-
-
-def _key(experiment: Experiment, model: ModelChoice, *words: str) -> str:
-    """Of what decides the figures. How often it is tried, and for how long an experiment may go on, does not."""
-    settings = (
-        experiment.name, experiment.kind, experiment.time_limit_s, experiment.repetitions, experiment.warm_up, experiment.limit,
-        experiment.is_compat, model.label, model.parameters,
-    )  # fmt: skip
-    return hashlib.blake2b(repr((settings, words)).encode(), digest_size=8).hexdigest()
 
 
 def rows_there(store: Store, cells: Sequence[Cell]) -> list[Row]:
@@ -94,11 +59,12 @@ class Ending:
 
 def run(
     cells: Sequence[Cell], rows: Sequence[Row], store: Store, on_row: Callable[[Row], None] = lambda _: None,
-    on_compile: Callable[[], None] = lambda: None,
+    on_compile: Callable[[], None] = lambda: None, measure: Measure | None = None,
 ) -> Ending:  # fmt: skip
     """Runs the cells of which there is no row among `rows`, which are those that there are.
 
-    `on_row` is called with each new row, and `on_compile` once before anything that numba compiles runs. Ctrl-C ends it; the cell in which
+    `on_row` is called with each new row, and `on_compile` once before anything that numba compiles runs; `measure` runs the scripts of
+    measured experiments. Ctrl-C ends it; the cell in which
     it comes has no row. Raises `MissingExtra`, `GraphError` for a file that is no model, or `OSError`.
     """
     done = {row.key for row in rows}
@@ -110,8 +76,9 @@ def run(
     with _noticing_interrupts() as has_come:
         try:
             bench = Bench(_read_files(missing))
+            scripts = ScriptBench(measure) if measure is not None else None
             store.begin(rows)
-            if any(registry.is_compiled(cell.planner) for cell in missing):
+            if any(registry.is_compiled(cell.planner) and not cell.model.words for cell in missing):
                 on_compile()
                 _compile()
             for cell in missing:
@@ -120,7 +87,7 @@ def run(
                 if experiment.timeout_s is not None and passed_s > experiment.timeout_s:
                     num_left[experiment.name] += 1
                     continue
-                row = bench.row(cell)
+                row = scripts.row(cell) if scripts is not None and cell.model.words else bench.row(cell)
                 if has_come():  # a planner ends with its best so far at Ctrl-C: that is no result
                     is_ended = True
                     break
@@ -245,11 +212,11 @@ class Bench:
                 return self._of_policy(cell, blank, self._runner)
             return self._of_planner(cell, blank)
         except GraphError as error:  # no plan, or a budget of no bytes
-            return replace(blank, why=_one_line(error))
+            return replace(blank, why=one_line(error))
         except MissingExtra:
             raise
         except Exception as error:  # noqa: BLE001 - a cell must not end the others; it is named, and done again at the next start
-            return replace(blank, status="error", why=f"{type(error).__name__}: {_one_line(error)}")
+            return replace(blank, status="error", why=f"{type(error).__name__}: {one_line(error)}")
 
     def _of_planner(self, cell: Cell, blank: Row) -> Row:
         plan = registry.plan(self._graph, blank.budget_bytes, cell.planner, cell.experiment.time_limit_s)
@@ -290,7 +257,3 @@ class Bench:
             row, overhead=outcome.overhead, clock_ns=outcome.clock_ns, peak_bytes=outcome.peak_bytes,
             num_rematerialized=outcome.num_again,
         )  # fmt: skip
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

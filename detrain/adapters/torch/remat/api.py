@@ -18,12 +18,10 @@ from detrain.adapters.protocol import Limit, MemoryUse
 from detrain.adapters.torch.remat.budget import Budget
 from detrain.adapters.torch.remat.recording import StepRecorder, names_of_parameters
 from detrain.errors import GraphError, NotSupported, UsageError
-from detrain.remat.amounts import amount_of
+from detrain.remat.amounts import ONLINE, amount_of
 from detrain.remat.graph import Graph
 from detrain.remat.planners import registry
 
-#: In place of a planner's name: each step is taken as it comes.
-ONLINE = "online"
 #: The budgets that have begun and not ended, the innermost last; there is one at a time.
 _ACTIVE: list[Held] = []
 
