@@ -110,10 +110,10 @@ class Rerun:
             self._began_s = self._began_s or now_s
             self._first_batch = self._first_batch or batches
             use = memory.use() if memory is not None else None
-            is_planning = (
-                use is not None and not use.num_planned and not use.why and now_s < self._began_s + goal.most_planning_s
-            )
-            if is_planning or batches < self._first_batch + goal.num_before:
+            # Where nothing is evicted, nothing is planned.
+            is_planning = use is not None and use.num_evictions and not use.num_planned and not use.why
+            is_early = is_planning and now_s < self._began_s + goal.most_planning_s
+            if is_early or batches < self._first_batch + goal.num_before:
                 return
         self._headers_s.append(now_s)
         if len(self._headers_s) > goal.num_timed:

@@ -209,6 +209,8 @@ class PlanFollower:
     def _wants_trace(self) -> bool:
         if self._planning is not None or len(self._plans) >= _MOST_PLANS or self._num_recorded >= _MOST_RECORDED:
             return False
+        if not self._runtime.num_evictions:  # all has room
+            return False
         return not self._plans or any(
             count >= _NUM_SEEN - 1 and path not in self._hopeless for path, count in self._num_seen.items()
         )
