@@ -34,7 +34,7 @@ MAY_IMPORT = {
         "store",
         "tracer",
     },
-    "proof": {"adapters", "launch", "loops", "outputs", "remat", "session", "state", "store", "world"},
+    "proof": {"adapters", "launch", "loops", "outputs", "plans", "remat", "session", "state", "store", "world"},
     "doctor": {"adapters", "launch", "store", "world"},
     "launch": {
         "adapters",

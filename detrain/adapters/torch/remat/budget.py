@@ -22,6 +22,9 @@ from detrain.adapters.torch.remat.planning import Planning
 from detrain.adapters.torch.remat.runtime import Runtime
 
 _UNBOUNDED = 1 << 62
+#: Each operator makes so many times the objects that it makes without a budget, and Python's collector of garbage counts objects; those
+#: of a step live until its end, and to look at all of them took a third of the time of long steps.
+_MORE_OBJECTS, _RARER = 30, 2
 #: Methods of a tensor that read its memory, or hand it out, past the dispatcher.
 _READERS = (
     "numpy",
@@ -88,6 +91,9 @@ class Budget:
             setattr(torch.Tensor, name, _reviving(self.runtime, self._plain[name]))
         # A worker of a loader reads what lies there, and makes its own.
         os.register_at_fork(after_in_child=self._be_off)
+        first, second, third = gc.get_threshold()
+        self._collecting = (first, second, third), (first * _MORE_OBJECTS, second * _RARER, third * _RARER)
+        gc.set_threshold(*self._collecting[1])
         self._mode.__enter__()
 
     def at_header(self) -> None:
@@ -129,6 +135,9 @@ class Budget:
             self.runtime.revive_all()
         finally:
             self._mode.__exit__(None, None, None)
+            before, ours = self._collecting
+            if gc.get_threshold() == ours:  # else the script has set another
+                gc.set_threshold(*before)
             self._be_off()
 
     def _be_off(self) -> None:

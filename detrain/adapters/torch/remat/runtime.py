@@ -5,8 +5,7 @@ results, whose size is known beforehand. Evicting empties a storage; making it a
 generator that they had, and hands the memory over to the old storage: every tensor that looks into it, the program's and autograd's, is
 valid again, and no version counter moves.
 
-The heuristic is DTR's (Kirisame et al., ICLR 2021, `h_DTR_eq`): first goes what is cheap to make again with all around it that is not
-there, large, and has not been read for long.
+First goes what is cheap to make again with all around it that is not there, large, and has not been read for long.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from detrain.adapters.torch.remat.cells import ITSELF, Call, Cell, Cells, Group, Read, storage_of
+from detrain.adapters.torch.remat.choosing import best_to_evict
 from detrain.adapters.torch.remat.describing import call_of, given_tensors
 from detrain.adapters.torch.remat.operators import Facts, changed_by, has_storage, tensors_in
 from detrain.adapters.torch.remat.prediction import Expected, Prediction
@@ -26,12 +26,8 @@ from detrain.adapters.torch.remat.replaying import digest_of, run_again
 from detrain.adapters.torch.remat.waiting import Locks, Waiting
 from detrain.errors import OverBudget, RematError
 
-#: So many candidates are compared, evenly spread over all; and so many of them go before they are compared again.
-_MOST_COMPARED, _MOST_AT_ONCE = 128, 4
 #: Calls of each kind that are timed on a device.
 _NUM_TIMED = 3
-#: What is smaller than this share of the largest candidate is passed over.
-_SMALLEST = 0.01
 #: Memory can be handed from one storage to another (torch 2.13, not 2.11); else it is copied, and both are there for a moment.
 _CAN_SWAP = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 
@@ -79,6 +75,8 @@ class Runtime:
         self._header = 0
         #: Cells that can be made again.
         self._makeable: dict[int, Cell] = {}
+        #: Those of them that the program does not hold, and whose memory is there for what is to be made of it.
+        self._ghosts: dict[int, Cell] = {}
         self._has_gradients = False
         #: Some that are known are.
         self.has_parameters = False
@@ -378,7 +376,10 @@ class Runtime:
 
     def _make_room(self, nbytes: int, what: str) -> None:
         while self.used_bytes + nbytes > self.budget_bytes:
-            victims = self._victims()
+            self._drop_ghosts()
+            if self.used_bytes + nbytes <= self.budget_bytes:
+                return
+            victims = best_to_evict(self._makeable.values(), self._clock, self._kept_kinds)
             if not victims:
                 if self.follower is not None and self.follower.let_go():
                     continue
@@ -401,34 +402,13 @@ class Runtime:
             "written to yet"
         )
 
-    def _victims(self) -> list[Cell]:
-        """The best few to evict, the best first."""
-        self._drop_ghosts()
-        candidates = [cell for cell in list(self._makeable.values()) if cell.is_evictable]
-        wanted = [
-            cell for cell in candidates if not cell.is_gradient and cell.kind not in self._kept_kinds
-        ] or candidates
-        if not wanted:
-            return []
-        least = max(cell.nbytes for cell in wanted) * _SMALLEST
-        large = [cell for cell in wanted if cell.nbytes >= least]
-        step = -(-len(large) // _MOST_COMPARED)
-        return sorted(large[self._clock % step :: step], key=self._score)[:_MOST_AT_ONCE]
-
     def _drop_ghosts(self) -> None:
-        for cell in [cell for cell in list(self._makeable.values()) if cell.is_evictable and not cell.is_needed]:
-            self._evict(cell)
-
-    def _score(self, cell: Cell) -> float:
-        """Cost over size and staleness; the cost is that of the cell and of what around it is not there."""
-        cost_ns, seen = cell.cost_ns, set()
-        for neighbour in cell.neighbours():
-            if neighbour.group is not None:
-                root = neighbour.group.root()
-                if id(root) not in seen:
-                    seen.add(id(root))
-                    cost_ns += root.cost_ns
-        return cost_ns / (cell.nbytes * (self._clock - cell.last_used + 1))
+        """What is there for nobody goes first."""
+        for key, cell in list(self._ghosts.items()):
+            if cell.ghost is None:
+                del self._ghosts[key]
+            elif cell.is_evictable and not cell.is_needed:
+                self._evict(cell)
 
     def _evict(self, cell: Cell) -> None:
         storage = cell.storage
@@ -519,7 +499,7 @@ class Runtime:
         cell.digest = None
         if storage is None:
             cell.ghost = memory
-            self._makeable[id(cell)] = cell
+            self._makeable[id(cell)] = self._ghosts[id(cell)] = cell
         elif _CAN_SWAP:
             storage._swap_data_ptr_(memory)
         else:

@@ -1,0 +1,56 @@
+"""Which cells are to be evicted: DTR's heuristic (Kirisame et al., ICLR 2021, `h_DTR_eq`) on a sample of those that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from detrain.adapters.torch.remat.cells import Cell
+
+#: So many cells are looked at and so many of them compared, evenly spread over all; so many of these go before they are compared again.
+_MOST_LOOKED_AT, _MOST_COMPARED, _MOST_AT_ONCE = 1024, 128, 4
+#: What is smaller than this share of the largest candidate is passed over.
+_SMALLEST = 0.01
+
+
+def best_to_evict(makeable: Collection[Cell], clock: int, kept_kinds: Collection[Any]) -> list[Cell]:
+    """The best few, the best first; none if none can go.
+
+    Gradients go last, and so do results of the calls of `kept_kinds`, which had to be made again because what they are made of was changed.
+    """
+    cells = list(makeable)
+    stride = -(-len(cells) // _MOST_LOOKED_AT) or 1
+    wanted = _wanted(cells[clock % stride :: stride], kept_kinds)
+    if not wanted:
+        wanted = _wanted(cells, kept_kinds) or [cell for cell in cells if cell.is_evictable]
+    if not wanted:
+        return []
+    least = max(cell.nbytes for cell in wanted) * _SMALLEST
+    large = [cell for cell in wanted if cell.nbytes >= least]
+    stride = -(-len(large) // _MOST_COMPARED)
+    return sorted(large[clock % stride :: stride], key=lambda cell: _score(cell, clock))[:_MOST_AT_ONCE]
+
+
+def _wanted(cells: Collection[Cell], kept_kinds: Collection[Any]) -> list[Cell]:
+    # `is_evictable` without a call: this is done for a thousand cells whenever there is no room.
+    return [
+        cell
+        for cell in cells
+        if cell.is_there
+        and cell.calls
+        and not (cell.is_gradient or cell.is_pinned or cell.is_blank or cell.num_locks)
+        and cell.nbytes
+        and cell.kind not in kept_kinds
+    ]
+
+
+def _score(cell: Cell, clock: int) -> float:
+    """Cost over size and staleness; the cost is that of the cell and of what around it is not there."""
+    cost_ns, seen = cell.cost_ns, set()
+    for neighbour in cell.neighbours():
+        if neighbour.group is not None:
+            root = neighbour.group.root()
+            if id(root) not in seen:
+                seen.add(id(root))
+                cost_ns += root.cost_ns
+    return cost_ns / (cell.nbytes * (clock - cell.last_used + 1))
