@@ -89,6 +89,36 @@ def test_killed_while_it_follows_a_plan_it_goes_on_with_the_same_bits(script) ->
     assert [use["planner"] for use in uses if use["num_planned"]]
 
 
+WITHOUT_AN_OPTIMIZER = """
+import random
+import sys
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(*(part for _ in range(6) for part in (nn.Linear(48, 48), nn.Tanh())))
+model(torch.randn(2, 48)).mean()
+before = "sympy" in sys.modules
+for number in range(20):
+    loss = model(torch.randn(512, 48)).square().mean()
+    model.zero_grad()
+    loss.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+print(before, loss.item(), random.Random().random())
+"""
+
+
+@pytest.mark.full
+@pytest.mark.whole
+def test_what_the_budget_loads_draws_no_entropy_of_the_script(script) -> None:
+    one = script(WITHOUT_AN_OPTIMIZER)
+    expected = one.attempt("whole")
+    assert expected.startswith("False ")
+    assert one.attempt("run", "--memory-budget", "0.7") == expected
+    assert "0 operators were run again" not in one.said
+
+
 LARGE = """
 import hashlib, os, resource
 import torch

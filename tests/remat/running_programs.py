@@ -1,6 +1,7 @@
 """Small trainings with what makes evicting and making again hard. Each gives a net, and what computes a loss of one batch."""
 
 import ctypes
+import threading
 
 import numpy as np
 import torch
@@ -205,6 +206,25 @@ def sparse_gradients(batch):
     return net, lambda: net["rest"](net["table"](torch.randint(0, 50, (8 * batch,)))).square().mean()
 
 
+def looked_at_in_a_thread(batch):
+    """Another thread hands memory out, which nobody sees."""
+    net, arrays = layers(6), []
+
+    def loss():
+        x = torch.randn(8 * batch, 32)
+        for number, layer in enumerate(net):
+            x = layer(x)
+            if number % 4 == 0:
+                thread = threading.Thread(target=lambda x=x: arrays.append(x.detach().numpy()))
+                thread.start()
+                thread.join()
+        found = sum(float(array.sum()) for array in arrays)
+        arrays.clear()
+        return (x * found).square().mean()
+
+    return net, loss
+
+
 def other_shapes(batch):
     """Each batch is of another length."""
     net, number = layers(4), iter(range(10_000))
@@ -254,6 +274,6 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         pictures, language, unrolled, reused_buffer, own_checkpoints, views_changed, gradients_of_gradients, own_functions,
-        looked_at, other_shapes, filled_by_a_library, memory_of_numpy, channels_last, recurrent, transforms, sparse_gradients,
+        looked_at, looked_at_in_a_thread, other_shapes, filled_by_a_library, memory_of_numpy, channels_last, recurrent, transforms, sparse_gradients,
     )
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import struct
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -70,15 +71,18 @@ _KEY = "detrain"
 
 
 def on_first_forward(call: Callable[[], None]) -> None:
-    """Call this once, before the first module runs that has parameters to train, where gradients can be computed."""
+    """Call this once, before the first module runs that has parameters to train, where gradients can be computed.
+
+    Not before torch has loaded its compiler, as it does where the first optimizer is made: what `call` does may load it, and draws entropy
+    then, as the script would at another place.
+    """
     hooks = torch.nn.modules.module._global_forward_pre_hooks
 
     def before(module: torch.nn.Module, _: Any) -> None:
         is_tracing = torch._C._get_tracing_state() is not None  # `torch.jit.trace` of a model is no training
-        is_transformed = (
-            torch._C._functorch.peek_interpreter_stack() is not None
-        )  # parameters that have no memory of their own
-        can_begin = torch.is_grad_enabled() and not is_tracing and not is_transformed
+        # Within a transform parameters have no memory of their own.
+        is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+        can_begin = torch.is_grad_enabled() and not is_tracing and not is_transformed and "torch._dynamo" in sys.modules
         if can_begin and any(one.requires_grad for one in module.parameters()):
             del hooks[_KEY]
             call()

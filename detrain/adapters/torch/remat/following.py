@@ -259,6 +259,9 @@ class PlanFollower:
 
     def _change_plan(self, func: Any, token: object) -> None:
         """The present plan does not know this operator here: another that has come so far, or none."""
+        if not self._path and all(plan.path[0] is not token for plan in self._plans):
+            self._plan = None  # a step of another kind, as one that evaluates
+            return
         come = (*self._path, token)
         for plan in self._plans:
             if plan.path[: len(come)] == come:

@@ -412,6 +412,9 @@ class Runtime:
 
     def _evict(self, cell: Cell) -> None:
         storage = cell.storage
+        if storage is not None and not storage.resizable():  # handed out by code, or in a thread, where nobody saw it
+            self._hand_out(cell)
+            return
         if self.is_verifying:
             cell.digest = digest_of(cell.ghost if storage is None else storage)
         if storage is not None:
@@ -449,9 +452,13 @@ class Runtime:
         cell = self._cells.find(tensor) if has_storage(tensor) else None
         if cell is not None:
             self._make(cell)
-            cell.is_pinned = True
-            if self.follower is not None:
-                self.follower.handed_out(cell)
+            self._hand_out(cell)
+
+    def _hand_out(self, cell: Cell) -> None:
+        """Something past the dispatcher reads it from now on."""
+        cell.is_pinned = True
+        if self.follower is not None:
+            self.follower.handed_out(cell)
 
     def revive_all(self) -> None:
         """Have all memory there that the program holds. Raises `OverBudget`."""
