@@ -273,7 +273,8 @@ def memory_of_numpy(batch):
 PROGRAMS = {
     program.__name__: program
     for program in (
-        pictures, language, unrolled, reused_buffer, own_checkpoints, views_changed, gradients_of_gradients, own_functions,
-        looked_at, looked_at_in_a_thread, other_shapes, filled_by_a_library, memory_of_numpy, channels_last, recurrent, transforms, sparse_gradients,
+        pictures, language, unrolled, reused_buffer, own_checkpoints, views_changed, gradients_of_gradients, own_functions, looked_at,
+        looked_at_in_a_thread, other_shapes, filled_by_a_library, memory_of_numpy, channels_last, recurrent, transforms,
+        sparse_gradients,
     )
 }  # fmt: skip
