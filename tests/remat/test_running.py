@@ -179,3 +179,16 @@ def test_on_a_device_it_stays_within_the_budget_by_the_allocators_count(program,
         assert allocated_bytes <= limit_bytes + 1.1 * workspace_bytes + (1 << 20)
         fitting += 1
     assert fitting > (program != "recurrent")  # what cuDNN keeps for it is most of what it takes
+
+
+def test_the_collector_of_garbage_is_the_scripts_behind_a_budget():
+    before = gc.get_threshold()
+    try:
+        with budget(UNBOUNDED):
+            assert gc.get_threshold() > before
+        assert gc.get_threshold() == before
+        with budget(UNBOUNDED):
+            gc.set_threshold(500, 5, 5)
+        assert gc.get_threshold() == (500, 5, 5)
+    finally:
+        gc.set_threshold(*before)
