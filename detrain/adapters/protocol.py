@@ -24,7 +24,10 @@ LossReader = Callable[[], LossValue]
 
 @dataclass(frozen=True)
 class Limit:
-    """How much memory a program may have: bytes, or a share of the most that its first iteration has at one time."""
+    """How much memory a program may have: bytes, or a share of the most that its first iteration has at one time.
+
+    Both, where it is known from before what that share is.
+    """
 
     num_bytes: int = 0
     share: float = 0.0
@@ -54,6 +57,8 @@ class MemoryUse:
     why: str = ""
     #: Bytes in use over the operators of the last step that was recorded or followed a plan: the most in each of so many stretches.
     curve_bytes: tuple[int, ...] = ()
+    #: Of the first iteration's peak, that the budget was given as; 0 for bytes.
+    share: float = 0.0
 
 
 class MemoryBudget(Protocol):

@@ -54,6 +54,7 @@ class Recorder:
         self._expected: dict[tuple[int, int], Batch] = {}
         self._expected_until, self._num_ahead = -1, 0
         self._before: ledger.Ledger | None = None
+        self._is_other = False
         self._losses = Losses()
         self._began_at = self._last_noted = 0
         self._began_s, self._spent_s = time.monotonic(), 0.0
@@ -90,10 +91,18 @@ class Recorder:
         self.scan_headers = {seen for seen in before.seen_at.values() if seen[0] >= batches}
         self._num_ahead = sum(key[0] > batches for key in self._expected)
         self._expected_until = max((key[0] for key in self._expected), default=-1)
-        self._before = before
+        self._before, self._is_other = before, is_other
         self._list_number = max(before.lists, default=0)
         self._began_at = batches
         self._losses.forget_running()
+
+    def budget_bytes_of(self, share: float) -> int:
+        """What such a share of the run's first iteration is, by an attempt with the same arguments before; 0 if none has known it."""
+        saved = [] if self._before is None or self._is_other else self._before.saved
+        uses = [one["memory"] for one in saved if "memory" in one]
+        return next(
+            (use["budget_bytes"] for use in reversed(uses) if use.get("share") == share and use["budget_bytes"]), 0
+        )
 
     @property
     def has_expectations(self) -> bool:

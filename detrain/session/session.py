@@ -9,6 +9,7 @@ import threading
 import types
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING
 
@@ -309,6 +310,8 @@ class Session:
         is_possible = not self.is_off and not self.resume.is_pending and threading.get_ident() == self._thread
         if limit is None or self.memory is not None or not is_possible:
             return
+        if limit.share and self.recorder is not None:  # the first iteration of another attempt may have another peak
+            limit = replace(limit, num_bytes=self.recorder.budget_bytes_of(limit.share))
         try:
             self.memory = self._frameworks.keep_to(limit)
         except NotSupported as error:

@@ -17,8 +17,8 @@ The file is a sequence of records. A record is framed so that a torn last one is
                                    `interval_s`; since the attempt came to its first header `seconds` have gone by, of which the
                                    ledger took `ledger_s`. With a memory budget "memory": {"budget_bytes": …, "peak_bytes": …,
                                    "num_evictions": …, "num_again": …, "again_s": …, "planner": …, "num_planned": …,
-                                   "num_left": …, "why": …, "curve_bytes": […]}, since the attempt's first header: whose plan was
-                                   followed, in how many steps to the end, in how many it was left, and why; memory over a step
+                                   "num_left": …, "why": …, "curve_bytes": […], "share": 0.6}, since the attempt's first header: whose
+                                   plan was followed, in how many steps to the end, in how many it was left, and why; memory over a step
     V  losses of batches           seconds since 1970 (float64), then for each loss the struct VALUE
     B  a batch has ended           the struct BATCH, then one 4-byte digest for each piece covered
 

@@ -87,6 +87,7 @@ def test_killed_while_it_follows_a_plan_it_goes_on_with_the_same_bits(script) ->
     assert printed.splitlines()[-1] == whole.splitlines()[-1]
     uses = [record["memory"] for record in ledger.read(one.folder / "run" / "ledger").saved]
     assert [use["planner"] for use in uses if use["num_planned"]]
+    assert len({use["budget_bytes"] for use in uses if use["budget_bytes"]}) == 1
 
 
 WITHOUT_AN_OPTIMIZER = """

@@ -71,7 +71,8 @@ class Budget:
 
         `plan`: plans steps, in place of the limit's planner.
         """
-        self._share = limit.share
+        self._given_share = limit.share
+        self._share = 0.0 if limit.num_bytes else limit.share
         self.runtime = Runtime(limit.num_bytes or _UNBOUNDED, is_verifying=limit.is_verified)
         self._mode = BudgetMode(self.runtime)
         self._plain: dict[str, Callable[..., Any]] = {}
@@ -113,7 +114,9 @@ class Budget:
         """See `MemoryBudget`."""
         one = self.runtime
         budget_bytes = one.budget_bytes if one.budget_bytes < _UNBOUNDED else 0
-        use = MemoryUse(budget_bytes, one.peak_bytes, one.num_evictions, one.num_again, one.again_ns / 1e9)
+        use = MemoryUse(
+            budget_bytes, one.peak_bytes, one.num_evictions, one.num_again, one.again_ns / 1e9, share=self._given_share
+        )
         if self._follower is None:
             return use
         plans = self._follower
