@@ -67,8 +67,8 @@ class MemoryBudget(Protocol):
     It may begin at the header of an iteration, or in the middle of one.
     """
 
-    def at_header(self) -> None:
-        """An iteration of the training's batch loop begins."""
+    def at_header(self, *, is_first: bool = False) -> None:
+        """An iteration of the training's batch loop begins; `is_first`: nothing has been trained before."""
 
     def bring_back(self) -> None:
         """Have everything in memory that the program holds. Raises `OverBudget`."""

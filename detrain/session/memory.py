@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from detrain.adapters.protocol import Limit, MemoryUse
-from detrain.errors import MissingExtra
 from detrain.plans.units import size_text
 from detrain.remat.amounts import ONLINE, amount_of
 from detrain.remat.planners import registry
@@ -12,20 +11,10 @@ from detrain.remat.planners import registry
 def limit_of(text: str, *, is_verified: bool = False, planner: str = ONLINE) -> Limit:
     """`6GiB`, `500MB`, `1000000`; `0.5`, a share of what the first iteration takes.
 
-    `planner`: `ONLINE` or one of `registry.NAMES`; `auto` is `ONLINE` where what it needs is not installed. Raises `UsageError`.
+    `planner`: see `training_planner`. Raises `UsageError` and `MissingExtra`.
     """
     num_bytes, share = amount_of(text, "--memory-budget")
-    return Limit(num_bytes, share, is_verified=is_verified, planner=_installed(planner))
-
-
-def _installed(planner: str) -> str:
-    if planner == ONLINE:
-        return ""
-    if registry.is_installed(planner):
-        return planner
-    if planner == "auto":
-        return ""
-    raise MissingExtra(f"--remat-planner {planner} needs numba and scipy, which are not installed", "plan")
+    return Limit(num_bytes, share, is_verified=is_verified, planner=registry.training_planner(planner))
 
 
 def told(use: MemoryUse) -> str:

@@ -59,7 +59,7 @@ class Rerun:
             return False
         return loop.iteration == position[-1].iteration and is_at(loop, position)
 
-    def at_header(self, loop: Loop, memory: MemoryBudget | None) -> None:
+    def at_header(self, loop: Loop, memory: MemoryBudget | None = None) -> None:
         """The ledger has been compared here: record operators, or stop, if this is where to. `memory`: what the script is kept to."""
         goal = self._goal
         if goal.operators is not None:
@@ -107,8 +107,8 @@ class Rerun:
     def _time_batch(self, goal: Goal, memory: MemoryBudget | None) -> None:
         now_s, batches = monotonic(), self._context.position.batches
         if not self._headers_s:
-            self._began_s = self._began_s or now_s
-            self._first_batch = self._first_batch or batches
+            if not self._began_s:
+                self._began_s, self._first_batch = now_s, batches
             use = memory.use() if memory is not None else None
             # Where nothing is evicted, nothing is planned.
             is_planning = use is not None and use.num_evictions and not use.num_planned and not use.why

@@ -176,7 +176,7 @@ class Session:
 
     def _at_batch(self, loop: Loop, now_s: float) -> None:
         if self.memory is not None:
-            self.memory.at_header()
+            self.memory.at_header(is_first=self._position.batches == 0)
         if loop.nest_parent is None and self._policy.use_auto_if_no_epochs():
             warn(
                 "every-epoch",

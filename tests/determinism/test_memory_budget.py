@@ -1,5 +1,7 @@
 """`--memory-budget`: killed and resumed, with other budgets or none, a run ends with the bits of plain python."""
 
+import re
+
 import pytest
 
 from detrain.store import ledger
@@ -117,7 +119,7 @@ def test_what_the_budget_loads_draws_no_entropy_of_the_script(script) -> None:
     expected = one.attempt("whole")
     assert expected.startswith("False ")
     assert one.attempt("run", "--memory-budget", "0.7") == expected
-    assert "0 operators were run again" not in one.said
+    assert re.search(r"[1-9][\d,]* operators were run again", one.said)
 
 
 LARGE = """

@@ -1,7 +1,13 @@
 """`detrain.remat`: a memory budget for loops of one's own, and the graph of a module."""
 
+import gc
+import random
+import weakref
+
+import numpy
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import detrain.remat
 from detrain.errors import NotSupported, OverBudget, UsageError
@@ -113,3 +119,71 @@ def test_a_module_is_recorded_without_a_trace():
     assert {"0.weight", "4.running_mean"} <= {one.name for one in graph.tensors}
     with pytest.raises(AttributeError):
         detrain.remat.unknown  # noqa: B018
+
+
+class Counting(TorchDispatchMode):
+    """A mode of the script's own."""
+
+    seen = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_budget_may_begin_and_end_within_a_mode_of_the_scripts_own():
+    expected = train(net_of())
+    net = net_of()
+    with Counting() as counting:
+        held = detrain.remat.Budgeted(net, torch.randn(512, 32), 0.7, planner="online")
+        torch.manual_seed(0)
+        net.load_state_dict(net_of().state_dict())
+    outside = counting.seen
+    found = train(net, budgeted=held)
+    assert counting.seen == outside > 0
+    assert same(found, expected)
+    assert held.held.use.num_again
+    with Counting() as counting:
+        held.end()
+        torch.ones(2).add(1)
+    assert counting.seen >= 2
+    assert not torch._C._len_torch_dispatch_stack()
+
+
+def test_at_the_end_all_is_there_and_nothing_is_kept():
+    net, outputs = net_of(), []
+    with detrain.remat.budget(there_before() + 2_000_000, planner="online") as held:
+        x = torch.randn(4096, 32)
+        for part in net:  # the program holds them all, and there is no room for them
+            x = part(x) if not isinstance(part, torch.nn.BatchNorm1d) else x
+            outputs.append(x)
+    assert held.use.num_evictions
+    assert all(one.untyped_storage().nbytes() for one in outputs)
+    assert not held.evict(outputs[-1])
+    expected = outputs[-2].detach().tanh()
+    assert torch.equal(outputs[-1], expected)
+    runtime = weakref.ref(held._budget.runtime)
+    del held, x, part
+    gc.collect()
+    assert runtime() is None
+
+
+class Strange(torch.nn.Module):
+    """Gives a buffer another tensor, and draws from every generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + x.detach().mean(0) + random.random() + numpy.random.rand()
+        return x * self.mean
+
+
+def test_recording_leaves_buffers_and_generators_as_they_were():
+    net, before = Strange(), (random.getstate(), numpy.random.get_state()[1].tolist())
+    mean = net.mean
+    detrain.remat.record(net, torch.ones(3, 4, requires_grad=True))
+    assert net.mean is mean
+    assert not mean.any()
+    assert (random.getstate(), numpy.random.get_state()[1].tolist()) == before

@@ -106,7 +106,8 @@ def test_training_within_a_budget_survives_kills_at_random_moments(name, killed,
     note(f"{name}, 0.6", lives, problems)
     assert not problems
     assert sum(life.num_kills for life in lives) >= SOAK_KILLS
-    assert all("operators were run again" in life.attempts[-1].stderr for life in lives)
+    said = [attempt.stderr for life in lives for attempt in life.attempts]
+    assert any(re.search(r"[1-9][\d,]* operators were run again", one) for one in said)
 
 
 @pytest.mark.soak

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from detrain.adapters.protocol import MemoryUse
 from detrain.errors import NotSupported
 from detrain.remat import graphfile
 from detrain.remat.graph import GraphBuilder
@@ -169,3 +170,29 @@ def test_a_script_that_ends_before_has_left_what_it_did(context):
     found = left(context)
     assert len(graphfile.decode(found["graph"]).operators) == 1
     assert not found["is_stopped"]
+
+
+class Budget:
+    """Evicts from the first batch on, and has a plan from the fifth on."""
+
+    def __init__(self, context):
+        self._context = context
+
+    def use(self):
+        return MemoryUse(
+            100, 90, num_evictions=1, num_again=1, again_s=0.0, num_planned=int(self._context.position.batches > 5)
+        )
+
+
+@pytest.mark.parametrize(("most_planning_s", "first"), [(0.0, 2), (60.0, 6)])
+def test_batches_are_timed_behind_others_and_behind_the_first_that_follows_a_plan(context, most_planning_s, first):
+    one = Rerun(context, Goal(num_timed=3, num_before=2, most_planning_s=most_planning_s))
+    for batches in range(first + 3):
+        context.position.batches = batches
+        one.at_header(at(batches), Budget(context))
+    context.position.batches = first + 3
+    with pytest.raises(Left):
+        one.at_header(at(first + 3), Budget(context))
+    found = left(context)
+    assert len(found["batches_s"]) == 3
+    assert found["memory"]["budget_bytes"] == 100

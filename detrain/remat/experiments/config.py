@@ -260,17 +260,12 @@ def _planners(table: Fields, kind: str) -> tuple[str, ...]:
         raise GraphError(
             f"{table.place}: planners names {other[0]}; accesses are counted of online policies only, such as dtr:eager"
         )
-    _check_each(table, key, planners, _check_run_planner if kind == "measured" else registry.check)
+    _check_each(table, key, planners, registry.training_planner if kind == "measured" else registry.check)
     return planners
 
 
 def _check_run_budget(text: str) -> None:
     amount_of(text, "budgets")
-
-
-def _check_run_planner(name: str) -> None:
-    if name != ONLINE:
-        registry.check(name)
 
 
 def _check_each(table: Fields, key: str, texts: tuple[str, ...], check: Callable[[str], object]) -> None:

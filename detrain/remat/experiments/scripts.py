@@ -32,7 +32,8 @@ class ScriptBench:
 
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
-        self._model: ModelChoice | None = None
+        #: Of what the baseline is.
+        self._measured: tuple[object, ...] = ()
         self._baseline = Baseline(0, 0)
 
     def row(self, cell: Cell) -> Row:
@@ -46,7 +47,7 @@ class ScriptBench:
 
     def _once(self, cell: Cell) -> Row:
         began_s, times_s = time.monotonic(), []
-        row = blank = _blank(cell, self._baseline if cell.model == self._model else Baseline(0, 0))
+        row = blank = _blank(cell, self._baseline if _key(cell) == self._measured else Baseline(0, 0))
         try:
             self._take(cell)
             blank = _blank(cell, self._baseline)
@@ -55,9 +56,8 @@ class ScriptBench:
                 timing = self._measure(_order(cell.experiment, cell.model, cell.budget, cell.planner))
                 times_s.append(time.monotonic() - began_s)
                 one = _measured(blank, timing, self._baseline)
-                if (
-                    row.clock_ns is None or (one.clock_ns or 0) < row.clock_ns
-                ):  # the quickest: what is slower has been disturbed
+                # The quickest counts: what is slower has been disturbed.
+                if row.clock_ns is None or (one.clock_ns or 0) < row.clock_ns:
                     row = one
         except NoPlanError as error:
             row = replace(blank, status="oom", why=one_line(error))
@@ -72,15 +72,20 @@ class ScriptBench:
 
     def _take(self, cell: Cell) -> None:
         """Have the script measured without a budget; the time that it takes is no cell's."""
-        if cell.model == self._model:
+        if _key(cell) == self._measured:
             return
-        experiment, self._model = cell.experiment, None
+        experiment, self._measured = cell.experiment, ()
         plain = [
             self._measure(_order(experiment, cell.model, "", ONLINE)).batches_s for _ in range(experiment.repetitions)
         ]
         seen = self._measure(_order(experiment, cell.model, _ALL, ONLINE))
         batch_s = min(statistics.median(batches_s) for batches_s in plain)
-        self._model, self._baseline = cell.model, Baseline(int(batch_s * 1e9), seen.peak_bytes)
+        self._measured, self._baseline = _key(cell), Baseline(int(batch_s * 1e9), seen.peak_bytes)
+
+
+def _key(cell: Cell) -> tuple[object, ...]:
+    experiment = cell.experiment
+    return cell.model, experiment.num_batches, experiment.warm_up, experiment.repetitions
 
 
 def _order(experiment: Experiment, model: ModelChoice, budget: str, planner: str) -> TimingOrder:

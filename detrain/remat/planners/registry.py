@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from detrain.errors import GraphError, MissingExtra, UsageError
 from detrain.plans.errors import NoPlanError
+from detrain.remat.amounts import ONLINE
 from detrain.remat.graph import Graph
 from detrain.remat.planners import chen
 from detrain.remat.planners.plan import Plan, best_of
@@ -61,6 +62,20 @@ def check(planner: str) -> None:
     """Raises what `plan` would where there is no such planner or policy (`UsageError`, `GraphError`), or one is not installed."""
     if planner not in _SCHEDULES:
         _ = _policy(planner) if ":" in planner else _planner(planner)
+
+
+def training_planner(name: str) -> str:
+    """What plans the steps of a training, by its name: `ONLINE`, for which this is "", or one of `NAMES`.
+
+    `auto` is `ONLINE` where what it needs is not installed; for another `MissingExtra` is raised then, and `UsageError` for what is none.
+    """
+    if name not in (ONLINE, *NAMES):
+        raise UsageError(f"there is no planner {name}: it is {ONLINE}, or one of {', '.join(NAMES)}")
+    if name == ONLINE or (name == "auto" and not is_installed(name)):
+        return ""
+    if not is_installed(name):
+        raise MissingExtra(f"the planner {name} needs numba and scipy, which are not installed", "plan")
+    return name
 
 
 def is_compiled(planner: str) -> bool:

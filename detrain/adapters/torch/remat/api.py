@@ -7,9 +7,11 @@ The names are those of the field: a module that keeps to a budget is made as `ro
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -17,25 +19,20 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from detrain.adapters.protocol import Limit, MemoryUse
 from detrain.adapters.torch.remat.budget import Budget
 from detrain.adapters.torch.remat.recording import StepRecorder, names_of_parameters
-from detrain.errors import GraphError, NotSupported, UsageError
-from detrain.remat.amounts import ONLINE, amount_of
+from detrain.errors import GraphError, UsageError
+from detrain.remat.amounts import amount_of
 from detrain.remat.graph import Graph
 from detrain.remat.planners import registry
-
-#: The budgets that have begun and not ended, the innermost last; there is one at a time.
-_ACTIVE: list[Held] = []
 
 
 class Held:
     """A budget that is being kept to. Use `budget` or `Budgeted`, which make one."""
 
     def __init__(self, limit: Limit) -> None:
-        if _ACTIVE:
-            raise NotSupported("a memory budget", "begin within another")
         self._budget = Budget(limit)
-        self._hook = register_optimizer_step_post_hook(lambda *_: self.step())
-        _ACTIVE.append(self)
         self._budget.begin()
+        self._has_ended = False
+        self._hook = register_optimizer_step_post_hook(lambda *_: self.step())
         self._budget.at_header()
 
     def step(self) -> None:
@@ -53,7 +50,7 @@ class Held:
 
     def evict(self, tensor: torch.Tensor) -> bool:
         """Empty a tensor's memory now; False if it cannot be made again (a parameter, an input), or is not there."""
-        cell = self._budget.runtime.cell_of(tensor)
+        cell = None if self._has_ended else self._budget.runtime.cell_of(tensor)
         if cell is None or not cell.is_evictable:
             return False
         self._budget.runtime.put_away(cell)
@@ -65,19 +62,15 @@ class Held:
         return cell is None or cell.is_there
 
     def end(self) -> None:
-        """Everything is made again and stays. Raises `OverBudget`."""
-        if self in _ACTIVE:
-            _ACTIVE.remove(self)
+        """Everything is made again and stays, whether there is room within the budget or not."""
+        if not self._has_ended:
+            self._has_ended = True
             self._hook.remove()
             self._budget.end()
 
 
 def _begun(num_bytes: int, share: float, planner: str, *, is_verified: bool = False) -> Held:
-    if planner not in (ONLINE, *registry.NAMES):
-        raise UsageError(f"there is no planner {planner}: it is {ONLINE}, or one of {', '.join(registry.NAMES)}")
-    if planner == ONLINE or (planner == "auto" and not registry.is_installed(planner)):
-        planner = ""
-    return Held(Limit(num_bytes, share, is_verified=is_verified, planner=planner))
+    return Held(Limit(num_bytes, share, is_verified=is_verified, planner=registry.training_planner(planner)))
 
 
 @contextlib.contextmanager
@@ -93,6 +86,7 @@ def budget(limit: str | float, *, planner: str = "auto", is_verified: bool = Fal
     Args:
         limit: bytes (`"6GiB"`, `"500MB"`, `6e9`), or a share of what the first step takes (`0.6`). A step ends with an optimizer's.
         planner: what plans the steps that come again, in a process beside this one; `"online"` takes each step as it comes.
+            `MissingExtra` is raised where it needs what is not installed; `"auto"` is `"online"` then.
         is_verified: compare what is made again with what was evicted.
 
     Raises `OverBudget` where an operator does not fit, `UsageError` for what is no limit, `NotSupported` within another budget, and
@@ -143,7 +137,7 @@ class Budgeted(nn.Module):  # type: ignore[misc]
         return self.model(*args, **kwargs)
 
     def end(self) -> None:
-        """The budget ends; the module goes on without. Raises `OverBudget`."""
+        """The budget ends; the module goes on without."""
         self._held.end()
 
 
@@ -206,9 +200,15 @@ def _peak_bytes(model: nn.Module, sample: object) -> int:
 
 @contextlib.contextmanager
 def _undone(model: nn.Module) -> Iterator[None]:
-    """Parameters' gradients, buffers and generators are afterwards what they were."""
+    """Parameters' gradients, buffers and the generators of torch, Python and numpy are afterwards what they were."""
     gradients = [(one, one.grad) for one in model.parameters()]
-    buffers = [(one, one.detach().clone()) for one in model.buffers()]
+    buffers = [
+        (module, name, one, one.detach().clone())
+        for module in model.modules()
+        for name, one in module._buffers.items()
+        if one is not None
+    ]
+    python, of_numpy = random.getstate(), numpy.random.get_state()
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     for one, _ in gradients:
         one.grad = None
@@ -219,5 +219,7 @@ def _undone(model: nn.Module) -> Iterator[None]:
         for one, gradient in gradients:
             one.grad = gradient
         with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+            for module, name, buffer, before in buffers:
+                module._buffers[name] = buffer.copy_(before)
+        random.setstate(python)
+        numpy.random.set_state(of_numpy)

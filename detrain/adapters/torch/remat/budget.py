@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from detrain.adapters.protocol import Limit, MemoryUse
 from detrain.adapters.torch.remat.following import Plan, PlanFollower
 from detrain.adapters.torch.remat.operators import facts_of
 from detrain.adapters.torch.remat.planning import Planning
 from detrain.adapters.torch.remat.runtime import Runtime
+from detrain.errors import NotSupported
 
 _UNBOUNDED = 1 << 62
 #: Each operator makes so many times the objects that it makes without a budget, and Python's collector of garbage counts objects; those
@@ -37,6 +38,10 @@ _READERS = (
     "storage",
     "share_memory_",
 )
+
+
+#: The budget that holds, if one does. A list, so that a forked child finds it by way of one handler, which cannot be taken back.
+_ACTIVE: list[Budget] = []
 
 
 class BudgetMode(TorchDispatchMode):  # type: ignore[misc]
@@ -82,7 +87,10 @@ class Budget:
         self.runtime.follower = self._follower
 
     def begin(self) -> None:
-        """The tensors that are there count from now on, and stay."""
+        """The tensors that are there count from now on, and stay. Raises `NotSupported` within another budget."""
+        if _ACTIVE:
+            raise NotSupported("a memory budget", "begin within another")
+        _ACTIVE.append(self)
         there = [one for one in gc.get_objects() if _has_memory(one)]
         with torch._C.DisableTorchFunction():  # what the script's own modes and subclasses see are its calls
             self.runtime.govern(_device_of(there))
@@ -90,16 +98,17 @@ class Budget:
         for name in _READERS:
             self._plain[name] = getattr(torch.Tensor, name)
             setattr(torch.Tensor, name, _reviving(self.runtime, self._plain[name]))
-        # A worker of a loader reads what lies there, and makes its own.
-        os.register_at_fork(after_in_child=self._be_off)
         first, second, third = gc.get_threshold()
         self._collecting = (first, second, third), (first * _MORE_OBJECTS, second * _RARER, third * _RARER)
         gc.set_threshold(*self._collecting[1])
-        self._mode.__enter__()
+        with _others_aside():
+            self._mode.__enter__()
 
-    def at_header(self) -> None:
+    def at_header(self, *, is_first: bool = False) -> None:
         """See `MemoryBudget`."""
-        if self._share and self.runtime.has_seen_backward:
+        if is_first and self._share:  # what ran before was no iteration
+            self.runtime.has_seen_backward, self.runtime.peak_bytes = False, self.runtime.used_bytes
+        elif self._share and self.runtime.has_seen_backward:
             self.runtime.budget_bytes = int(self.runtime.peak_bytes * self._share)
             self.runtime.peak_bytes, self._share = 0, 0.0
         self.runtime.at_header()
@@ -131,22 +140,59 @@ class Budget:
         )
 
     def end(self) -> None:
-        """What is not there is made again, and stays. Raises `OverBudget`."""
+        """What is not there is made again, and stays, whether there is room or not; nothing is known of it any more."""
         if self._follower is not None:
             self._follower.end()
+        kept = self.runtime.budget_bytes, self.runtime.peak_bytes
+        self.runtime.budget_bytes = _UNBOUNDED
         try:
-            self.runtime.revive_all()
+            self.runtime.end()
         finally:
-            self._mode.__exit__(None, None, None)
+            self.runtime.budget_bytes, self.runtime.peak_bytes = kept
+            self._leave_modes()
             before, ours = self._collecting
             if gc.get_threshold() == ours:  # else the script has set another
                 gc.set_threshold(*before)
-            self._be_off()
+            self.be_off()
+            if self in _ACTIVE:  # not in a forked child
+                _ACTIVE.remove(self)
 
-    def _be_off(self) -> None:
+    def _leave_modes(self) -> None:
+        """Others may have begun since, and some that were there have ended."""
+        above = []
+        while (one := _pop_mode()) is not self._mode:
+            above.append(one)
+        _push_mode(self._mode)
+        self._mode.__exit__(None, None, None)
+        for one in reversed(above):
+            _push_mode(one)
+
+    def be_off(self) -> None:
+        """Operators go by unseen from now on, and what reads memory is torch's again."""
         self.runtime.is_off = True
         for name, method in self._plain.items():
             setattr(torch.Tensor, name, method)
+
+
+@contextlib.contextmanager
+def _others_aside() -> Iterator[None]:
+    """The script's own dispatch modes above ours, in which this may be called: a mode ends by taking the uppermost away."""
+    others = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+    try:
+        yield
+    finally:
+        for one in reversed(others):
+            _push_mode(one)
+
+
+def _be_off_in_child() -> None:
+    """A worker of a loader reads what lies there, and makes its own."""
+    for one in _ACTIVE:
+        one.be_off()
+    _ACTIVE.clear()
+
+
+os.register_at_fork(after_in_child=_be_off_in_child)
 
 
 def _reviving(runtime: Runtime, method: Callable[..., Any]) -> Callable[..., Any]:

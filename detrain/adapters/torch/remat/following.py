@@ -30,7 +30,9 @@ from detrain.remat.graph import Graph
 _NUM_SEEN = 2
 #: Plans that are kept; steps that are recorded without one of them coming a second time.
 _MOST_PLANS, _MOST_RECORDED = 8, 64
-
+#: Behind as many that have followed a plan, one step in so many is recorded while a path without one is awaited; a prime, so that it
+#: meets in the end what comes once an epoch.
+_ONE_IN = 7
 #: Operators of a step that is planned.
 _MOST_OPERATORS = 20_000
 #: Of the budget: what a step hands out to others and is planned for all the same.
@@ -76,14 +78,16 @@ class PlanFollower:
     @property
     def curve_bytes(self) -> tuple[int, ...]:
         """The most of `usage` in each of so many stretches of the step."""
-        num = min(_NUM_STRETCHES, len(self.usage))
-        places = [number * len(self.usage) // num for number in range(num + 1)] if num else []
-        return tuple(max(self.usage[begin:end]) for begin, end in itertools.pairwise(places))
+        usage = self.usage  # another list may take its place meanwhile: a checkpoint's thread asks
+        num = min(_NUM_STRETCHES, len(usage))
+        places = [number * len(usage) // num for number in range(num + 1)] if num else []
+        return tuple(max(usage[begin:end]) for begin, end in itertools.pairwise(places))
 
     @property
     def plan(self) -> StepPlan | None:
         """The one that was made or followed last; None without one."""
-        return self._plans[0] if self._plans else None
+        plans = self._plans
+        return plans[0] if plans else None
 
     # --- called by the runtime --------------------------------------------------------------------------------------------------
 
@@ -157,7 +161,6 @@ class PlanFollower:
         self._plan = self._plans[0] if self._plans else None
         self._num_evictions, self._handed_out_bytes = self._runtime.num_evictions, 0
         if self._wants_trace():
-            self._num_recorded += 1
             there = {cell.serial: cell.nbytes for cell in self._runtime.cells() if cell.is_there}
             for cell in fresh:
                 there.pop(cell.serial, None)
@@ -172,8 +175,7 @@ class PlanFollower:
         if self._plan is None:
             self.num_followed += 1
             self.usage = self._usage
-            self._plans.remove(plan)
-            self._plans.insert(0, plan)
+            self._plans = [plan, *(one for one in self._plans if one is not plan)]
             self._has_begun, self._trace = False, None
 
     def end(self) -> None:
@@ -198,6 +200,7 @@ class PlanFollower:
         self._num_seen[path] += 1
         if self._trace is None:
             return
+        self._num_recorded += 1
         self.usage = self._usage
         is_needed = self._runtime.num_evictions > self._num_evictions
         if self._handed_out_bytes > _MOST_HANDED_OUT * self._runtime.budget_bytes:
@@ -211,15 +214,23 @@ class PlanFollower:
             return False
         if not self._runtime.num_evictions:  # all has room
             return False
-        return not self._plans or any(
+        if not self._plans:
+            return True
+        # A step that has a plan is recorded in vain, which nobody knows before its end; where others are rare, few of them are.
+        is_awaited = any(
             count >= _NUM_SEEN - 1 and path not in self._hopeless for path, count in self._num_seen.items()
         )
+        return is_awaited and (self.num_followed < _MOST_RECORDED or self.num_followed % _ONE_IN == 0)
 
     def _ask(self, trace: Trace, path: _Path) -> None:
         """Have a plan made of a step."""
         trace.held = {cell.serial for cell in self._runtime.cells()}
         graph = graph_of([trace])
-        self._planning = self._begin_plan(graph, self._runtime.budget_bytes), path, graph
+        try:
+            self._planning = self._begin_plan(graph, self._runtime.budget_bytes), path, graph
+        except OSError as error:  # no process, or no memory for its files
+            self._hopeless.add(path)
+            self.why = f"no planner could be started: {error}"
 
     def _take_over(self) -> None:
         """What the planner has come to, if it has."""
@@ -234,7 +245,8 @@ class PlanFollower:
         try:
             if isinstance(answer, str):
                 raise GraphError(answer)
-            self._plans.insert(0, plan_of(path, graph, answer.schedule, answer.peak_bytes, answer.overhead))
+            made = plan_of(path, graph, answer.schedule, answer.peak_bytes, answer.overhead)
+            self._plans = [made, *self._plans]
         except GraphError as error:
             self._hopeless.add(path)
             self.why = str(error)

@@ -1,4 +1,7 @@
-"""Has a step planned in a process of its own, while the training goes on. Nothing of it touches a disk or draws a random number."""
+"""Has a step planned in a process of its own, while the training goes on.
+
+Nothing of it touches a disk, but for numba's cache, and it draws no random number of the training's.
+"""
 
 from __future__ import annotations
 
@@ -61,6 +64,9 @@ class Planning:
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                     pass_fds=(given, self._found), env={name: value for name, value in os.environ.items() if name != _OWN},
                 )  # fmt: skip
+        except OSError:
+            os.close(self._found)
+            raise
         finally:
             os.close(given)
 

@@ -10,6 +10,7 @@ First goes what is cheap to make again with all around it that is not there, lar
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter_ns
@@ -383,6 +384,10 @@ class Runtime:
             if not victims:
                 if self.follower is not None and self.follower.let_go():
                     continue
+                used_bytes = self.used_bytes
+                gc.collect()  # what is garbage is not needed
+                if self.used_bytes < used_bytes:
+                    continue
                 raise OverBudget(self._why(nbytes, what))
             for cell in victims:
                 if self.used_bytes + nbytes > self.budget_bytes:
@@ -456,9 +461,17 @@ class Runtime:
 
     def _hand_out(self, cell: Cell) -> None:
         """Something past the dispatcher reads it from now on."""
-        cell.is_pinned = True
-        if self.follower is not None:
+        if self.follower is not None and cell.calls and not cell.is_pinned:  # else it would have stayed anyway
             self.follower.handed_out(cell)
+        cell.is_pinned = True
+
+    def end(self) -> None:
+        """All that the program holds is made, and nothing can be made again any more. Raises `OverBudget`."""
+        self.revive_all()
+        for cell in (*self._cells.all(), *self._makeable.values()):
+            cell.calls, cell.readers, cell.ghost = (), (), None
+        self._makeable.clear()
+        self._ghosts.clear()
 
     def revive_all(self) -> None:
         """Have all memory there that the program holds. Raises `OverBudget`."""
