@@ -49,7 +49,7 @@ def measure(request: Request, order: TimingOrder) -> Timing:
     if "batches_s" in found:
         memory = found["memory"] or {}
         return Timing(
-            tuple(found["batches_s"]), memory.get("peak_bytes", 0), memory.get("budget_bytes", 0), memory.get("planner", ""),
+            tuple(found["batches_s"]), memory.get("peak_bytes", 0), memory.get("budget_bytes", 0),
             memory.get("num_again", 0), memory.get("num_evictions", 0), memory.get("why", ""),
         )  # fmt: skip
     said = found["said"].strip()

@@ -579,7 +579,7 @@ def test_a_script_is_measured_beside_itself_without_a_budget(tmp_path):
             raise NoPlanError("there is\nno room")
         batch_s = {"": 2.0, "0.5": 3.0}.get(order.memory_budget, 4.0)
         disturbed = 1.0 if len(orders) % 2 else 0.0
-        return Timing((9.0, batch_s + disturbed, batch_s + disturbed), 6_000_000, 3_000_000, order.planner, 7, 8, "")
+        return Timing((9.0, batch_s + disturbed, batch_s + disturbed), 6_000_000, 3_000_000, 7, 8, "")
 
     all_cells = cells.cells_of(config.read(tmp_path / "all.toml"))
     ended = running.run(all_cells, [], Store(tmp_path), measure=measure)

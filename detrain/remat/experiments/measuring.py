@@ -32,8 +32,6 @@ class Timing:
     batches_s: tuple[float, ...]
     peak_bytes: int
     budget_bytes: int
-    #: Whose plan was followed; "" for none.
-    planner: str
     num_again: int
     num_evictions: int
     why: str

@@ -47,7 +47,7 @@ class ScriptBench:
 
     def _once(self, cell: Cell) -> Row:
         began_s, times_s = time.monotonic(), []
-        row = blank = _blank(cell, self._baseline if _key(cell) == self._measured else Baseline(0, 0))
+        row = blank = _blank(cell, self._baseline if _baseline_key(cell) == self._measured else Baseline(0, 0))
         try:
             self._take(cell)
             blank = _blank(cell, self._baseline)
@@ -72,7 +72,7 @@ class ScriptBench:
 
     def _take(self, cell: Cell) -> None:
         """Have the script measured without a budget; the time that it takes is no cell's."""
-        if _key(cell) == self._measured:
+        if _baseline_key(cell) == self._measured:
             return
         experiment, self._measured = cell.experiment, ()
         plain = [
@@ -80,10 +80,10 @@ class ScriptBench:
         ]
         seen = self._measure(_order(experiment, cell.model, _ALL, ONLINE))
         batch_s = min(statistics.median(batches_s) for batches_s in plain)
-        self._measured, self._baseline = _key(cell), Baseline(int(batch_s * 1e9), seen.peak_bytes)
+        self._measured, self._baseline = _baseline_key(cell), Baseline(int(batch_s * 1e9), seen.peak_bytes)
 
 
-def _key(cell: Cell) -> tuple[object, ...]:
+def _baseline_key(cell: Cell) -> tuple[object, ...]:
     experiment = cell.experiment
     return cell.model, experiment.num_batches, experiment.warm_up, experiment.repetitions
 

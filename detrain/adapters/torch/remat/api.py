@@ -156,7 +156,7 @@ def record(model: nn.Module, sample: object, loss_of: Callable[[Any], torch.Tens
         recorder.begin_step()
         try:
             _pass(model, sample, loss_of)
-        except BaseException:
+        except BaseException:  # the recorder's mode ends in any case, also at Ctrl-C
             with contextlib.suppress(GraphError):  # nothing ran
                 recorder.end()
             raise

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from detrain.adapters.protocol import Limit, MemoryUse
 from detrain.adapters.torch.remat.following import Plan, PlanFollower
@@ -90,7 +90,6 @@ class Budget:
         """The tensors that are there count from now on, and stay. Raises `NotSupported` within another budget."""
         if _ACTIVE:
             raise NotSupported("a memory budget", "begin within another")
-        _ACTIVE.append(self)
         there = [one for one in gc.get_objects() if _has_memory(one)]
         with torch._C.DisableTorchFunction():  # what the script's own modes and subclasses see are its calls
             self.runtime.govern(_device_of(there))
@@ -101,8 +100,9 @@ class Budget:
         first, second, third = gc.get_threshold()
         self._collecting = (first, second, third), (first * _MORE_OBJECTS, second * _RARER, third * _RARER)
         gc.set_threshold(*self._collecting[1])
-        with _others_aside():
+        with _uncovered(None):
             self._mode.__enter__()
+        _ACTIVE.append(self)
 
     def at_header(self, *, is_first: bool = False) -> None:
         """See `MemoryBudget`."""
@@ -149,23 +149,14 @@ class Budget:
             self.runtime.end()
         finally:
             self.runtime.budget_bytes, self.runtime.peak_bytes = kept
-            self._leave_modes()
+            with _uncovered(self._mode):
+                self._mode.__exit__(None, None, None)
             before, ours = self._collecting
             if gc.get_threshold() == ours:  # else the script has set another
                 gc.set_threshold(*before)
             self.be_off()
             if self in _ACTIVE:  # not in a forked child
                 _ACTIVE.remove(self)
-
-    def _leave_modes(self) -> None:
-        """Others may have begun since, and some that were there have ended."""
-        above = []
-        while (one := _pop_mode()) is not self._mode:
-            above.append(one)
-        _push_mode(self._mode)
-        self._mode.__exit__(None, None, None)
-        for one in reversed(above):
-            _push_mode(one)
 
     def be_off(self) -> None:
         """Operators go by unseen from now on, and what reads memory is torch's again."""
@@ -175,9 +166,14 @@ class Budget:
 
 
 @contextlib.contextmanager
-def _others_aside() -> Iterator[None]:
-    """The script's own dispatch modes above ours, in which this may be called: a mode ends by taking the uppermost away."""
-    others = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+def _uncovered(mode: BudgetMode | None) -> Iterator[None]:
+    """The script's own dispatch modes above `mode`, all of them for None, are aside: a mode ends by taking the uppermost away.
+
+    So ours lies below them, where those that were there before can end, and ends where others have begun since.
+    """
+    others = []
+    while torch._C._len_torch_dispatch_stack() and _get_current_dispatch_mode() is not mode:
+        others.append(_pop_mode())
     try:
         yield
     finally:
