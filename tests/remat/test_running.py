@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from torch import nn
 
 from detrain.adapters.torch.remat.budget import budget
 from detrain.errors import OverBudget, RematError
@@ -181,6 +182,89 @@ def test_on_a_device_it_stays_within_the_budget_by_the_allocators_count(program,
         assert allocated_bytes <= limit_bytes + 1.1 * workspace_bytes + (1 << 20)
         fitting += 1
     assert fitting > (program != "recurrent")  # what cuDNN keeps for it is most of what it takes
+
+
+NUM_FAILURES = 0
+
+
+@torch.library.custom_op("detrain_tests::hungry", mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
+def hungry(x: torch.Tensor) -> torch.Tensor:
+    """It draws, and finds no memory for what it makes of that."""
+    global NUM_FAILURES
+    drawn = torch.rand_like(x)
+    if NUM_FAILURES:
+        NUM_FAILURES -= 1
+        raise torch.OutOfMemoryError("out of memory")
+    return x * drawn
+
+
+@hungry.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@torch.no_grad()
+def drawn_from_sines(num_failures):
+    """Operators that fail so often each time that they run, also the first time that one runs again."""
+    global NUM_FAILURES
+    torch.manual_seed(0)
+    x = torch.randn(512, 1024)
+    kept = [x.sin(), x.cos(), x.tanh()]
+    for number in range(2):
+        NUM_FAILURES = num_failures
+        kept.append(hungry(kept[number]))
+    NUM_FAILURES = num_failures
+    sums = [one.sum().item() for one in kept]
+    was_met = num_failures > NUM_FAILURES
+    NUM_FAILURES = 0
+    return [*sums, torch.rand(1).item()], was_met
+
+
+def test_an_operator_that_finds_no_memory_on_its_device_runs_again_with_less_there():
+    expected, _ = drawn_from_sines(0)
+    were_met = []
+    for num_failures in (1, 2):
+        with budget(UNBOUNDED) as runtime:
+            found, was_met = drawn_from_sines(num_failures)
+        assert found == expected
+        assert runtime.num_again
+        were_met.append(was_met)
+    assert any(were_met)
+    with budget(UNBOUNDED), pytest.raises(torch.OutOfMemoryError):
+        drawn_from_sines(100)
+    assert drawn_from_sines(0)[0] == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_where_the_device_is_smaller_than_the_budget_it_goes_on(on_cuda):
+    def trained_on(limit_bytes):
+        torch.manual_seed(1)
+        net = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Dropout(0.1)) for _ in range(12)))
+        updates = torch.optim.SGD(net.parameters(), 0.1)
+        with budget(limit_bytes) if limit_bytes else nullcontext() as runtime:
+            for _ in range(3):
+                net(torch.randn(8192, 1024)).square().mean().backward()
+                updates.step()
+                updates.zero_grad()
+        return [one.sum().item() for one in (*net.parameters(), torch.rand(1))], runtime
+
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
+    expected, _ = trained_on(None)
+    allocated_bytes, total_bytes = torch.cuda.max_memory_allocated(), torch.cuda.mem_get_info()[1]
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.6 * allocated_bytes / total_bytes)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            trained_on(None)
+        gc.collect()
+        found, runtime = trained_on(UNBOUNDED)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert found == expected
+    assert runtime.num_again
 
 
 def test_the_collector_of_garbage_is_the_scripts_behind_a_budget():

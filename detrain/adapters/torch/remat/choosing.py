@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from detrain.adapters.torch.remat.cells import Cell
@@ -54,3 +54,18 @@ def _score(cell: Cell, clock: int) -> float:
                 seen.add(id(root))
                 cost_ns += root.cost_ns
     return cost_ns / (cell.nbytes * (clock - cell.last_used + 1))
+
+
+def why_not(cells: Iterable[Cell], nbytes: int, used_bytes: int, budget_bytes: int, what: str) -> str:
+    """What is said where nothing can go and `what` needs `nbytes`: what all those are that have to be there."""
+    there = [cell for cell in cells if cell.is_there]
+    kept = sum(cell.nbytes for cell in there if not cell.calls)
+    looked_at = sum(cell.nbytes for cell in there if cell.calls and (cell.is_pinned or cell.is_blank))
+    busy = [cell for cell in there if cell.calls and cell.num_locks]
+    running = sum(cell.nbytes for cell in busy if not cell.is_pinned and not cell.is_blank)
+    return (
+        f"{what} needs {nbytes:,} bytes beside {used_bytes:,} that have to be there: {used_bytes + nbytes:,} in all, and the "
+        f"memory budget is {budget_bytes:,}. {kept:,} of them cannot be made again: parameters, gradients, the optimizer's state, "
+        f"the batch; {running:,} are what it reads, or what is made again for it is made of; {looked_at:,} were handed out or not "
+        "written to yet"
+    )

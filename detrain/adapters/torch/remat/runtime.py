@@ -13,22 +13,22 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Protocol
 
 import torch
 
 from detrain.adapters.torch.remat.cells import ITSELF, Call, Cell, Cells, Group, Read, storage_of
-from detrain.adapters.torch.remat.choosing import best_to_evict
+from detrain.adapters.torch.remat.choosing import best_to_evict, why_not
 from detrain.adapters.torch.remat.describing import call_of, given_tensors
 from detrain.adapters.torch.remat.operators import Facts, changed_by, has_storage, tensors_in
-from detrain.adapters.torch.remat.prediction import Expected, Prediction
+from detrain.adapters.torch.remat.prediction import Prediction
 from detrain.adapters.torch.remat.replaying import digest_of, run_again
+from detrain.adapters.torch.remat.retrying import once_more, timed, with_room
 from detrain.adapters.torch.remat.waiting import Locks, Waiting
 from detrain.errors import OverBudget, RematError
 
-#: Calls of each kind that are timed on a device.
-_NUM_TIMED = 3
 #: Memory can be handed from one storage to another (torch 2.13, not 2.11); else it is copied, and both are there for a moment.
 _CAN_SWAP = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 
@@ -146,7 +146,13 @@ class Runtime:
         if self.used_bytes + expected.fresh_bytes > self.budget_bytes:
             with Locks(cells):
                 self._make_room(expected.fresh_bytes, str(func))
-        result = self._timed(expected, func, args, kwargs)
+        try:
+            result = timed(expected, func, args, kwargs, is_device=self._cells.device != "cpu")
+        except torch.OutOfMemoryError as error:
+            if changed or facts.is_collective:
+                raise  # a part of it may have been done
+            again = partial(once_more, call, args, kwargs)
+            result = with_room(error, again, expected.fresh_bytes, partial(self._put_some_away, cells))
         call.cost_ns = expected.cost_ns
         fresh = self._register(call, facts, kind, result, changed)
         # A library's kernel may take room for itself that the meta device does not know.
@@ -156,20 +162,6 @@ class Runtime:
         if facts.is_collective:
             for cell in list(call.cells()):
                 self._pin(cell)
-        return result
-
-    def _timed(self, expected: Expected, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run it, and note what it costs; on a device, which works beside the program, by waiting for the first few of each kind."""
-        is_device = self._cells.device != "cpu"
-        if is_device and expected.num_timed >= _NUM_TIMED:
-            return func(*args, **kwargs)
-        if is_device:
-            torch.cuda.synchronize()
-        began_ns = perf_counter_ns()
-        result = func(*args, **kwargs)
-        if is_device:
-            torch.cuda.synchronize()
-        expected.add_time(perf_counter_ns() - began_ns)
         return result
 
     def _cells_of(self, tensors: Iterable[torch.Tensor]) -> tuple[list[Cell], bool]:
@@ -388,24 +380,24 @@ class Runtime:
                 gc.collect()  # what is garbage is not needed
                 if self.used_bytes < used_bytes:
                     continue
-                raise OverBudget(self._why(nbytes, what))
+                raise OverBudget(why_not(self._cells.all(), nbytes, self.used_bytes, self.budget_bytes, what))
             for cell in victims:
                 if self.used_bytes + nbytes > self.budget_bytes:
                     self._evict(cell)
 
-    def _why(self, nbytes: int, what: str) -> str:
-        """There is no room for so many bytes."""
-        there = [cell for cell in self._cells.all() if cell.is_there]
-        kept = sum(cell.nbytes for cell in there if not cell.calls)
-        looked_at = sum(cell.nbytes for cell in there if cell.calls and (cell.is_pinned or cell.is_blank))
-        busy = [cell for cell in there if cell.calls and cell.num_locks]
-        running = sum(cell.nbytes for cell in busy if not cell.is_pinned and not cell.is_blank)
-        return (
-            f"{what} needs {nbytes:,} bytes beside {self.used_bytes:,} that have to be there: {self.used_bytes + nbytes:,} in all, and the "
-            f"memory budget is {self.budget_bytes:,}. {kept:,} of them cannot be made again: parameters, gradients, the optimizer's state, "
-            f"the batch; {running:,} are what it reads, or what is made again for it is made of; {looked_at:,} were handed out or not "
-            "written to yet"
-        )
+    def _put_some_away(self, busy: list[Cell], nbytes: int) -> bool:
+        """Evict so many bytes, whatever the budget is; False if nothing can go."""
+        used_bytes = self.used_bytes
+        with Locks(busy):
+            self._drop_ghosts()
+            while used_bytes - self.used_bytes < nbytes:
+                victims = best_to_evict(self._makeable.values(), self._clock, self._kept_kinds)
+                for cell in victims:
+                    if used_bytes - self.used_bytes < nbytes:
+                        self._evict(cell)
+                if not victims and not (self.follower is not None and self.follower.let_go()):
+                    break
+        return self.used_bytes < used_bytes
 
     def _drop_ghosts(self) -> None:
         """What is there for nobody goes first."""
@@ -558,7 +550,14 @@ class Runtime:
             if present is None:
                 self._make_room(call.fresh_bytes, f"{call.func}, again,")
                 self._use(call.fresh_bytes)
-            result = run_again(call, storages)
+            try:
+                result = run_again(call, storages)
+            except torch.OutOfMemoryError as error:
+                if present is not None:
+                    raise
+                result = with_room(
+                    error, partial(run_again, call, storages), call.fresh_bytes, partial(self._put_some_away, [])
+                )
         finally:
             self.used_bytes -= temporary
             for cell in locked:
