@@ -187,7 +187,7 @@ def test_on_a_device_it_stays_within_the_budget_by_the_allocators_count(program,
 NUM_FAILURES = 0
 
 
-@torch.library.custom_op("detrain_tests::hungry", mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
+@torch.library.custom_op("detrain_tests::hungry", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def hungry(x: torch.Tensor) -> torch.Tensor:
     """It draws, and finds no memory for what it makes of that."""
     global NUM_FAILURES
