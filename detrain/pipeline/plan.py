@@ -83,3 +83,8 @@ class Plan:
     def num_devices(self) -> int:
         """Of all stages and copies."""
         return sum(len(set(stage.devices)) for stage in self.stages)
+
+    @property
+    def num_workers(self) -> int:
+        """Devices that work; stages that are chunks of one device share it."""
+        return len({device for stage in self.stages for device in stage.devices})

@@ -16,6 +16,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from detrain.errors import GraphError
 
@@ -195,6 +198,39 @@ def window(schedule: Schedule, replicas: Sequence[int]) -> int:
     half = (num_mini_batches(schedule, replicas) - drain(schedule, replicas)) // 2
     turn = period(schedule, replicas)
     return half // turn * turn or half
+
+
+class VersionUse(NamedTuple):
+    """By micro-batch, at one stage of an asynchronous schedule; numbers, or arrays of them."""
+
+    #: The version of the weights that it uses: how many updates that has had.
+    used: Any
+    #: Updates that its forward waits for.
+    awaited: Any
+
+
+def round_size(schedule: Schedule, replicas: Sequence[int], stage: int) -> int:
+    """Micro-batches from one update of a stage to the next, under an asynchronous schedule."""
+    return schedule.num_micro_batches if schedule.name == "2bw" else replicas[stage]
+
+
+def version_use(schedule: Schedule, replicas: Sequence[int], stage: int, micro_batches: Any) -> VersionUse:
+    """The weights that forward and backward pass of micro-batches use at a stage. `micro_batches`: one, or an array.
+
+    PipeDream: a worker's forward comes after as many updates as rounds have gone back through before it. 2BW: micro-batches of step
+    t use the version before the last. Vertical sync: the newest that has no gradients which the first stage did not yet have.
+    """
+    if schedule.name == "2bw":
+        used = np.maximum(micro_batches // schedule.num_micro_batches - 1, 0)
+        return VersionUse(used, used)
+
+    def stashed(at: int) -> Any:
+        late = in_flight(schedule, replicas)[at] - 1 + (schedule.update_delay if replicas[at] > 1 else 0)
+        return np.maximum(micro_batches // replicas[at] - late, 0)
+
+    own = stashed(stage)
+    used = stashed(0) * replicas[0] // replicas[stage] if schedule.vertical_sync and stage else own
+    return VersionUse(used, np.maximum(used, own))
 
 
 def orders(schedule: Schedule, replicas: Sequence[int]) -> list[list[Work]]:

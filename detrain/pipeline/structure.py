@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from detrain.errors import GraphError
 from detrain.pipeline.paths import Ints, fill_times, sort_tasks
-from detrain.pipeline.schedules import Kind, Schedule, Work, drain, in_flight, num_mini_batches, orders, window
+from detrain.pipeline.schedules import Kind, Schedule, Work, drain, in_flight, num_mini_batches, orders, round_size, version_use, window
 
 #: Numbers of tasks, stages, micro-batches while the structure is built; `Ints` are what is kept of them.
 Longs = NDArray[np.int64]
@@ -281,24 +281,12 @@ def _grouped(keys: Longs, values: Longs, num_keys: int) -> tuple[Ints, Ints]:
 
 
 def _versions(schedule: Schedule, replicas: Sequence[int], total: int) -> list[_Versions]:
-    """By stage.
-
-    PipeDream: a worker's forward comes after as many updates as rounds have gone back through before it. 2BW: micro-batches of step
-    t use the version before the last. Vertical sync: the newest that has no gradients which the first stage did not yet have.
-    """
+    """By stage."""
     batches = np.arange(total)
-    if schedule.name == "2bw":
-        used = np.maximum(batches // schedule.num_micro_batches - 1, 0)
-        return [_Versions(used, used, schedule.num_micro_batches) for _ in replicas]
-    versions: list[_Versions] = []
-    for count, held in zip(replicas, in_flight(schedule, replicas), strict=True):
-        late = held - 1 + (schedule.update_delay if count > 1 else 0)
-        stashed = np.maximum(batches // count - late, 0)
-        used = stashed
-        if schedule.vertical_sync and versions:
-            used = versions[0].used * replicas[0] // count
-        versions.append(_Versions(used, np.maximum(used, stashed), count))
-    return versions
+    return [
+        _Versions(*version_use(schedule, replicas, stage, batches), round_size(schedule, replicas, stage))
+        for stage in range(len(replicas))
+    ]
 
 
 def _held(order: Sequence[Work], versions: _Versions) -> Iterable[int]:

@@ -1,0 +1,89 @@
+"""Tensors from worker to worker: over `torch.distributed`, or within one process that plays all workers in turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Mail(Protocol):
+    """What is posted under one tag between two workers arrives in that order, contiguous."""
+
+    def post(self, tag: int, sender: int, receiver: int, tensor: Tensor) -> None:
+        """Send it; the tensor must not change afterwards."""
+
+    def has(self, tag: int, sender: int, receiver: int) -> bool:
+        """True if `take` can be called now: it is there, or waiting for it stops nobody else."""
+
+    def take(self, tag: int, sender: int, receiver: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """The next one, in memory of its own."""
+
+    def settle(self) -> None:
+        """Wait until all that was posted is taken."""
+
+
+class LocalMail:
+    """All workers are in this process."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[tuple[int, int, int], deque[Tensor]] = {}
+
+    def post(self, tag: int, sender: int, receiver: int, tensor: Tensor) -> None:
+        """See `Mail`."""
+        self._boxes.setdefault((tag, sender, receiver), deque()).append(tensor.detach().clone(memory_format=torch.contiguous_format))
+
+    def has(self, tag: int, sender: int, receiver: int) -> bool:
+        """See `Mail`."""
+        return bool(self._boxes.get((tag, sender, receiver)))
+
+    def take(self, tag: int, sender: int, receiver: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """See `Mail`."""
+        tensor = self._boxes[tag, sender, receiver].popleft()
+        assert tuple(tensor.shape) == tuple(shape)
+        assert tensor.dtype is dtype
+        return tensor
+
+    def settle(self) -> None:
+        """See `Mail`."""
+
+
+class RankMail:
+    """Worker i is rank i of a process group. Sending waits for nobody, receiving does."""
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        self._group, self._device = group, device
+        self._under_way: deque[tuple[Any, Tensor]] = deque()
+        #: A worker's mail to itself, between stages that it has both.
+        self._own = LocalMail()
+
+    def post(self, tag: int, sender: int, receiver: int, tensor: Tensor) -> None:
+        """See `Mail`."""
+        if sender == receiver:
+            self._own.post(tag, sender, receiver, tensor)
+            return
+        while self._under_way and self._under_way[0][0].is_completed():
+            self._under_way.popleft()
+        whole = tensor.detach().contiguous()
+        self._under_way.append((dist.isend(whole, group_dst=receiver, group=self._group, tag=tag), whole))
+
+    def has(self, tag: int, sender: int, receiver: int) -> bool:
+        """See `Mail`."""
+        return True
+
+    def take(self, tag: int, sender: int, receiver: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """See `Mail`."""
+        if sender == receiver:
+            return self._own.take(tag, sender, receiver, shape, dtype)
+        tensor = torch.empty(tuple(shape), dtype=dtype, device=self._device)
+        dist.recv(tensor, group_src=sender, group=self._group, tag=tag)
+        return tensor
+
+    def settle(self) -> None:
+        """See `Mail`."""
+        while self._under_way:
+            self._under_way.popleft()[0].wait()

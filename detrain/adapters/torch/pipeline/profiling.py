@@ -1,0 +1,110 @@
+"""Times and sizes of a live model's layers, as pipeline planners take them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from detrain.adapters.torch.pipeline.keyed import Key
+from detrain.adapters.torch.pipeline.splitting import Split, split
+from detrain.adapters.torch.pipeline.tracing import Traced, trace
+from detrain.pipeline.profile import Layer, Profile
+
+_MS = 1e3
+
+
+def profile(model: nn.Module, sample: Sequence[Any], *, num_rounds: int = 7, name: str = "") -> Profile:
+    """Layers with the time of their forward and backward pass, the bytes of what they make, and those of their parameters.
+
+    Args:
+        model: in training mode. Its buffers are as they were afterwards; its parameters' gradients are not touched.
+        sample: what it is given in a step, with as many samples as the profile is to be of.
+        num_rounds: each layer is run so often; the median counts, and the first round does not.
+        name: of the profile; the model's class if empty.
+
+    Returns:
+        Layers in the order in which they run, milliseconds and bytes for one batch of the sample's size. Each input of the model is a layer
+        "Input". Raises `GraphError` where `torch.export` cannot take the model.
+    """
+    traced = trace(model, sample)
+    cut = split(traced, {layer.name: number for number, layer in enumerate(traced.layers)})
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        rounds = [_timed(cut, sample) for _ in range(num_rounds + 1)][1:]
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+    return _profile(traced, cut, rounds, name or type(model).__name__)
+
+
+def _timed(cut: Split, sample: Sequence[Any]) -> list[tuple[float, float]]:
+    """Milliseconds of each layer's forward and backward pass."""
+    made: dict[int, Tensor] = {}
+    took: list[tuple[float, float]] = []
+    key = Key(0, 0, 0)
+    for stage in cut.stages:
+        taken = [made[crossing.number].detach() for crossing in stage.takes]
+        leaves = [
+            tensor.requires_grad_() if crossing.is_floating else tensor
+            for crossing, tensor in zip(stage.takes, taken, strict=True)
+        ]
+        given = [
+            leaf.clone() if crossing.number in stage.changed else leaf
+            for crossing, leaf in zip(stage.takes, leaves, strict=True)
+        ]
+        inputs = [sample[place] for place in stage.inputs]
+        wanted = [one for one in (*leaves, *stage.parameters()) if one.requires_grad]
+        began_s = _now_s()
+        results = stage.module(cut.traced.num_samples, key, *inputs, *given)
+        middle_s = _now_s()
+        roots = [one for one in results if one.requires_grad]
+        ones = [torch.ones_like(one) for one in roots]
+        ready_s = _now_s()
+        if roots and wanted:
+            torch.autograd.grad(roots, wanted, ones, allow_unused=True)
+        took.append(((middle_s - began_s) * _MS, (_now_s() - ready_s) * _MS))
+        made |= {crossing.number: one for crossing, one in zip(stage.makes, results, strict=False)}
+    return took
+
+
+def _now_s() -> float:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _profile(traced: Traced, cut: Split, rounds: Sequence[Sequence[tuple[float, float]]], name: str) -> Profile:
+    count = traced.num_samples
+    layers = [
+        Layer(f"input{place}", f"Input{place}", 0.0, 0.0, (float(traced.shape(node).num_bytes(count)),), 0.0)
+        for place, node in enumerate(traced.inputs)
+    ]
+    first = len(layers)
+    edges: list[tuple[int, int]] = []
+    owned: set[int] = set()
+    for number, (layer, stage) in enumerate(zip(traced.layers, cut.stages, strict=True)):
+        sizes = [float(crossing.shape.num_bytes(count)) for crossing in stage.makes if not _is_parameter(crossing.name, cut)]
+        if number == len(traced.layers) - 1:
+            sizes += [float(traced.shape(node).num_bytes(count)) for node in traced.outputs]
+        own = [one for one in stage.parameters() if id(one) not in owned]
+        owned |= {id(one) for one in own}
+        layers.append(
+            Layer(
+                layer.name, layer.description, statistics.median(one[number][0] for one in rounds),
+                statistics.median(one[number][1] for one in rounds), tuple(sizes) or (0.0,), float(sum(one.nbytes for one in own)),
+            )
+        )  # fmt: skip
+        edges += [(place, first + number) for place in stage.inputs]
+        makers = sorted({crossing.maker for crossing in stage.takes})
+        edges += [(first + maker, first + number) for maker in makers]
+    return Profile(tuple(layers), tuple(edges), name)
+
+
+def _is_parameter(name: str, cut: Split) -> bool:
+    return any(node.op == "get_attr" and node.name == name for node in cut.traced.root.graph.nodes)

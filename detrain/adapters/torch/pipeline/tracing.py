@@ -1,0 +1,209 @@
+"""A module as a graph of operators in layers, taken by `torch.export`, with what of its sizes depends on the number of samples.
+
+A layer is a run of operators that follow each other in one leaf module, or in the forward of one module that has others. A module that is
+called twice is two layers, so that layers never form a circle.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map
+
+from detrain.errors import GraphError
+
+#: Nothing is computed by them: `torch.export` puts them in to check what it has assumed.
+_CHECKS = ("_assert", "_guards_fn", "sym_constrain")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A length that is `per_sample` for each sample and `fixed` beside."""
+
+    per_sample: int
+    fixed: int
+
+    def of(self, num_samples: int) -> int:
+        """For so many samples."""
+        return self.per_sample * num_samples + self.fixed
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a tensor that the model makes."""
+
+    sizes: tuple[Size, ...]
+    dtype: torch.dtype
+    #: Its dimensions as they lie in memory, the outermost first: (0, 2, 3, 1) for images with their channels last.
+    order: tuple[int, ...]
+
+    def of(self, num_samples: int) -> tuple[int, ...]:
+        """For so many samples."""
+        return tuple(size.of(num_samples) for size in self.sizes)
+
+    def num_bytes(self, num_samples: int) -> int:
+        """For so many samples."""
+        count = 1
+        for length in self.of(num_samples):
+            count *= length
+        return count * self.dtype.itemsize
+
+    @property
+    def sample_dim(self) -> int | None:
+        """The dimension along which samples lie; None if there is none, or not one alone."""
+        dims = [place for place, size in enumerate(self.sizes) if size.per_sample]
+        return dims[0] if len(dims) == 1 and not self.sizes[dims[0]].fixed else None
+
+    @property
+    def is_whole(self) -> bool:
+        """It is the same for any number of samples."""
+        return not any(size.per_sample for size in self.sizes)
+
+
+@dataclass(frozen=True)
+class TracedLayer:
+    """A run of operators of one module."""
+
+    #: The module's path in the model; `#2` and so on for its later runs.
+    name: str
+    #: As the module says of itself.
+    description: str
+    nodes: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A model's operators. Parameters and buffers are the model's own."""
+
+    #: What the graph's attributes are found in.
+    root: fx.GraphModule
+    layers: tuple[TracedLayer, ...]
+    #: What is given to the model, in order.
+    inputs: tuple[fx.Node, ...]
+    #: Tensors that it returns, and how they are put together.
+    outputs: tuple[fx.Node, ...]
+    out_spec: TreeSpec
+    #: Samples that it was traced with.
+    num_samples: int
+    #: It takes other numbers of samples as well.
+    is_flexible: bool
+
+    def shape(self, node: fx.Node) -> Shape:
+        """Of the tensor that a node makes."""
+        value = node.meta["val"]
+        strides = [_size(stride).of(self.num_samples) for stride in value.stride()]
+        order = sorted(range(len(strides)), key=lambda dim: -strides[dim])
+        return Shape(tuple(map(_size, value.shape)), value.dtype, tuple(order))
+
+    def size(self, node: fx.Node) -> Size:
+        """Of a node that makes a whole number."""
+        return _size(node.meta["val"])
+
+
+def trace(model: nn.Module, sample: Sequence[Any]) -> Traced:
+    """`sample`: what the model is given in a step; tensors have the samples in their first dimension.
+
+    Raises `GraphError` where the model cannot be exported, with the line that stands in the way.
+    """
+    counts = {one.shape[0] for one in tree_flatten(tuple(sample))[0] if isinstance(one, torch.Tensor) and one.dim()}
+    if not counts:
+        raise GraphError("the model is given no tensor with samples in it")
+    dims = tree_map(
+        lambda one: {0: torch.export.Dim.AUTO} if isinstance(one, torch.Tensor) and one.dim() else None, tuple(sample)
+    )
+    try:
+        exported = torch.export.export(model, tuple(sample), dynamic_shapes=dims, strict=False)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, torch._dynamo.exc.UserError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        where = next((line for line in reversed(lines) if line.startswith("File ")), "")
+        raise GraphError(
+            f"torch.export cannot take {type(model).__name__} apart: {lines[0][:300] if lines else type(error).__name__}"
+            f"{f' ({where})' if where else ''}"
+        ) from error
+    module = exported.module()
+    assert isinstance(module, fx.GraphModule)
+    nodes = list(module.graph.nodes)
+    out_spec = exported.call_spec.out_spec
+    assert out_spec is not None
+    outputs = tuple(node for node in tree_flatten(nodes[-1].args[0])[0] if isinstance(node, fx.Node))
+    inputs = tuple(node for node in nodes if node.op == "placeholder")
+    is_flexible = any(isinstance(node.meta["val"], torch.Tensor) and not _is_fixed(node) for node in inputs)
+    return Traced(
+        module, tuple(_layers(model, nodes)), inputs, outputs, out_spec, min(counts), is_flexible=is_flexible
+    )
+
+
+def _is_fixed(node: fx.Node) -> bool:
+    return all(isinstance(length, int) for length in node.meta["val"].shape)
+
+
+def is_number(node: fx.Node) -> bool:
+    """It makes a whole number, of sizes."""
+    return isinstance(node.meta.get("val"), (int, torch.SymInt))
+
+
+def source_of(node: fx.Node) -> str:
+    """The line of the model's that a node comes from, for a message."""
+    lines = [line.strip() for line in (node.stack_trace or "").splitlines()]
+    return next((line for line in reversed(lines) if line.startswith("File ")), "")
+
+
+def _size(length: int | torch.SymInt) -> Size:
+    if isinstance(length, int):
+        return Size(0, length)
+    expression: Any = length.node.expr  # of SymPy
+    first, second, third = (
+        int(expression.subs(dict.fromkeys(expression.free_symbols, number))) for number in (64, 128, 192)
+    )
+    if second - first != third - second or (second - first) % 64:
+        raise GraphError(f"a size is {expression}, which does not grow evenly with the number of samples")
+    per_sample = (second - first) // 64
+    return Size(per_sample, first - 64 * per_sample)
+
+
+def _layers(model: nn.Module, nodes: Sequence[fx.Node]) -> Iterator[TracedLayer]:
+    runs: list[tuple[str, list[fx.Node]]] = []
+    place_of: dict[fx.Node, list[fx.Node]] = {}
+    for node in nodes:
+        if node.op not in ("call_function", "call_module") or is_number(node) or _is_check(node):
+            continue
+        if node.target is operator.getitem and isinstance(source := node.args[0], fx.Node) and source in place_of:
+            place_of[source].append(node)  # a part of what an operator returns stays with it
+            place_of[node] = place_of[source]
+            continue
+        path = _path(node)
+        if not runs or runs[-1][0] != path:
+            runs.append((path, []))
+        runs[-1][1].append(node)
+        place_of[node] = runs[-1][1]
+    seen: dict[str, int] = {}
+    for path, members in runs:
+        seen[path] = seen.get(path, 0) + 1
+        base = path or type(model).__name__
+        yield TracedLayer(
+            base if seen[path] == 1 else f"{base}#{seen[path]}", _description(model, path, members), tuple(members)
+        )
+
+
+def _is_check(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.startswith(_CHECKS)
+
+
+def _path(node: fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack") or {}
+    entries = [path for path, _ in stack.values() if not path.startswith("_empty_nn_module_stack")]
+    return entries[-1].partition("@")[0] if entries else ""
+
+
+def _description(model: nn.Module, path: str, nodes: Sequence[fx.Node]) -> str:
+    module = model.get_submodule(path) if path else model
+    if next(module.children(), None) is None:
+        return repr(module).splitlines()[0].replace(" -- ", " - ")
+    names = list(dict.fromkeys(str(getattr(node.target, "__name__", node.target)).partition(".")[0] for node in nodes))
+    return f"{type(module).__name__}({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"

@@ -1,0 +1,450 @@
+"""One worker of a pipeline: does what `detrain.pipeline.schedules` says, in that order, for the stages that it has.
+
+Gradients add up in the order of the worker's backward passes, and over replicas in the order of the replicas: the sums are the same however
+the workers are timed, and in one process that plays them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_unflatten
+
+from detrain.adapters.torch.pipeline.keyed import Key
+from detrain.adapters.torch.pipeline.mail import Mail
+from detrain.adapters.torch.pipeline.routes import Link, Piece, Routes, links
+from detrain.adapters.torch.pipeline.splitting import Crossing, Split, StageModule
+from detrain.pipeline.schedules import Kind, VersionUse, Work, in_flight, round_size, version_use
+
+#: A gradient for each parameter of a stage; None for those that nothing depends on.
+Gradients = list[Tensor | None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step is given. Every rank has all of it."""
+
+    step: int
+    inputs: tuple[Any, ...]
+    targets: tuple[Any, ...]
+    #: Where each micro-batch ends.
+    ends: tuple[int, ...]
+
+    @property
+    def num_samples(self) -> int:
+        """Of the whole."""
+        return self.ends[-1]
+
+    def span(self, micro_batch: int) -> tuple[int, int]:
+        """The samples of a micro-batch: the first, and the end."""
+        return (self.ends[micro_batch - 1] if micro_batch else 0), self.ends[micro_batch]
+
+    def cut(self, values: Sequence[Any], first: int, end: int) -> list[Any]:
+        """These samples of each value that has as many as the batch; others as they are."""
+        return [
+            value[first:end]
+            if isinstance(value, Tensor) and value.dim() and value.shape[0] == self.num_samples
+            else value
+            for value in values
+        ]
+
+
+@dataclass
+class Flight:
+    """A micro-batch between its forward and its backward pass at one stage."""
+
+    piece: Piece
+    leaves: list[Tensor]
+    roots: list[Tensor]
+    loss: Tensor | None
+    parameters: list[Tensor]
+    #: Of zb-h1: what has come back, until the gradients of the weights are made.
+    came_back: list[Tensor | None] = field(default_factory=list)
+
+
+@dataclass
+class Held:
+    """A stage as this worker has it."""
+
+    number: int
+    stage: StageModule
+    replicas: tuple[int, ...]
+    flights: dict[int, Flight] = field(default_factory=dict)
+    gradients: Gradients = field(default_factory=list)
+    #: Of an asynchronous schedule: weights by their version, without those that nothing will use; how many updates there were.
+    versions: dict[int, list[Tensor]] = field(default_factory=dict)
+    num_updates: int = 0
+    num_forwards: int = 0
+    num_backwards: int = 0
+    #: Own sums of gradients, by update, that others may not have yet.
+    finished: dict[int, Gradients] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The newest."""
+        return self.stage.parameters()
+
+
+class Worker:
+    """One rank's part, or one of several that a process plays in turn."""
+
+    def __init__(
+        self, number: int, split: Split, modules: Sequence[StageModule], routes: Routes, mail: Mail, loss_of: Callable[..., Tensor],
+        update: Callable[[Sequence[tuple[nn.Parameter, Tensor | None]]], None], seed: int,
+    ) -> None:  # fmt: skip
+        """`modules`: by stage, this worker's own; `update`: has the optimizer take a step with these gradients."""
+        self.number, self.routes, self.mail, self.seed = number, routes, mail, seed
+        self._split, self._loss_of, self._update = split, loss_of, update
+        self._schedule = routes.schedule
+        self.held = {
+            stage: Held(stage, modules[stage], workers)
+            for stage, workers in enumerate(routes.workers)
+            if number in workers
+        }
+        self._batches: dict[int, Batch] = {}
+        #: Losses of the last stage's pieces since they were last asked for: micro-batch and loss, weighed by its share of the samples.
+        self.losses: list[tuple[int, Tensor]] = []
+        self._replicas = tuple(map(len, routes.workers))
+        for held in self.held.values():
+            held.gradients = [None] * len(held.parameters)
+        self._begin()
+
+    def _begin(self) -> None:
+        for held in self.held.values():
+            held.num_updates = held.num_forwards = held.num_backwards = 0
+            held.versions = {0: _copies(held.parameters)} if self._schedule.is_asynchronous else {}
+
+    # --- steps ----------------------------------------------------------------------------------------------------------------
+
+    def step(self, batch: Batch, order: Sequence[Work]) -> Iterator[None]:
+        """One step of a synchronous schedule. Yields where it would have to wait for mail."""
+        self._batches = {0: batch}
+        for kind, micro_batch, stage in order:
+            yield from self._when_there(self._needs(kind, micro_batch, self.held[stage]))
+            self._do(kind, micro_batch, self.held[stage])
+        sums: list[tuple[nn.Parameter, Tensor | None]] = []
+        for held in reversed(self.held.values()):
+            self._send_sums(held, held.gradients)
+        for held in reversed(self.held.values()):
+            yield from self._when_there(self._sums_needed(held, held.replicas))
+            sums += zip(held.parameters, self._summed(held, held.replicas, held.gradients), strict=True)
+            held.gradients = [None] * len(held.gradients)
+        self._update(sums)
+
+    def advance(self, batch: Batch, index: int) -> Iterator[None]:
+        """Mini-batch `index` of an asynchronous schedule has come: all is done up to the forward pass of the next."""
+        self._batches[index] = batch
+        (held,) = self.held.values()
+        limit = (index + 1) * self._schedule.num_micro_batches
+        most = in_flight(self._schedule, self._replicas)[held.number]
+        turn, count = held.replicas.index(self.number), len(held.replicas)
+        while True:
+            if held.num_forwards - held.num_backwards < most:
+                micro_batch = turn + held.num_forwards * count
+                if micro_batch >= limit:
+                    return
+                yield from self._update_up_to(held, self._use(held, micro_batch).awaited, limit)
+                yield from self._when_there(self._needs(Kind.FORWARD, micro_batch, held))
+                self._do(Kind.FORWARD, micro_batch, held)
+                held.num_forwards += 1
+            else:
+                yield from self._go_back(held, turn + held.num_backwards * count)
+
+    def drain(self, num_mini_batches: int) -> Iterator[None]:
+        """After so many mini-batches none comes: all under way go back, and all updates are made."""
+        (held,) = self.held.values()
+        total = num_mini_batches * self._schedule.num_micro_batches
+        turn, count = held.replicas.index(self.number), len(held.replicas)
+        while held.num_backwards < held.num_forwards:
+            yield from self._go_back(held, turn + held.num_backwards * count)
+        size = round_size(self._schedule, self._replicas, held.number)
+        yield from self._update_up_to(held, -(-total // size), total)
+        self._begin()
+        self._batches.clear()
+
+    def _go_back(self, held: Held, micro_batch: int) -> Iterator[None]:
+        yield from self._when_there(self._needs(Kind.BACKWARD, micro_batch, held))
+        self._do(Kind.BACKWARD, micro_batch, held)
+        held.num_backwards += 1
+        size = round_size(self._schedule, self._replicas, held.number)
+        if (micro_batch + len(held.replicas)) // size > micro_batch // size:  # this worker's last of the round
+            self._finish(held, micro_batch // size)
+        batch = micro_batch // self._schedule.num_micro_batches
+        for done in [one for one in self._batches if one < batch]:
+            del self._batches[done]
+
+    # --- one task -------------------------------------------------------------------------------------------------------------
+
+    def _when_there(self, needs: Sequence[tuple[int, int]]) -> Iterator[None]:
+        while not all(self.mail.has(tag, sender, self.number) for tag, sender in needs):
+            yield
+
+    def _place(self, micro_batch: int) -> tuple[Batch, int]:
+        if not self._schedule.is_asynchronous:
+            return self._batches[0], micro_batch
+        index, within = divmod(micro_batch, self._schedule.num_micro_batches)
+        return self._batches[index], within
+
+    def _pieces(self, stage: int, micro_batch: int) -> list[Piece]:
+        batch, within = self._place(micro_batch)
+        first, end = batch.span(within)
+        if self._schedule.is_asynchronous:
+            return self.routes.pieces(stage, micro_batch, end - first)
+        return self.routes.pieces(stage, within, end - first)
+
+    def _own(self, stage: int, micro_batch: int) -> Piece:
+        return next(piece for piece in self._pieces(stage, micro_batch) if piece.worker == self.number)
+
+    def _links(self, crossing: Crossing, micro_batch: int) -> list[Link]:
+        return list(
+            links(
+                self._pieces(crossing.maker, micro_batch), self._pieces(crossing.taker, micro_batch), is_whole=crossing.shape.sample_dim is None
+            )
+        )  # fmt: skip
+
+    def _tag(self, crossing: Crossing, kind: Kind) -> int:
+        return 2 * crossing.number + int(kind == Kind.BACKWARD)
+
+    def _needs(self, kind: Kind, micro_batch: int, held: Held) -> list[tuple[int, int]]:
+        if kind == Kind.FORWARD:
+            return [
+                (self._tag(crossing, kind), link.maker)
+                for crossing in held.stage.takes
+                for link in self._links(crossing, micro_batch)
+                if link.taker == self.number
+            ]
+        if kind == Kind.WEIGHT:
+            return []
+        return [
+            (self._tag(crossing, kind), link.taker)
+            for crossing in held.stage.makes
+            if crossing.is_floating
+            for link in self._links(crossing, micro_batch)
+            if link.maker == self.number
+        ]
+
+    def _do(self, kind: Kind, micro_batch: int, held: Held) -> None:
+        if kind == Kind.FORWARD:
+            self._forward(micro_batch, held)
+        elif kind == Kind.BACKWARD:
+            self._backward(micro_batch, held)
+        else:
+            self._add(held, self._weights_gradients(held.flights.pop(micro_batch)))
+
+    def _forward(self, micro_batch: int, held: Held) -> None:
+        taken = [self._taken(crossing, held, micro_batch) for crossing in held.stage.takes]
+        flight = held.flights[micro_batch] = self._flight(micro_batch, held, taken)
+        for crossing, tensor in zip(held.stage.makes, flight.roots, strict=False):
+            for link in self._links(crossing, micro_batch):
+                if link.maker == self.number:
+                    part = _part(crossing, tensor, link.first - flight.piece.first, link.end - flight.piece.first)
+                    self.mail.post(self._tag(crossing, Kind.FORWARD), self.number, link.taker, part)
+
+    def _flight(self, micro_batch: int, held: Held, taken: Sequence[Tensor]) -> Flight:
+        """The forward pass of what was taken."""
+        batch, within = self._place(micro_batch)
+        piece = self._own(held.number, micro_batch)
+        begin = batch.span(within)[0]
+        first, end = begin + piece.first, begin + piece.end
+        leaves = [
+            tensor.requires_grad_() if crossing.is_floating else tensor
+            for crossing, tensor in zip(held.stage.takes, taken, strict=True)
+        ]
+        given = [
+            leaf.clone() if crossing.number in held.stage.changed else leaf
+            for crossing, leaf in zip(held.stage.takes, leaves, strict=True)
+        ]
+        inputs = batch.cut([batch.inputs[place] for place in held.stage.inputs], first, end)
+        arguments = (piece.num_samples, Key(self.seed, batch.step, first), *inputs, *given)
+        parameters: list[Tensor] = list(held.parameters)
+        if self._schedule.is_asynchronous:
+            parameters = held.versions[self._use(held, micro_batch).used]
+            names = [name for name, _ in held.stage.module.named_parameters()]
+            made = functional_call(held.stage.module, dict(zip(names, parameters, strict=True)), arguments)
+        else:
+            made = held.stage.module(*arguments)
+        roots, loss = list(made[: len(held.stage.makes)]), None
+        if held.number == len(self.routes.workers) - 1:
+            output = tree_unflatten(list(made[len(held.stage.makes) :]), self._split.traced.out_spec)
+            loss = self._loss_of(output, *batch.cut(batch.targets, first, end))
+            if piece.num_samples != batch.num_samples:
+                loss = loss * (piece.num_samples / batch.num_samples)
+            self.losses.append((micro_batch, loss.detach()))
+        return Flight(piece, leaves, roots, loss, parameters)
+
+    def _taken(self, crossing: Crossing, held: Held, micro_batch: int) -> Tensor:
+        parts = [
+            self._take(crossing, self._tag(crossing, Kind.FORWARD), link.maker, link)
+            for link in self._links(crossing, micro_batch)
+            if link.taker == self.number
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, _dim(crossing))
+
+    def _take(self, crossing: Crossing, tag: int, sender: int, link: Link) -> Tensor:
+        """In memory as it was made: kernels may add in another order where it lies otherwise."""
+        order, shape = crossing.shape.order, crossing.shape.of(link.end - link.first)
+        lying = self.mail.take(tag, sender, self.number, [shape[dim] for dim in order], crossing.shape.dtype)
+        return lying.permute([order.index(dim) for dim in range(len(order))])
+
+    def _backward(self, micro_batch: int, held: Held) -> None:
+        flight = held.flights[micro_batch]
+        flight.came_back = [
+            self._came_back(crossing, micro_batch) if crossing.is_floating else None for crossing in held.stage.makes
+        ]
+        is_split = self._schedule.splits_backward
+        leaves = [leaf for leaf in flight.leaves if leaf.requires_grad]
+        wanted = leaves if is_split else [*(one for one in flight.parameters if one.requires_grad), *leaves]
+        found = iter(_gradients(flight, wanted, is_kept=is_split))
+        if not is_split:
+            self._add(held, [next(found) if one.requires_grad else None for one in flight.parameters])
+            del held.flights[micro_batch]
+        for crossing, leaf in zip(held.stage.takes, flight.leaves, strict=True):
+            if not crossing.is_floating:
+                continue
+            gradient = next(found)
+            gradient = torch.zeros_like(leaf) if gradient is None else gradient
+            for link in self._links(crossing, micro_batch):
+                if link.taker == self.number:
+                    part = _part(crossing, gradient, link.first - flight.piece.first, link.end - flight.piece.first)
+                    self.mail.post(self._tag(crossing, Kind.BACKWARD), self.number, link.maker, part)
+
+    def _weights_gradients(self, flight: Flight) -> Gradients:
+        found = iter(_gradients(flight, [one for one in flight.parameters if one.requires_grad], is_kept=False))
+        return [next(found) if one.requires_grad else None for one in flight.parameters]
+
+    def _came_back(self, crossing: Crossing, micro_batch: int) -> Tensor:
+        parts = [
+            self._take(crossing, self._tag(crossing, Kind.BACKWARD), link.taker, link)
+            for link in self._links(crossing, micro_batch)
+            if link.maker == self.number
+        ]
+        if crossing.shape.sample_dim is not None:
+            return parts[0] if len(parts) == 1 else torch.cat(parts, _dim(crossing))
+        if not parts:  # nobody has taken this replica's
+            return torch.zeros(crossing.shape.of(0), dtype=crossing.shape.dtype)
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    def _add(self, held: Held, gradients: Gradients) -> None:
+        for place, gradient in enumerate(gradients):
+            if gradient is None:
+                continue
+            before = held.gradients[place]
+            # Out of place: a gradient may be the memory of another.
+            held.gradients[place] = gradient if before is None else before + gradient
+
+    # --- updates --------------------------------------------------------------------------------------------------------------
+
+    def _use(self, held: Held, micro_batch: int) -> VersionUse:
+        return version_use(self._schedule, self._replicas, held.number, micro_batch)
+
+    def _contributors(self, held: Held, number: int, total: int) -> tuple[int, ...]:
+        """The replicas that have a micro-batch of a round, in their order."""
+        size, count = round_size(self._schedule, self._replicas, held.number), len(held.replicas)
+        turns = {batch % count for batch in range(number * size, min((number + 1) * size, total))}
+        return tuple(worker for turn, worker in enumerate(held.replicas) if turn in turns)
+
+    def _finish(self, held: Held, number: int) -> None:
+        """This worker has gone back through all of its micro-batches of a round."""
+        held.finished[number], held.gradients = held.gradients, [None] * len(held.gradients)
+        self._send_sums(held, held.finished[number])
+
+    def _update_up_to(self, held: Held, number: int, total: int) -> Iterator[None]:
+        while held.num_updates < number:
+            round_number, size = held.num_updates, round_size(self._schedule, self._replicas, held.number)
+            workers = self._contributors(held, round_number, total)
+            yield from self._when_there(self._sums_needed(held, workers))
+            own = held.finished.pop(round_number, None)
+            sums = self._summed(held, workers, own)
+            if self._schedule.name == "1f1b-async" and len(workers) > 1:
+                sums = [one if one is None else one / len(workers) for one in sums]
+            self._update(list(zip(held.parameters, sums, strict=True)))
+            held.num_updates += 1
+            held.versions[held.num_updates] = _copies(held.parameters)
+            self._forget_versions(held, size)
+
+    def _forget_versions(self, held: Held, size: int) -> None:
+        oldest = held.replicas.index(self.number) + held.num_backwards * len(held.replicas)
+        used = self._use(held, oldest).used
+        for version in [one for one in held.versions if one < used]:
+            del held.versions[version]
+
+    def _sums_tag(self, held: Held) -> int:
+        return 2 * len(self._split.crossings) + held.number
+
+    def _send_sums(self, held: Held, gradients: Gradients) -> None:
+        for receiver in held.replicas:
+            if receiver == self.number:
+                continue
+            for parameter, gradient in zip(held.parameters, gradients, strict=True):
+                if parameter.requires_grad:
+                    sent = torch.zeros_like(parameter) if gradient is None else gradient
+                    self.mail.post(self._sums_tag(held), self.number, receiver, sent)
+
+    def _sums_needed(self, held: Held, workers: Sequence[int]) -> list[tuple[int, int]]:
+        return [(self._sums_tag(held), worker) for worker in workers if worker != self.number and any(one.requires_grad for one in held.parameters)]
+
+    def _summed(self, held: Held, workers: Sequence[int], own: Gradients | None) -> Gradients:
+        """Over the replicas, in their order."""
+        total: Gradients | None = None
+        parameters = held.parameters
+        for worker in workers:
+            if worker == self.number:
+                assert own is not None
+                came = own
+            else:
+                came = [
+                    self.mail.take(self._sums_tag(held), worker, self.number, one.shape, one.dtype)
+                    if one.requires_grad
+                    else None
+                    for one in parameters
+                ]
+            if total is None:
+                total = [None if one is None else one.clone() for one in came]
+            else:
+                total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, came, strict=True)]
+        return total if total is not None else [None] * len(parameters)
+
+
+def _copies(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    return [one.detach().clone().requires_grad_(one.requires_grad) for one in parameters]
+
+
+def _dim(crossing: Crossing) -> int:
+    dim = crossing.shape.sample_dim
+    assert dim is not None
+    return dim
+
+
+def _part(crossing: Crossing, tensor: Tensor, first: int, end: int) -> Tensor:
+    """Samples of a tensor, its dimensions in the order in which they lie in memory."""
+    dim = crossing.shape.sample_dim
+    if dim is None:
+        return tensor.permute(crossing.shape.order)
+    each = crossing.shape.sizes[dim].per_sample
+    return tensor.narrow(dim, first * each, (end - first) * each).permute(crossing.shape.order)
+
+
+def _gradients(flight: Flight, wanted: Sequence[Tensor], *, is_kept: bool) -> Sequence[Tensor | None]:
+    """Of what is wanted, given what has come back for what was made."""
+    roots, back = [], []
+    for tensor, gradient in zip(flight.roots, flight.came_back, strict=True):
+        if tensor.requires_grad and gradient is not None:
+            roots.append(tensor)
+            back.append(gradient)
+    if flight.loss is not None:
+        roots.append(flight.loss)
+        back.append(torch.ones_like(flight.loss))
+    if not roots or not wanted:
+        return [None] * len(wanted)
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(
+        roots, list(wanted), back, retain_graph=is_kept, allow_unused=True
+    )
+    return found
