@@ -9,7 +9,7 @@ from pipeline_profiles import WORKLOADS, profile, topologies, workload
 
 from detrain.errors import GraphError
 from detrain.pipeline.compression import states_of
-from detrain.pipeline.judge import PIPEDREAM, SYNCHRONOUS, Judge, Judgement, judge
+from detrain.pipeline.judge import PIPEDREAM, SYNCHRONOUS, Judge, Judgement, data_parallel, judge
 from detrain.pipeline.plan import Plan
 from detrain.pipeline.planners import detrain, pipedream, registry
 from detrain.pipeline.profile import Profile
@@ -101,7 +101,8 @@ def _data_parallel(request: registry.Request) -> float:
     assert request.workload is not None
     planned = request.profile.to_plan()
     judging = Judge(planned, request.topology, request.workload, request.schedule)
-    return detrain.data_parallel_speedup(judging)
+    against = data_parallel(judging)
+    return against.speedup if against else 0.0
 
 
 def _cell(judged: Judgement | None) -> str:

@@ -22,6 +22,8 @@ def plan_text(planned: Planned) -> str:
             f"{_ranges(stage.devices)}{f' ({stage.replicas} in each copy)' if plan.replication > 1 else ''}{_again(stage.recompute)}"
         )
     lines.append(_expectation(plan))
+    if plan.note:
+        lines.append(f"note: {plan.note}")
     return "\n".join(lines)
 
 
