@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
@@ -128,6 +128,16 @@ _schedule_options = _options(
 )  # fmt: skip
 
 
+_time_limit_option = click.option(
+    "--time-limit",
+    type=_ABOVE_ZERO,
+    default=25.0,
+    show_default=True,
+    metavar="S",
+    help="For detrain: seconds after which the best plan so far is used.",
+)
+
+
 @click.group()
 def pipeline() -> None:
     """Plan and simulate pipeline parallelism for a profiled model."""
@@ -200,14 +210,7 @@ def pipeline() -> None:
     help="For pipedream-inference: seconds between two inputs.",
 )
 @click.option("--no-recompute", is_flag=True, help="For detrain: keep all activations.")
-@click.option(
-    "--time-limit",
-    type=_ABOVE_ZERO,
-    default=25.0,
-    show_default=True,
-    metavar="S",
-    help="For detrain: seconds after which the best plan so far is used.",
-)
+@_time_limit_option
 @click.option("--compat", is_flag=True, help="Reproduce the published planner, including its defects.")
 @as_json_option
 @click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Output file.")
@@ -217,7 +220,7 @@ def plan(profile: Path, planner: str, output: Path | None, as_json: bool, **opti
 
     Exit status: 1 if no plan is found.
     """
-    from detrain.pipeline import planfile, text
+    from detrain.pipeline import planfile, text, verdict
     from detrain.plans.errors import NoPlanError
 
     _check_owners(planner)
@@ -230,7 +233,21 @@ def plan(profile: Path, planner: str, output: Path | None, as_json: bool, **opti
     if output is not None:
         write_file(output, lambda path: planfile.write(path, planned))
     summary = {**planfile.summary(planned.plan), **more}
-    lines = [text.plan_text(planned), *(f"{name.removesuffix('_s')} {value:.6g} s" for name, value in more.items())]
+    lines = [
+        text.plan_text(planned),
+        *(f"closed form: {name.removesuffix('_s')} {value:.6g} s" for name, value in more.items()),
+    ]
+    if planner == catalogue.INFERENCE:
+        inferred = verdict.inference_verdict(planned)
+        summary["simulated"] = asdict(inferred)
+        lines.append(
+            f"simulated: latency {inferred.latency_s:.6g} s, an output every {inferred.between_outputs_s:.6g} s when full"
+        )
+    else:
+        kind = verdict.schedule_for(planned.plan, schedule_of(options))
+        judged = verdict.verdict(planned, kind)
+        summary["simulated"] = verdict.document(judged)
+        lines.append(verdict.text(judged))
     click.echo(json.dumps(summary) if as_json else "\n".join(lines))
     return 0
 
@@ -316,13 +333,17 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **options: Unpack[S
     metavar="D",
     help="Devices, as for plan; may be given several times.",
 )
-@click.option("--planners", default="dapple", show_default=True, metavar="NAME,NAME,…", help="Planners, as for plan.")
+@click.option(
+    "--planners", metavar="NAME,NAME,…",
+    help="Planners, as for plan. [default: detrain, which is the best under the simulator; dapple with --compat]",
+)  # fmt: skip
 @click.option("--bandwidth", metavar="B,B,…", help="Bandwidths, as for plan.")
 @click.option("--memory", metavar="BYTES", help="Memory of each device, as in 16GiB.")
 @_micro_batch_option
 @_profile_batch_option
 @_state_factor_option
 @_schedule_options
+@_time_limit_option
 @click.option("--compat", is_flag=True, help="Reproduce the published planners, including their defects.")
 @click.option(
     "--processes", type=click.IntRange(min=1), metavar="N", help="Plans to compute in parallel. [default: one per processor]"
@@ -337,11 +358,12 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **options: Unpack[S
 )
 @needs_plan
 def sweep(
-    profile: Path, batches: str, many_devices: tuple[str, ...], planners: str, output: Path, **options: Unpack[SweepOptions]
+    profile: Path, batches: str, many_devices: tuple[str, ...], planners: str | None, output: Path, **options: Unpack[SweepOptions]
 ) -> int:  # fmt: skip
     """Compare planners over batch sizes and devices.
 
-    Writes sweep.csv and speedup.svg, which also show data parallelism. The simulator judges all plans under the same schedule.
+    Writes sweep.csv and speedup.svg. The simulator judges all plans, and data parallelism, under the same schedule; closed forms stand
+    beside its figures.
     """
     from detrain.cli.waiting import counting
     from detrain.pipeline import sweep as sweeping
@@ -349,7 +371,8 @@ def sweep(
     from detrain.pipeline.planners.registry import PLANNERS as SWEPT
     from detrain.pipeline.planners.registry import Request
 
-    names = tuple(dict.fromkeys(planners.split(",")))
+    chosen = planners or (catalogue.DAPPLE if options["compat"] else catalogue.DETRAIN)
+    names = tuple(dict.fromkeys(chosen.split(",")))
     if unknown := [name for name in names if name not in SWEPT]:
         raise UsageError(f"--planners: there is no planner {unknown[0]!r}: it is one of {', '.join(SWEPT)}")
     micro_batch = whole_number(options["micro_batch"], "--micro-batch") or options["profile_batch"]
@@ -367,7 +390,10 @@ def sweep(
     ]
     state_factor = state_factor_of(options["state_factor"], is_compat=options["compat"])
     workload = Workload(options["profile_batch"] or micro_batch, max(*sizes, micro_batch), micro_batch, state_factor)
-    request = Request(profile_of(profile), cells[0].topology, workload, None, options["compat"], schedule_of(options))
+    request = Request(
+        profile_of(profile), cells[0].topology, workload, None, options["compat"], schedule_of(options),
+        time_limit_s=options["time_limit"],
+    )  # fmt: skip
     write_file(output, lambda path: path.mkdir(parents=True, exist_ok=True))
     with counting(len(cells) * len(names)) as report:
         rows = sweeping.sweep(

@@ -78,6 +78,7 @@ class SweepOptions(ScheduleOptions):
     micro_batch: str | None
     profile_batch: int | None
     state_factor: float | None
+    time_limit: float
     compat: bool
     processes: int | None
 

@@ -117,7 +117,33 @@ def test_a_document_has_what_scripts_rely_on(command, folder):
     assert all({"start", "end", "replicas"} <= set(one) for one in found["stages"])
     assert found["workload"] == {"profile_batch": 8, "batch": 64, "micro_batch": 8, "state_factor": 4.0}
     written = json.loads((folder / "plan.json").read_text())
+    assert "simulated" not in written  # whoever has the file simulates it under any schedule
+    del found["simulated"]
     assert {name: written[name] for name in found} == found
+
+
+def test_the_simulator_stands_beside_every_closed_form(command):
+    for planner, schedule in (("dapple", "1f1b"), ("pipedream", "1f1b-async"), ("detrain", "1f1b")):
+        found = planned(command, *TINY, "--planner", planner, "-o", "plan.json")
+        simulated = json.loads(command("simulate", "plan.json", "--schedule", schedule, "--json")[1])
+        for name in ("schedule", "step_s", "speedup", "samples_per_s", "batch", "micro_batch", "micro_batches"):
+            assert found["simulated"][name] == simulated[name]
+        assert found["simulated"]["data_parallel_speedup"] > 1
+        text = command("plan", *TINY, "--planner", planner)[1]
+        assert (
+            f"simulated ({schedule}): {simulated['step_s']:.6g} s a step, speed-up {simulated['speedup']:.4f} over"
+            in text
+        )
+        assert (f"closed form of {planner}: " in text) == (planner != "detrain")
+    unsaid = planned(command, "tiny.txt", "--planner", "pipedream", "-n", "2")["simulated"]
+    assert (unsaid["schedule"], unsaid["why"], unsaid["speedup"] > 1) == ("1f1b-async", "", True)
+
+
+def test_a_plan_that_cannot_be_simulated_says_why_and_is_a_plan(command):
+    words = ("tiny.txt", "--devices", "2x2", "--profile-batch", "1", "--batch", "9999999", "--planner", "dapple")
+    found = planned(command, *words)["simulated"]
+    assert (found["speedup"], "are too many to simulate" in found["why"]) == (None, True)
+    assert "simulated (1f1b): not possible: " in command("plan", *words)[1]
 
 
 def test_the_words_of_pipedream_and_ours_ask_for_the_same(command):
@@ -227,6 +253,7 @@ def test_sixteen_devices_for_three_layers_are_no_reason_to_panic(command, device
 def test_inference_has_a_latency(command):
     found = planned(command, "tiny.txt", "--planner", "pipedream-inference", "-n", "4", "--time_between_inputs", "1")
     assert found["latency_s"] == pytest.approx(0.004)  # one stage, and nothing is sent
+    assert found["simulated"] == {"latency_s": pytest.approx(0.004), "between_outputs_s": pytest.approx(0.001)}
     status, _, err = command(
         "plan", "tiny.txt", "--planner", "pipedream-inference", "-n", "4", "--time-between-inputs", "1e-6"
     )
