@@ -414,15 +414,25 @@ def sweep(
     metavar="KIND",
     help="One of profile, graph, plan, conf, dot (default: by the suffix of OUT).",
 )
-@click.option("--profile", type=FILE, metavar="FILE", help="The profile, with stages, to which a conf belongs.")
+@click.option(
+    "--profile",
+    type=FILE,
+    metavar="FILE",
+    help="The profile to which a conf belongs, or a plan with a stage per module.",
+)
+@click.option(
+    "--modules", "modules_in", default="", metavar="DIR|LAYERS",
+    help="Which layers are in which module of a conf: the folder of the generated stageK.py, or the first layer of each module "
+    "(node2,node19). [default: the profile's stages, or the stageK.py beside the conf]",
+)  # fmt: skip
 @needs_plan
-def convert(source: Path, target: Path, kind: str, profile: Path | None) -> int:
+def convert(source: Path, target: Path, kind: str, profile: Path | None, modules_in: str) -> int:
     """Convert between profiles, operator graphs, plans and PipeDream confs."""
     from detrain.pipeline import conversion
 
     if kind and kind not in conversion.KINDS:
         raise UsageError(f"--to is one of {', '.join(conversion.KINDS)}, not {kind}")
-    read = read_file(source, lambda path: conversion.read(path, profile))
+    read = read_file(source, lambda path: conversion.read(path, profile, modules_in))
     made = write_file(target, lambda path: conversion.write(path, kind, read))
     click.echo(f"{target}: a {made}", err=True)
     return 0
