@@ -135,15 +135,14 @@ def _statements(path: Path) -> Iterator[_Statement]:
     layers: dict[str, tuple[str, tuple[str, ...] | None]] = {}
     for target, value in _assignments(methods["__init__"]):
         if isinstance(target, ast.Attribute) and isinstance(value, ast.Call):
-            kind, numbers = _signature(ast.unparse(value).rpartition("nn.")[2])
-            # A call of a module that is not PyTorch's has other arguments than its description.
-            layers[target.attr] = kind, numbers if ast.unparse(value).startswith("torch.nn.") else None
+            path_of_kind, _, arguments = ast.unparse(value).partition("(")
+            kind, numbers = _signature(f"{path_of_kind.rpartition('.')[2]}({arguments}")
+            # A call of a module of the user's own has other arguments than its description.
+            layers[target.attr] = kind, numbers if ".nn." in path_of_kind else None
     for target, value in _assignments(methods["forward"]):
         if not isinstance(target, ast.Name):
             continue
-        takes = tuple(
-            node.id for node in ast.walk(value) if isinstance(node, ast.Name) and node.id not in ("self", "torch")
-        )
+        takes = tuple(node.id for node in ast.walk(value) if isinstance(node, ast.Name))
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             if value.func.attr in layers:
                 yield _Statement(target.id, *layers[value.func.attr], takes)
