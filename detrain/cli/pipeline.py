@@ -35,6 +35,7 @@ from detrain.errors import UsageError
 from detrain.pipeline.planners import catalogue
 
 if TYPE_CHECKING:
+    from detrain.pipeline.picture import StageDevices
     from detrain.pipeline.planfile import Planned
 
 _Command = TypeVar("_Command", bound="Callable[..., object] | click.Command")
@@ -316,10 +317,20 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **options: Unpack[S
         trace = json.dumps(timeline.chrome_trace(judged.timeline))
         write_file(output, lambda path: path.write_text(trace + "\n", encoding="utf-8"))
     elif output is not None:
-        write_file(output, lambda path: picture.draw(path, judged.timeline))
+        write_file(output, lambda path: picture.draw(path, judged.timeline, _stage_devices(planned)))
     document = text.simulation_document(judged, planned, workload)
     click.echo(json.dumps(document) if as_json else text.simulation_text(judged, planned))
     return 0 if judged.fits else 1
+
+
+def _stage_devices(planned: Planned) -> list[StageDevices]:
+    from detrain.pipeline.picture import StageDevices
+
+    devices = planned.topology.devices
+    return [
+        StageDevices(stage.devices, min(devices[device].memory_bytes for device in stage.devices))
+        for stage in planned.plan.stages
+    ]
 
 
 @pipeline.command(cls=_Rows)

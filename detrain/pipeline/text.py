@@ -19,7 +19,7 @@ def plan_text(planned: Planned) -> str:
         parameter_bytes = sum(layer.parameter_bytes for layer in inside)
         lines.append(
             f"{number:>5} {f'{stage.start}-{stage.end}':>13} {len(inside):>7} {compute_ms:>8.3f} ms {parameter_bytes / 1e6:>9.3f} MB  "
-            f"{_ranges(stage.devices)}{f' ({stage.replicas} in each copy)' if plan.replication > 1 else ''}{_again(stage.recompute)}"
+            f"{ranges(stage.devices)}{f' ({stage.replicas} in each copy)' if plan.replication > 1 else ''}{_again(stage.recompute)}"
         )
     if plan.planner != "detrain":
         lines.append(_closed_form(plan))
@@ -53,15 +53,15 @@ def _again(recompute: str) -> str:
     return f", recomputes {recompute}" if recompute else ""
 
 
-def _ranges(numbers: tuple[int, ...]) -> str:
+def ranges(numbers: tuple[int, ...]) -> str:
     """3, 4, 5, 9 are 3-5,9."""
-    ranges: list[list[int]] = []
+    runs: list[list[int]] = []
     for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
         else:
-            ranges.append([number, number])
-    return ",".join(f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in ranges)
+            runs.append([number, number])
+    return ",".join(f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in runs)
 
 
 def simulation_document(judged: Judgement, planned: Planned, workload: Workload) -> dict[str, object]:
