@@ -21,6 +21,8 @@ from detrain.cli.pipeline_options import (
     PlanOptions,
     SimulateOptions,
     SweepOptions,
+    batch_sizes,
+    bytes_of,
     device_options,
     inference_options,
     profile_of,
@@ -29,7 +31,6 @@ from detrain.cli.pipeline_options import (
     state_factor_of,
     topology_of,
     whole_number,
-    whole_numbers,
 )  # fmt: skip
 from detrain.errors import UsageError
 from detrain.pipeline.planners import catalogue
@@ -335,7 +336,12 @@ def _stage_devices(planned: Planned) -> list[StageDevices]:
 
 @pipeline.command(cls=_Rows)
 @click.argument("profile", type=FILE)
-@click.option("--batches", required=True, metavar="N,N,…", help="Batch sizes: samples per step, over all devices.")
+@click.option(
+    "--batches",
+    required=True,
+    metavar="N,N,…",
+    help="Batch sizes: samples per step, over all devices; 64:4096:64 are all from 64 to 4096 in steps of 64.",
+)
 @click.option(
     "--devices",
     "many_devices",
@@ -355,6 +361,10 @@ def _stage_devices(planned: Planned) -> list[StageDevices]:
 @_state_factor_option
 @_schedule_options
 @_time_limit_option
+@click.option(
+    "--peak-activation", metavar="BYTES",
+    help="Bytes that a sample's activations take at their peak, for the closed forms of data parallelism. [default: all outputs]",
+)  # fmt: skip
 @click.option("--compat", is_flag=True, help="Reproduce the published planners, including their defects.")
 @click.option(
     "--processes", type=click.IntRange(min=1), metavar="N", help="Plans to compute in parallel. [default: one per processor]"
@@ -389,21 +399,17 @@ def sweep(
     micro_batch = whole_number(options["micro_batch"], "--micro-batch") or options["profile_batch"]
     if micro_batch is None:
         raise UsageError("a sweep counts samples: give with --profile-batch the number of samples in the profile")
-    sizes = whole_numbers(batches, "--batches")
+    sizes = batch_sizes(batches)
     topologies = {
         devices: topology_of(DeviceOptions(devices, bandwidth=options["bandwidth"], memory=options["memory"]))
         for devices in many_devices
     }
-    cells = [
-        sweeping.Cell(devices, topology, size)
-        for devices, topology in topologies.items()
-        for size in dict.fromkeys(sizes)
-    ]
+    cells = [sweeping.Cell(devices, topology, size) for devices, topology in topologies.items() for size in sizes]
     state_factor = state_factor_of(options["state_factor"], is_compat=options["compat"])
     workload = Workload(options["profile_batch"] or micro_batch, max(*sizes, micro_batch), micro_batch, state_factor)
     request = Request(
         profile_of(profile), cells[0].topology, workload, None, options["compat"], schedule_of(options),
-        time_limit_s=options["time_limit"],
+        time_limit_s=options["time_limit"], peak_activation_bytes=bytes_of(options["peak_activation"], "--peak-activation"),
     )  # fmt: skip
     write_file(output, lambda path: path.mkdir(parents=True, exist_ok=True))
     with counting(len(cells) * len(names)) as report:

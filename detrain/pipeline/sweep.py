@@ -13,19 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detrain.errors import DetrainError, GraphError
-from detrain.pipeline.compression import states_of
 from detrain.pipeline.judge import SYNCHRONOUS, Judge, data_parallel, judge, prepared
 from detrain.pipeline.plan import Plan, Workload
 from detrain.pipeline.planfile import Planned
 from detrain.pipeline.planners import registry
 from detrain.pipeline.planners.baselines import baselines
-from detrain.pipeline.planners.dapple import numbered
+from detrain.pipeline.planners.dapple import in_published_order
 from detrain.pipeline.planners.placement import cluster_of
-from detrain.pipeline.profile import Profile
-from detrain.pipeline.states import States
 from detrain.pipeline.topology import Topology
 from detrain.plans import tables
-from detrain.plans.errors import NoPlanError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,20 +154,14 @@ def _with_data_parallelism(empty: Row, request: registry.Request, workload: Work
 
 def _with_baselines(empty: Row, request: registry.Request, workload: Workload) -> Row:
     try:
-        speedups = baselines(_in_order(request.profile), workload, cluster_of(request.topology))
+        speedups = baselines(
+            in_published_order(request.profile), workload, cluster_of(request.topology), request.peak_activation_bytes
+        )
     except GraphError as error:
         return replace(empty, why=f"no data parallelism: {error}")
     return replace(
         empty, dp_no_overlap=speedups.no_overlap, dp_p3=speedups.current_p3, dp_overlap=speedups.current_inner
     )
-
-
-def _in_order(profile: Profile) -> States:
-    """States in the published order, which the published baselines treat as layers; if those are too many, a selection of states."""
-    try:
-        return numbered(profile, is_compat=True)
-    except NoPlanError:
-        return states_of(profile.to_plan())
 
 
 def plan_words(plan: Plan) -> str:

@@ -1,5 +1,6 @@
 """`detrain pipeline …` as a user types it; most of it without a process of its own."""
 
+import csv
 import json
 import os
 import re
@@ -310,6 +311,41 @@ def test_a_sweep_has_a_table_and_a_picture(command, folder):
         for planner in ("dapple", "pipedream")
     ]
     assert (folder / "new" / "found" / "speedup.svg").read_text().startswith("<?xml")
+
+
+def test_a_sweep_plans_with_ours_unless_published_figures_are_wanted(command, folder):
+    words = (
+        "sweep",
+        "tiny.txt",
+        "--profile-batch",
+        "8",
+        "--batches",
+        "8,16:32:16",
+        "--devices",
+        "2",
+        "--processes",
+        "1",
+    )
+    for more, planner in (("--time-limit", "2"), "detrain"), (("--compat", "--peak-activation", "1MB"), "dapple"):
+        assert command(*words, *more, "-o", "found")[0] == 0
+        rows = list(csv.DictReader((folder / "found" / "sweep.csv").read_text().splitlines()))
+        assert [(row["batch"], row["planner"]) for row in rows] == [(batch, planner) for batch in ("8", "16", "32")]
+        assert all(float(row["dp_simulated"]) > 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("64:32:8", "has no sizes"), ("1:2", "a range is FIRST:LAST:STEP, as in 64:4096:64, not '1:2'"), ("1:9:0", "a range is"),
+        ("1:20000:1", "20,000 sizes are more than 10,000"), ("8,", "these are whole numbers above zero"),
+        ("8,1:2:1,x", "these are whole numbers above zero"),
+    ],
+)  # fmt: skip
+def test_ranges_of_batches_that_are_none_are_refused(command, text, said):
+    status, _, err = command(
+        "sweep", "tiny.txt", "--profile-batch", "8", "--batches", text, "--devices", "4", "-o", "found"
+    )
+    assert (status, said in err) == (2, True)
 
 
 def test_files_become_each_other(command, folder):

@@ -94,6 +94,14 @@ def numbered(profile: Profile, *, is_compat: bool) -> States:
     return states
 
 
+def in_published_order(profile: Profile) -> States:
+    """States in the published order, which the published baselines treat as layers; if those are too many, a selection of states."""
+    try:
+        return numbered(profile, is_compat=True)
+    except NoPlanError:
+        return states_of(profile.to_plan())
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is planned, and the amounts of a whole step by state."""
