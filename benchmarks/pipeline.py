@@ -92,7 +92,9 @@ def _of_plan(request: registry.Request, plan: Plan | None) -> Judgement | None:
     if plan is None:
         return None
     try:
-        return judge(plan, request.profile.to_plan(), request.topology, request.workload, request.schedule)
+        # Ours may have taken smaller micro-batches.
+        workload = plan.workload or request.workload
+        return judge(plan, request.profile.to_plan(), request.topology, workload, request.schedule)
     except GraphError:
         return None
 
