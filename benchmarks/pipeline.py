@@ -123,8 +123,8 @@ def measure_synchronous(_: Bench, report: Report, is_quick: bool) -> None:
     """1F1B with a flush, as DAPPLE runs it."""
     report.say(
         "Speed-ups over one device, as the simulator judges them. `over`: some device has not the memory (16 GB, Adam's state); such "
-        "plans do not count. Data parallelism is shown whether it fits or not. Plans are the stages' replicas, with R where a stage "
-        "recomputes, and the copies of the pipeline. Links are those of DAPPLE's planner."
+        "plans do not count. Data parallelism is shown whether it fits or not; a way of it that fits goes before one that does not. Plans "
+        "are the stages' replicas, with R where a stage recomputes, and the copies of the pipeline. Links are those of DAPPLE's planner."
     )
     _measure(report, SYNCHRONOUS, is_quick)
 
