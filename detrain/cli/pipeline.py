@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
@@ -21,6 +21,8 @@ from detrain.cli.pipeline_options import (
     PlanOptions,
     SimulateOptions,
     SweepOptions,
+    batch_sizes,
+    bytes_of,
     device_options,
     inference_options,
     profile_of,
@@ -29,12 +31,12 @@ from detrain.cli.pipeline_options import (
     state_factor_of,
     topology_of,
     whole_number,
-    whole_numbers,
 )  # fmt: skip
 from detrain.errors import UsageError
 from detrain.pipeline.planners import catalogue
 
 if TYPE_CHECKING:
+    from detrain.pipeline.picture import StageDevices
     from detrain.pipeline.planfile import Planned
 
 _Command = TypeVar("_Command", bound="Callable[..., object] | click.Command")
@@ -128,6 +130,16 @@ _schedule_options = _options(
 )  # fmt: skip
 
 
+_time_limit_option = click.option(
+    "--time-limit",
+    type=_ABOVE_ZERO,
+    default=25.0,
+    show_default=True,
+    metavar="S",
+    help="For detrain: seconds after which the best plan so far is used.",
+)
+
+
 @click.group()
 def pipeline() -> None:
     """Plan and simulate pipeline parallelism for a profiled model."""
@@ -200,14 +212,7 @@ def pipeline() -> None:
     help="For pipedream-inference: seconds between two inputs.",
 )
 @click.option("--no-recompute", is_flag=True, help="For detrain: keep all activations.")
-@click.option(
-    "--time-limit",
-    type=_ABOVE_ZERO,
-    default=25.0,
-    show_default=True,
-    metavar="S",
-    help="For detrain: seconds after which the best plan so far is used.",
-)
+@_time_limit_option
 @click.option("--compat", is_flag=True, help="Reproduce the published planner, including its defects.")
 @as_json_option
 @click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN.json", help="Output file.")
@@ -217,7 +222,7 @@ def plan(profile: Path, planner: str, output: Path | None, as_json: bool, **opti
 
     Exit status: 1 if no plan is found.
     """
-    from detrain.pipeline import planfile, text
+    from detrain.pipeline import planfile, text, verdict
     from detrain.plans.errors import NoPlanError
 
     _check_owners(planner)
@@ -230,7 +235,21 @@ def plan(profile: Path, planner: str, output: Path | None, as_json: bool, **opti
     if output is not None:
         write_file(output, lambda path: planfile.write(path, planned))
     summary = {**planfile.summary(planned.plan), **more}
-    lines = [text.plan_text(planned), *(f"{name.removesuffix('_s')} {value:.6g} s" for name, value in more.items())]
+    lines = [
+        text.plan_text(planned),
+        *(f"closed form: {name.removesuffix('_s')} {value:.6g} s" for name, value in more.items()),
+    ]
+    if planner == catalogue.INFERENCE:
+        inferred = verdict.inference_verdict(planned)
+        summary["simulated"] = asdict(inferred)
+        lines.append(
+            f"simulated: latency {inferred.latency_s:.6g} s, an output every {inferred.between_outputs_s:.6g} s when full"
+        )
+    else:
+        kind = verdict.schedule_for(planned.plan, schedule_of(options))
+        judged = verdict.verdict(planned, kind)
+        summary["simulated"] = verdict.document(judged)
+        lines.append(verdict.text(judged))
     click.echo(json.dumps(summary) if as_json else "\n".join(lines))
     return 0
 
@@ -299,15 +318,30 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **options: Unpack[S
         trace = json.dumps(timeline.chrome_trace(judged.timeline))
         write_file(output, lambda path: path.write_text(trace + "\n", encoding="utf-8"))
     elif output is not None:
-        write_file(output, lambda path: picture.draw(path, judged.timeline))
+        write_file(output, lambda path: picture.draw(path, judged.timeline, _stage_devices(planned)))
     document = text.simulation_document(judged, planned, workload)
     click.echo(json.dumps(document) if as_json else text.simulation_text(judged, planned))
     return 0 if judged.fits else 1
 
 
+def _stage_devices(planned: Planned) -> list[StageDevices]:
+    from detrain.pipeline.picture import StageDevices
+
+    devices = planned.topology.devices
+    return [
+        StageDevices(stage.devices, min(devices[device].memory_bytes for device in stage.devices))
+        for stage in planned.plan.stages
+    ]
+
+
 @pipeline.command(cls=_Rows)
 @click.argument("profile", type=FILE)
-@click.option("--batches", required=True, metavar="N,N,…", help="Batch sizes: samples per step, over all devices.")
+@click.option(
+    "--batches",
+    required=True,
+    metavar="N,N,…",
+    help="Batch sizes: samples per step, over all devices; 64:4096:64 are all from 64 to 4096 in steps of 64.",
+)
 @click.option(
     "--devices",
     "many_devices",
@@ -316,13 +350,21 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **options: Unpack[S
     metavar="D",
     help="Devices, as for plan; may be given several times.",
 )
-@click.option("--planners", default="dapple", show_default=True, metavar="NAME,NAME,…", help="Planners, as for plan.")
+@click.option(
+    "--planners", metavar="NAME,NAME,…",
+    help="Planners, as for plan. [default: detrain, which is the best under the simulator; dapple with --compat]",
+)  # fmt: skip
 @click.option("--bandwidth", metavar="B,B,…", help="Bandwidths, as for plan.")
 @click.option("--memory", metavar="BYTES", help="Memory of each device, as in 16GiB.")
 @_micro_batch_option
 @_profile_batch_option
 @_state_factor_option
 @_schedule_options
+@_time_limit_option
+@click.option(
+    "--peak-activation", metavar="BYTES",
+    help="Bytes that a sample's activations take at their peak, for the closed forms of data parallelism. [default: all outputs]",
+)  # fmt: skip
 @click.option("--compat", is_flag=True, help="Reproduce the published planners, including their defects.")
 @click.option(
     "--processes", type=click.IntRange(min=1), metavar="N", help="Plans to compute in parallel. [default: one per processor]"
@@ -337,11 +379,12 @@ def simulate(plan: Path, output: Path | None, as_json: bool, **options: Unpack[S
 )
 @needs_plan
 def sweep(
-    profile: Path, batches: str, many_devices: tuple[str, ...], planners: str, output: Path, **options: Unpack[SweepOptions]
+    profile: Path, batches: str, many_devices: tuple[str, ...], planners: str | None, output: Path, **options: Unpack[SweepOptions]
 ) -> int:  # fmt: skip
     """Compare planners over batch sizes and devices.
 
-    Writes sweep.csv and speedup.svg, which also show data parallelism. The simulator judges all plans under the same schedule.
+    Writes sweep.csv and speedup.svg. The simulator judges all plans, and data parallelism, under the same schedule; closed forms stand
+    beside its figures.
     """
     from detrain.cli.waiting import counting
     from detrain.pipeline import sweep as sweeping
@@ -349,25 +392,25 @@ def sweep(
     from detrain.pipeline.planners.registry import PLANNERS as SWEPT
     from detrain.pipeline.planners.registry import Request
 
-    names = tuple(dict.fromkeys(planners.split(",")))
+    chosen = planners or (catalogue.DAPPLE if options["compat"] else catalogue.DETRAIN)
+    names = tuple(dict.fromkeys(chosen.split(",")))
     if unknown := [name for name in names if name not in SWEPT]:
         raise UsageError(f"--planners: there is no planner {unknown[0]!r}: it is one of {', '.join(SWEPT)}")
     micro_batch = whole_number(options["micro_batch"], "--micro-batch") or options["profile_batch"]
     if micro_batch is None:
         raise UsageError("a sweep counts samples: give with --profile-batch the number of samples in the profile")
-    sizes = whole_numbers(batches, "--batches")
+    sizes = batch_sizes(batches)
     topologies = {
         devices: topology_of(DeviceOptions(devices, bandwidth=options["bandwidth"], memory=options["memory"]))
         for devices in many_devices
     }
-    cells = [
-        sweeping.Cell(devices, topology, size)
-        for devices, topology in topologies.items()
-        for size in dict.fromkeys(sizes)
-    ]
+    cells = [sweeping.Cell(devices, topology, size) for devices, topology in topologies.items() for size in sizes]
     state_factor = state_factor_of(options["state_factor"], is_compat=options["compat"])
     workload = Workload(options["profile_batch"] or micro_batch, max(*sizes, micro_batch), micro_batch, state_factor)
-    request = Request(profile_of(profile), cells[0].topology, workload, None, options["compat"], schedule_of(options))
+    request = Request(
+        profile_of(profile), cells[0].topology, workload, None, options["compat"], schedule_of(options),
+        time_limit_s=options["time_limit"], peak_activation_bytes=bytes_of(options["peak_activation"], "--peak-activation"),
+    )  # fmt: skip
     write_file(output, lambda path: path.mkdir(parents=True, exist_ok=True))
     with counting(len(cells) * len(names)) as report:
         rows = sweeping.sweep(
@@ -388,15 +431,25 @@ def sweep(
     metavar="KIND",
     help="One of profile, graph, plan, conf, dot (default: by the suffix of OUT).",
 )
-@click.option("--profile", type=FILE, metavar="FILE", help="The profile, with stages, to which a conf belongs.")
+@click.option(
+    "--profile",
+    type=FILE,
+    metavar="FILE",
+    help="The profile to which a conf belongs, or a plan with a stage per module.",
+)
+@click.option(
+    "--modules", "modules_in", default="", metavar="DIR|LAYERS",
+    help="Which layers are in which module of a conf: the folder of the generated stageK.py, or the first layer of each module "
+    "(node2,node19). [default: the profile's stages, or the stageK.py beside the conf]",
+)  # fmt: skip
 @needs_plan
-def convert(source: Path, target: Path, kind: str, profile: Path | None) -> int:
+def convert(source: Path, target: Path, kind: str, profile: Path | None, modules_in: str) -> int:
     """Convert between profiles, operator graphs, plans and PipeDream confs."""
     from detrain.pipeline import conversion
 
     if kind and kind not in conversion.KINDS:
         raise UsageError(f"--to is one of {', '.join(conversion.KINDS)}, not {kind}")
-    read = read_file(source, lambda path: conversion.read(path, profile))
+    read = read_file(source, lambda path: conversion.read(path, profile, modules_in))
     made = write_file(target, lambda path: conversion.write(path, kind, read))
     click.echo(f"{target}: a {made}", err=True)
     return 0

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from detrain.pipeline.schedules import Schedule
     from detrain.pipeline.topology import Topology
 
+#: Batches of a sweep; more are a slip of the pen.
+_MOST_BATCHES = 10_000
 #: Options of which one at most may stand, and what they say.
 _ONE_OF = {
     "which devices there are": {"topology": "--topology", "devices": "--devices", "num_machines": "-n"},
@@ -78,6 +80,8 @@ class SweepOptions(ScheduleOptions):
     micro_batch: str | None
     profile_batch: int | None
     state_factor: float | None
+    time_limit: float
+    peak_activation: str | None
     compat: bool
     processes: int | None
 
@@ -156,6 +160,35 @@ def whole_numbers(text: str | None, option: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text, re.ASCII):
         raise UsageError(f"{option}: these are whole numbers above zero, as in 8,16, not {text!r}")
     return tuple(map(int, text.split(",")))
+
+
+def batch_sizes(text: str) -> tuple[int, ...]:
+    """Of `32,64:4096:64`: 32, and from 64 to 4096 in steps of 64. Raises `UsageError`."""
+    sizes: list[int] = []
+    for part in text.split(",") if ":" in text else (text,):
+        numbers = part.split(":")
+        if len(numbers) == 1:
+            sizes += whole_numbers(part, "--batches")
+            continue
+        if len(numbers) != 3 or not re.fullmatch(r"[1-9]\d{0,8}(:[1-9]\d{0,8}){2}", part, re.ASCII):
+            raise UsageError(f"--batches: a range is FIRST:LAST:STEP, as in 64:4096:64, not {part!r}")
+        first, last, step = map(int, numbers)
+        sizes += range(first, last + 1, step)
+    if not sizes:
+        raise UsageError(f"--batches: {text} has no sizes")
+    if len(sizes) > _MOST_BATCHES:
+        raise UsageError(f"--batches: {len(sizes):,} sizes are more than {_MOST_BATCHES:,}")
+    return tuple(dict.fromkeys(sizes))
+
+
+def bytes_of(text: str | None, option: str) -> float | None:
+    """Of `70MB`; None where the option is not given. Raises `UsageError`."""
+    from detrain.plans.units import parse_bytes
+
+    try:
+        return None if text is None else parse_bytes(text)[0]
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
 
 
 def whole_number(text: str | None, option: str) -> int | None:

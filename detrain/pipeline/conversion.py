@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detrain.errors import GraphError
-from detrain.pipeline import csvprofile, deployment, dot, graphtext, planfile, steps
+from detrain.pipeline import csvprofile, deployment, dot, graphtext, modules, planfile, steps
 from detrain.pipeline.plan import Plan
 from detrain.pipeline.planfile import Planned
 from detrain.pipeline.profile import Profile
@@ -55,8 +55,13 @@ class Read:
     json_kind: str
 
 
-def read(path: Path, profile: Path | None = None) -> Read:
-    """A profile, a plan, or a conf with the layers of `profile`. Raises `GraphError` naming file and place, or `OSError`."""
+def read(path: Path, profile: Path | None = None, modules_in: str = "") -> Read:
+    """A profile, a plan, or a conf with the layers of `profile`; `modules_in` says which of them are in which of its modules.
+
+    That is a folder with the generated `stageK.py`, or the first layer of each module (`node2,node19`). Without it, modules are the
+    stages that the profile's layers name; those of a plan, if `profile` is one; those of the `stageK.py` beside the conf; or single
+    layers, if there are as many. Raises `GraphError` naming file and place, or `OSError`.
+    """
     kind = _document_kind(path)
     if kind == planfile.DOCUMENT.kind:
         return Read(planfile.read(path), "conf")
@@ -66,10 +71,43 @@ def read(path: Path, profile: Path | None = None) -> Read:
     if profile is None:
         raise GraphError(f"{path} only assigns ranks to stages; give --profile, whose layers have stages")
     try:
-        return Read(_deployed(deployed, read_profile(profile)), "plan")
+        return Read(_deployed(deployed, _in_modules(path, deployed, profile, modules_in)), "plan")
     except GraphError as error:
-        is_named = str(error).startswith(str(profile))
+        is_named = str(error).startswith((str(profile), str(path.parent / "stage"), modules_in or str(profile)))
         raise error if is_named else GraphError(f"{path} and {profile}: {error}") from None
+
+
+def _in_modules(conf: Path, deployed: deployment.Deployment, path: Path, modules_in: str) -> Profile:
+    """The profile at `path`, with the module of each layer as its stage."""
+    num_modules = len(deployed.stage_of) - 1
+    if _document_kind(path) == planfile.DOCUMENT.kind:
+        planned = planfile.read(path)
+        profile = planned.profile.in_stages(
+            {name: number for number, stage in enumerate(planned.plan.stages) for name in stage.layers}
+        )
+    else:
+        profile = read_profile(path)
+    if modules_in:
+        if Path(modules_in).is_dir():
+            return profile.in_stages(modules.of_code(Path(modules_in), num_modules, profile))
+        names = modules_in.split(",")
+        if len(names) != num_modules:
+            raise GraphError(
+                f"--modules names the first layers of {len(names)} modules, and the conf has {num_modules}"
+            )
+        return profile.in_stages(modules.of_first_layers(names, profile))
+    rest = profile.to_plan()
+    if num_modules == 1 or any(layer.stage is not None for layer in rest.layers):
+        return profile
+    if num_modules == len(rest.layers):
+        return profile.in_stages(modules.of_first_layers([rest.layers[number].name for number in rest.order], profile))
+    if all((conf.parent / f"stage{module}.py").is_file() for module in range(num_modules)):
+        return profile.in_stages(modules.of_code(conf.parent, num_modules, profile))
+    raise GraphError(
+        f"the conf has {num_modules} modules, and the profile does not say which layers are in which. Give as --profile one whose layers "
+        "have a stage_id (PipeDream's gpus=N.txt), or a plan with a stage for each module; or give with --modules the folder of the "
+        "generated stage0.py, stage1.py, …, or the first layer of each module, as in node2,node19"
+    )
 
 
 def write(path: Path, kind: str, read: Read) -> str:

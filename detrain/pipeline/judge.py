@@ -136,6 +136,35 @@ def judge(
     )
 
 
+@dataclass(frozen=True)
+class DataParallel:
+    """One stage on all devices, under the simulator."""
+
+    #: Time of a sample on the quickest device alone, over that of this.
+    speedup: float
+    #: False if a device runs out of memory.
+    fits: bool
+
+
+def data_parallel(judging: Judge) -> DataParallel | None:
+    """Data parallelism under the schedule, batch and micro-batch of `judging`: each device a copy, or all replicas of one copy.
+
+    The better of the two; what fits is better than what does not. None where neither can be simulated.
+    """
+    devices = tuple(range(judging.pricing.topology.num_devices))
+    everything = (1 << len(judging.pricing.profile.layers)) - 1
+    scores: list[Score] = []
+    for replication in (len(devices), 1):
+        try:
+            scores.append(judging.score(Arrangement((everything,), (devices,), replication, ("",))))
+        except GraphError:
+            continue
+    if not scores:
+        return None
+    best = min(scores)
+    return DataParallel(judging.alone_s / best.sample_s if best.sample_s else 1.0, best.missing_share == 0)
+
+
 def kind_of(name: str, *, warmup: str = "pa", vertical_sync: bool = False, chunks: int = 2) -> Schedule:
     """The schedule `name` with its options, without micro-batches yet. Raises `GraphError` for an option that it lacks."""
     if name == "1f1b-async":

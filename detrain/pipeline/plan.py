@@ -78,6 +78,8 @@ class Plan:
     seconds: float = 0.0
     #: What it was planned for; None where the planner knows of no batches.
     workload: Workload | None = None
+    #: What the planner has to say of its choice, such as that micro-batches are smaller than asked for, and why; "" for nothing.
+    note: str = ""
 
     @property
     def num_devices(self) -> int:

@@ -47,7 +47,7 @@ def summary(plan: Plan) -> dict[str, object]:
     return {
         "stages": stages, "replication": int(plan.replication), "bottleneck_s": float(plan.bottleneck_s), "speedup": float(plan.speedup),
         "data_parallel_speedup": float(plan.data_parallel_speedup), "seconds": plan.seconds, "planner": plan.planner,
-        "workload": workload,
+        "workload": workload, "note": plan.note,
     }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def _plan(fields: Fields) -> Plan:
     return Plan(
         fields.text("planner"), tuple(map(_stage, fields.tables("stages"))), fields.whole("replication", 1),
         fields.number("bottleneck_s"), fields.number("speedup"), fields.number("data_parallel_speedup"), fields.number("seconds"),
-        workload,
+        workload, fields.text("note") if fields.has("note") else "",
     )  # fmt: skip
 
 

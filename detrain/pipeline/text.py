@@ -8,7 +8,7 @@ from detrain.pipeline.planfile import Planned
 
 
 def plan_text(planned: Planned) -> str:
-    """A plan as text: its stages in a table, and the speed that the planner expects."""
+    """A plan as text: its stages in a table and the planner's closed form, if it has one; ours reckons by the simulator."""
     plan = planned.plan
     layers = {layer.name: layer for layer in planned.profile.layers}
     lines = [_headline(plan, planned.topology.num_devices)]
@@ -19,9 +19,12 @@ def plan_text(planned: Planned) -> str:
         parameter_bytes = sum(layer.parameter_bytes for layer in inside)
         lines.append(
             f"{number:>5} {f'{stage.start}-{stage.end}':>13} {len(inside):>7} {compute_ms:>8.3f} ms {parameter_bytes / 1e6:>9.3f} MB  "
-            f"{_ranges(stage.devices)}{f' ({stage.replicas} in each copy)' if plan.replication > 1 else ''}{_again(stage.recompute)}"
+            f"{ranges(stage.devices)}{f' ({stage.replicas} in each copy)' if plan.replication > 1 else ''}{_again(stage.recompute)}"
         )
-    lines.append(_expectation(plan))
+    if plan.planner != "detrain":
+        lines.append(_closed_form(plan))
+    if plan.note:
+        lines.append(f"note: {plan.note}")
     return "\n".join(lines)
 
 
@@ -38,10 +41,10 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else plural}"
 
 
-def _expectation(plan: Plan) -> str:
+def _closed_form(plan: Plan) -> str:
     against = plan.speedup / plan.data_parallel_speedup if plan.data_parallel_speedup else 0.0
     return (
-        f"the slowest stage takes {plan.bottleneck_s:.6g} s; speed-up {plan.speedup:.4f} over one device, "
+        f"closed form of {plan.planner}: the slowest stage takes {plan.bottleneck_s:.6g} s; speed-up {plan.speedup:.4f} over one device, "
         f"{against:.4f} over data parallelism ({plan.data_parallel_speedup:.4f})"
     )
 
@@ -50,15 +53,15 @@ def _again(recompute: str) -> str:
     return f", recomputes {recompute}" if recompute else ""
 
 
-def _ranges(numbers: tuple[int, ...]) -> str:
+def ranges(numbers: tuple[int, ...]) -> str:
     """3, 4, 5, 9 are 3-5,9."""
-    ranges: list[list[int]] = []
+    runs: list[list[int]] = []
     for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
         else:
-            ranges.append([number, number])
-    return ",".join(f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in ranges)
+            runs.append([number, number])
+    return ",".join(f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in runs)
 
 
 def simulation_document(judged: Judgement, planned: Planned, workload: Workload) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """`detrain pipeline …` as a user types it; most of it without a process of its own."""
 
+import csv
 import json
 import os
 import re
@@ -117,7 +118,33 @@ def test_a_document_has_what_scripts_rely_on(command, folder):
     assert all({"start", "end", "replicas"} <= set(one) for one in found["stages"])
     assert found["workload"] == {"profile_batch": 8, "batch": 64, "micro_batch": 8, "state_factor": 4.0}
     written = json.loads((folder / "plan.json").read_text())
+    assert "simulated" not in written  # whoever has the file simulates it under any schedule
+    del found["simulated"]
     assert {name: written[name] for name in found} == found
+
+
+def test_the_simulator_stands_beside_every_closed_form(command):
+    for planner, schedule in (("dapple", "1f1b"), ("pipedream", "1f1b-async"), ("detrain", "1f1b")):
+        found = planned(command, *TINY, "--planner", planner, "-o", "plan.json")
+        simulated = json.loads(command("simulate", "plan.json", "--schedule", schedule, "--json")[1])
+        for name in ("schedule", "step_s", "speedup", "samples_per_s", "batch", "micro_batch", "micro_batches"):
+            assert found["simulated"][name] == simulated[name]
+        assert found["simulated"]["data_parallel_speedup"] > 1
+        text = command("plan", *TINY, "--planner", planner)[1]
+        assert (
+            f"simulated ({schedule}): {simulated['step_s']:.6g} s a step, speed-up {simulated['speedup']:.4f} over"
+            in text
+        )
+        assert (f"closed form of {planner}: " in text) == (planner != "detrain")
+    unsaid = planned(command, "tiny.txt", "--planner", "pipedream", "-n", "2")["simulated"]
+    assert (unsaid["schedule"], unsaid["why"], unsaid["speedup"] > 1) == ("1f1b-async", "", True)
+
+
+def test_a_plan_that_cannot_be_simulated_says_why_and_is_a_plan(command):
+    words = ("tiny.txt", "--devices", "2x2", "--profile-batch", "1", "--batch", "9999999", "--planner", "dapple")
+    found = planned(command, *words)["simulated"]
+    assert (found["speedup"], "are too many to simulate" in found["why"]) == (None, True)
+    assert "simulated (1f1b): not possible: " in command("plan", *words)[1]
 
 
 def test_the_words_of_pipedream_and_ours_ask_for_the_same(command):
@@ -227,6 +254,7 @@ def test_sixteen_devices_for_three_layers_are_no_reason_to_panic(command, device
 def test_inference_has_a_latency(command):
     found = planned(command, "tiny.txt", "--planner", "pipedream-inference", "-n", "4", "--time_between_inputs", "1")
     assert found["latency_s"] == pytest.approx(0.004)  # one stage, and nothing is sent
+    assert found["simulated"] == {"latency_s": pytest.approx(0.004), "between_outputs_s": pytest.approx(0.001)}
     status, _, err = command(
         "plan", "tiny.txt", "--planner", "pipedream-inference", "-n", "4", "--time-between-inputs", "1e-6"
     )
@@ -283,6 +311,41 @@ def test_a_sweep_has_a_table_and_a_picture(command, folder):
         for planner in ("dapple", "pipedream")
     ]
     assert (folder / "new" / "found" / "speedup.svg").read_text().startswith("<?xml")
+
+
+def test_a_sweep_plans_with_ours_unless_published_figures_are_wanted(command, folder):
+    words = (
+        "sweep",
+        "tiny.txt",
+        "--profile-batch",
+        "8",
+        "--batches",
+        "8,16:32:16",
+        "--devices",
+        "2",
+        "--processes",
+        "1",
+    )
+    for more, planner in (("--time-limit", "2"), "detrain"), (("--compat", "--peak-activation", "1MB"), "dapple"):
+        assert command(*words, *more, "-o", "found")[0] == 0
+        rows = list(csv.DictReader((folder / "found" / "sweep.csv").read_text().splitlines()))
+        assert [(row["batch"], row["planner"]) for row in rows] == [(batch, planner) for batch in ("8", "16", "32")]
+        assert all(float(row["dp_simulated"]) > 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("64:32:8", "has no sizes"), ("1:2", "a range is FIRST:LAST:STEP, as in 64:4096:64, not '1:2'"), ("1:9:0", "a range is"),
+        ("1:20000:1", "20,000 sizes are more than 10,000"), ("8,", "these are whole numbers above zero"),
+        ("8,1:2:1,x", "these are whole numbers above zero"),
+    ],
+)  # fmt: skip
+def test_ranges_of_batches_that_are_none_are_refused(command, text, said):
+    status, _, err = command(
+        "sweep", "tiny.txt", "--profile-batch", "8", "--batches", text, "--devices", "4", "-o", "found"
+    )
+    assert (status, said in err) == (2, True)
 
 
 def test_files_become_each_other(command, folder):

@@ -11,6 +11,7 @@ from detrain.pipeline import graphtext
 from detrain.pipeline.plan import Workload
 from detrain.pipeline.planners import baselines, dapple, estimates, placement, straight
 from detrain.pipeline.planners.estimates import Copies, Share
+from detrain.pipeline.pricing import Pricing
 from detrain.pipeline.profile import Layer, Profile
 from detrain.pipeline.topology import Device, Level, Topology, machines, nested
 from detrain.plans.errors import NoPlanError
@@ -422,7 +423,25 @@ def test_published_estimates_of_one_stage_take_its_replicas_for_none():
     assert one.speedup == pytest.approx(96 / (3 * 6 + 12 + 3), rel=1e-12)
     _, mended, *_ = dapple.candidates(replace(problem, is_compat=False))
     assert (mended.replicas, mended.replication) == ((2,), 2)
-    assert mended.speedup == pytest.approx(96 / (3 * 6 + 6 + 3), rel=1e-12)
+    # Micro-batches are of one sample, of which one replica has nothing.
+    assert mended.speedup == pytest.approx(96 / (3 * 12 + 12 + 3), rel=1e-12)
+    whole = replace(problem, is_compat=False, workload=Workload(2, 8, 2))
+    _, mended, *_ = dapple.candidates(whole)
+    assert mended.speedup == pytest.approx(96 / (1 * 12 + 12 + 3), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "replicas", "times"), [(8, 4, 4), (8, 3, 8 / 3), (1, 8, 1), (2, 8, 2), (6, 4, 3), (5, 1, 1)]
+)
+def test_replicas_share_out_whole_samples(micro_batch, replicas, times):
+    """As the simulator has it; as published, eight replicas do a micro-batch of one sample in an eighth of its time."""
+    workload = Workload(1, 64, micro_batch)
+    problem = problem_of(chain((6, 1000, 10), (6, 1000, 10)), workload, 8, is_compat=False)
+    assert problem.working(replicas) == times
+    assert replace(problem, is_compat=True).working(replicas) == replicas
+    assert Pricing(problem.states.profile, nested((8,), (1e9,), 1e9), workload).samples(
+        tuple(range(replicas)), micro_batch
+    )[0] == (micro_batch / times)
 
 
 def test_published_estimates_count_the_layers_behind_a_cut_twice():

@@ -59,7 +59,9 @@ def checked(question):
     assert len(devices) == len(set(devices))
     assert set(devices) <= set(range(question.topology.num_devices))
     assert all(len(stage.devices) == stage.replicas * found.replication for stage in found.stages)
-    assert found.workload.micro_batch in (question.micro_batches or (question.workload.micro_batch,))
+    asked_for = question.micro_batches or (question.workload.micro_batch,)
+    assert found.workload.micro_batch in asked_for or found.note
+    assert not found.note or found.workload.micro_batch < min(asked_for)
     assert replace(found.workload, micro_batch=question.workload.micro_batch) == question.workload
     assert question.is_recomputing or not any(stage.recompute for stage in found.stages)
     judged = judge(found, asked, question.topology, found.workload, question.schedule)
@@ -157,6 +159,40 @@ def test_micro_batches_of_several_sizes_are_tried():
     question = Question(asked, nested((2,), (1e9,), 1e15), Workload(8, 64, 32))
     assert checked(question).workload.micro_batch == 32
     assert checked(replace(question, micro_batches=(32, 8, 16))).workload.micro_batch == 8
+
+
+#: Two layers whose outputs are 100 bytes a sample, on a device that holds a micro-batch of them.
+SHORT = Question(
+    chain(layer("a", 8, 16, 800, 1), layer("b", 8, 16, 800, 1)), nested((1,), (1e9,), 2000.0), Workload(8, 64, 16),
+    is_recomputing=False,
+)  # fmt: skip
+
+
+def test_where_no_plan_fits_smaller_micro_batches_are_tried_and_the_plan_says_which_and_why():
+    """Samples keep 200 bytes each: 16 of them are too many, and 8 are not."""
+    found = checked(SHORT)
+    assert found.workload == Workload(8, 64, 8)
+    assert found.note == (
+        "micro-batches of 8 samples were taken, because no plan with 16 fits: the nearest needs 3,208 bytes on device 0, which has "
+        "2,000; of 16 halved again and again, 8 is the largest that fits"
+    )
+    assert checked(replace(SHORT, micro_batches=(16, 32))).workload.micro_batch == 8
+    assert checked(replace(SHORT, micro_batches=(16, 4))).note == ""
+
+
+def test_where_none_fits_the_sizes_that_were_tried_are_named():
+    with pytest.raises(NoPlanError) as caught:
+        plan(replace(SHORT, topology=SHORT.topology.with_memory(150.0)))
+    assert str(caught.value) == (
+        "no plan found keeps to the memory, with micro-batches of 16, 8, 4, 2, 1 samples; the nearest needs 208 bytes on device 0, "
+        "which has 150"
+    )
+
+
+def test_a_mini_batch_of_pipedream_is_not_made_smaller_unasked():
+    """The weights are updated after each: it would be another training."""
+    with pytest.raises(NoPlanError, match="which has 2,000; a smaller micro-batch takes less"):
+        plan(replace(SHORT, schedule=PIPEDREAM))
 
 
 def test_devices_may_be_unequal():

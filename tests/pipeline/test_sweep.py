@@ -14,7 +14,7 @@ pytest.importorskip("numba", reason='planners are compiled by numba: pip install
 from detrain.errors import DetrainError, GraphError, UsageError
 from detrain.pipeline import sweep as sweeping
 from detrain.pipeline.judge import judge, kind_of, prepared
-from detrain.pipeline.plan import Workload
+from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.planfile import Planned
 from detrain.pipeline.planners import registry
 from detrain.pipeline.planners.registry import Request
@@ -60,6 +60,33 @@ def test_a_row_has_what_the_planner_reckons_and_what_the_simulator_says():
 def test_data_parallelism_without_overlap_is_its_compute_and_its_all_reduce():
     """64 samples take 576 ms on one device; four devices take 144 ms, and 3/4 of 2 times 6 MB at 1 GB/s."""
     assert sweeping.row(REQUEST, CELLS[0], "dapple").dp_no_overlap == pytest.approx(576 / (144 + 9), rel=1e-9)
+
+
+def test_data_parallelism_is_simulated_as_the_plans_are():
+    """It is a plan of one stage: with its copies' all-reduce behind the last backward pass, no simulated plan is hidden below it."""
+    found = sweeping.row(REQUEST, CELLS[0], "dapple")
+    one_stage = Plan(
+        "drawn", (Stage(0, 6, tuple(one.name for one in PROFILE.layers), 1, (0, 1, 2, 3)),), 4, 0.0, 0.0, 0.0
+    )
+    assert found.dp_simulated == judge(one_stage, PROFILE, PAIRS, Workload(4, 64, 4)).speedup
+    assert (found.dp_fits, found.micro_batch) == (True, 4)
+
+
+def test_of_several_micro_batches_the_best_data_parallelism_that_fits_is_drawn():
+    def row(planner, dp_simulated, dp_fits):
+        return Row("4", 32, planner, simulated=1.0, dp_simulated=dp_simulated, dp_fits=dp_fits)
+
+    rows = [row("a", 3.0, False), row("b", 2.0, True), row("c", 1.0, True), row("d", None, None)]
+    assert max(rows, key=sweeping.data_parallel_rank).planner == "b"
+
+
+def test_our_planner_is_never_below_the_others_and_data_parallelism():
+    """So it is the default of `detrain pipeline sweep`."""
+    for cell in CELLS:
+        request = replace(REQUEST, topology=cell.topology, time_limit_s=60.0)
+        ours, *others = (sweeping.row(request, cell, planner) for planner in ("detrain", "dapple", "pipedream"))
+        assert ours.simulated >= max(ours.dp_simulated, *(one.simulated for one in others)) * (1 - 1e-12)
+        assert ours.simulated == pytest.approx(ours.hybrid)
 
 
 def test_plans_are_judged_interleaved_as_they_are_simulated():
@@ -125,7 +152,7 @@ def test_a_process_that_somebody_ends_is_named_as_the_cause():
 
 
 ROWS = [
-    Row("2,4", 32, "dapple", 2.0, 3.0, 2.5, 3.5, 3.25, False, 0.125, "(0,3,2)(3,6,2) x1"),
+    Row("2,4", 32, "dapple", 2.0, 3.0, 2.5, 3.5, 3.25, False, 0.125, "(0,3,2)(3,6,2) x1", "", 2.25, False, 4, "as is"),
     Row("2,4", 128, "dapple", 2.0, 3.0, 2.5, 3.5, 3.75, True, 0.0, "(0,6,1) x4"),
     Row("4", 32, "detrain", why="none, for want of memory"),
 ]
@@ -137,17 +164,19 @@ def test_a_table_has_a_header_and_nothing_where_there_is_nothing(tmp_path):
     assert found == [
         [
             "devices", "batch", "planner", "dp_no_overlap", "dp_p3", "dp_overlap", "hybrid", "simulated", "fits", "seconds", "plan", "why",
+            "dp_simulated", "dp_fits", "micro_batch", "note",
         ],
-        ["2,4", "32", "dapple", "2.0", "3.0", "2.5", "3.5", "3.25", "0", "0.125", "(0,3,2)(3,6,2) x1", ""],
-        ["2,4", "128", "dapple", "2.0", "3.0", "2.5", "3.5", "3.75", "1", "0.0", "(0,6,1) x4", ""],
-        ["4", "32", "detrain", *[""] * 8, "none, for want of memory"],
+        ["2,4", "32", "dapple", "2.0", "3.0", "2.5", "3.5", "3.25", "0", "0.125", "(0,3,2)(3,6,2) x1", "", "2.25", "0", "4", "as is"],
+        ["2,4", "128", "dapple", "2.0", "3.0", "2.5", "3.5", "3.75", "1", "0.0", "(0,6,1) x4", *[""] * 5],
+        ["4", "32", "detrain", *[""] * 8, "none, for want of memory", *[""] * 4],
     ]  # fmt: skip
 
 
 def test_a_line_is_said_of_each_row():
     assert [" ".join(sweeping.row_text(one).split()) for one in ROWS] == [
-        "2,4 batch 32 dapple 3.250 (reckoned 3.500; data parallel 2.000) too much memory (0,3,2)(3,6,2) x1",
-        "2,4 batch 128 dapple 3.750 (reckoned 3.500; data parallel 2.000) (0,6,1) x4",
+        "2,4 batch 32 dapple 3.250 too much memory, data parallel 2.250 too much memory "
+        "(planner reckons 3.500, data parallel without overlap 2.000) (0,3,2)(3,6,2) x1; as is",
+        "2,4 batch 128 dapple 3.750, data parallel - (planner reckons 3.500, data parallel without overlap 2.000) (0,6,1) x4",
         "4 batch 32 detrain none: none, for want of memory",
     ]
 
@@ -159,6 +188,9 @@ def test_the_picture_has_what_the_table_has_and_is_the_same_each_time(tmp_path):
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()
     text = (tmp_path / "one.svg").read_text()
     ElementTree.fromstring(text)
-    drawn = ["chain on 2,4", "chain on 4", "dapple", "data parallel, P3", "32", "128", "batch"]
+    drawn = [
+        "chain on 2,4", "chain on 4", "dapple (simulated)", "data parallel (simulated)", "data parallel, P3 (closed form)", "32", "128",
+        "batch",
+    ]  # fmt: skip
     assert [one for one in drawn if f"<!-- {one} -->" not in text] == []
     assert "<!-- detrain -->" not in text

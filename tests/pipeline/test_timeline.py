@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import defaultdict
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("numba", reason='planners are compiled by numba: pip install "detrain-run[plan]"')
 
 from detrain.pipeline import picture
+from detrain.pipeline.picture import StageDevices
 from detrain.pipeline.schedules import Kind, Schedule
 from detrain.pipeline.simulator import StageLoad, simulate
 from detrain.pipeline.timeline import Task, chrome_trace
@@ -134,7 +136,41 @@ def test_a_picture_has_a_row_for_each_worker(timeline, tmp_path):
 def test_a_picture_of_no_sizes_and_no_time_is_one(tmp_path):
     pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain-run[plan]"')
     picture.draw(tmp_path / "empty.svg", simulate(Schedule("1f1b", 2), [StageLoad(0, 0)] * 2))
-    assert "GB held" not in (tmp_path / "empty.svg").read_text(encoding="utf-8")
+    assert "memory held" not in (tmp_path / "empty.svg").read_text(encoding="utf-8")
+
+
+def labels_of(tmp_path, timeline, stage_devices=()):
+    pytest.importorskip("matplotlib", reason='pictures are drawn by matplotlib: pip install "detrain-run[plan]"')
+    picture.draw(tmp_path / "labels.svg", timeline, stage_devices)
+    return re.findall(r"<!-- (.*) -->", (tmp_path / "labels.svg").read_text(encoding="utf-8"))
+
+
+def test_lines_of_memory_are_labelled_with_device_unit_and_peak(tmp_path):
+    gib = 2.0**30
+    loads = [StageLoad(1, 2, state_bytes=3 * gib, activation_bytes=gib), StageLoad(1, 2, state_bytes=2 * gib)]
+    timeline = simulate(Schedule("1f1b", 4), loads)
+    bare = labels_of(tmp_path, timeline)
+    assert {"memory held (GiB)", "stage 0: peak 5 GiB", "stage 1: peak 2 GiB"} <= set(bare)
+    found = labels_of(tmp_path, timeline, [StageDevices((0, 1, 2), 4 * gib), StageDevices((5,), 4 * gib)])
+    assert {
+        "stage 0 (devices 0-2, each): peak 5 of 4 GiB — too much", "stage 1 (device 5): peak 2 of 4 GiB", "memory of a device",
+    } <= set(found)  # fmt: skip
+
+
+def test_replicas_that_have_rows_of_their_own_are_single_devices(tmp_path):
+    found = labels_of(tmp_path, simulate(*CASES[6]), [StageDevices((4, 5, 6), 1e9), StageDevices((7,), 1e9)])
+    assert [label.partition(":")[0] for label in found if "peak" in label] == [
+        "stage 0, replica 0 (device 4)", "stage 0, replica 1 (device 5)", "stage 0, replica 2 (device 6)", "stage 1 (device 7)",
+    ]  # fmt: skip
+
+
+def test_of_many_lines_of_memory_the_legend_names_the_highest(tmp_path):
+    loads = [StageLoad(1, 2, state_bytes=number * 2.0**30) for number in range(1, 21)]
+    found = labels_of(tmp_path, simulate(Schedule("1f1b", 2), loads))
+    assert "16 highest of 20" in found
+    assert [label for label in found if "peak" in label] == [
+        f"stage {number}: peak {number + 1} GiB" for number in range(4, 20)
+    ]
 
 
 def test_the_same_timeline_is_the_same_picture(tmp_path):

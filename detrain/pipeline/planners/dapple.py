@@ -12,6 +12,7 @@ programming is left to straight pipelines.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -67,6 +68,7 @@ def plan(profile: Profile, topology: Topology, workload: Workload, *, is_compat:
 
     - the layers behind a cut count for the stage before it too, in its all-reduce;
     - what a micro-batch takes through the stages is reckoned as if no stage had replicas;
+    - elsewhere replicas share out a micro-batch evenly, in parts of samples if there are more replicas than samples;
     - a transfer between two stages of any shares counts one way only where the slowest is looked for;
     - data parallelism, one stage of one device in each copy, is not tried, and straight pipelines only of two stages and of
       all devices.
@@ -90,6 +92,14 @@ def numbered(profile: Profile, *, is_compat: bool) -> States:
     if (states := published(rest, lambda layer: rest.layers[layer].description)) is None:
         raise NoPlanError(f"{profile.name or 'the profile'} has too many states for the published planner")
     return states
+
+
+def in_published_order(profile: Profile) -> States:
+    """States in the published order, which the published baselines treat as layers; if those are too many, a selection of states."""
+    try:
+        return numbered(profile, is_compat=True)
+    except NoPlanError:
+        return states_of(profile.to_plan())
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,13 @@ class Problem:
         compute_s = _beyond(self.states.compute_s, starts, ends) * self.scale
         counted = np.minimum(ends + 1, self.last) if self.is_compat else ends
         parameter_bytes = _beyond(self.states.parameter_bytes, starts, counted)
-        return Share(compute_s, parameter_bytes, self.output_bytes[ends], replicas, devices)
+        return Share(compute_s, parameter_bytes, self.output_bytes[ends], self.working(replicas), devices)
+
+    def working(self, replicas: int) -> float:
+        """By how much replicas shorten a stage. They share out a micro-batch in whole samples; as published, also in parts of them."""
+        if self.is_compat:
+            return float(replicas)
+        return self.workload.micro_batch / math.ceil(self.workload.micro_batch / replicas)
 
     def speedups(self, shares: Sequence[Share], replication: int, bottleneck_s: Amount) -> Floats:
         """Speed-ups by the closed form; 0 where there are not enough samples for a micro-batch in each copy."""
@@ -188,7 +204,7 @@ def _depths(num_devices: int, *, is_compat: bool) -> list[int]:
 def _single(problem: Problem, replicas: int) -> Candidate:
     replication = problem.cluster.num_devices // replicas
     devices = tuple(range(replicas * replication))
-    bottleneck_s = problem.total_s / replicas / replication
+    bottleneck_s = problem.total_s / problem.working(replicas) / replication
     return _candidate(problem, (), (replicas,), (devices,), replication, bottleneck_s)
 
 
@@ -270,7 +286,7 @@ def _divided(problem: Problem, first: Devices, second: Devices) -> tuple[Floats,
     )
     sent_bytes = problem.output_bytes[cuts] * (1.0 if problem.is_compat else 2.0)
     bottleneck_s = np.maximum(
-        np.maximum(shares[0].compute_s / len(first), shares[1].compute_s / len(second)),
+        np.maximum(shares[0].compute_s / shares[0].replicas, shares[1].compute_s / shares[1].replicas),
         split_concat_s(problem.cluster, first, second, sent_bytes),
     )
     return problem.speedups(shares, 1, bottleneck_s), bottleneck_s

@@ -18,7 +18,7 @@ import numpy as np
 
 from detrain.errors import GraphError
 from detrain.pipeline.compression import states_of
-from detrain.pipeline.judge import SYNCHRONOUS, Judge, Score
+from detrain.pipeline.judge import SYNCHRONOUS, Judge, Score, data_parallel
 from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.planners import partition
 from detrain.pipeline.planners.layouts import Layout, blocks, layouts
@@ -63,33 +63,81 @@ class Question:
     time_limit_s: float = 25.0
 
 
+class _TooLittleMemoryError(NoPlanError):
+    """No draft keeps to the memory; the message says what the nearest one takes."""
+
+
 def plan(question: Question) -> Plan:
-    """The best plan within `question.time_limit_s`. Raises `NoPlanError` naming the layer that no device can hold, or another reason."""
+    """The best plan within `question.time_limit_s`.
+
+    If no plan with the micro-batches that are asked for keeps to the memory, smaller ones are tried, each half of the one before,
+    and the first that fits is taken: times in proportion to samples flatter micro-batches, the smaller the more. `Plan.note` says
+    so. Not for PipeDream's asynchronous schedule, where a micro-batch is what the weights are updated after. Raises `NoPlanError`
+    naming the layer that no device can hold, or another reason.
+    """
     began_s = time.perf_counter()
     planned = question.profile.to_plan()
     check_layers(planned, question.topology, question.workload.state_factor)
     states = states_of(planned)
-    coarse = _coarse(states)
     until_s = began_s + question.time_limit_s
+    asked = question.micro_batches or (question.workload.micro_batch,)
+    smaller = () if question.schedule.name == "1f1b-async" else _halves(min(asked))
+    last = (*asked, *smaller)[-1]
+    first: _TooLittleMemoryError | None = None
+    for sizes in (asked, *((size,) for size in smaller)):
+        try:
+            score, draft, judge = _search(question, states, sizes, until_s, is_last=sizes[-1] == last)
+        except _TooLittleMemoryError as error:
+            first, nearest = first or error, error
+            continue
+        found = _plan_of(judge, states, draft, score, time.perf_counter() - began_s)
+        return replace(found, note=_note(asked, first, sizes[0])) if first is not None else found
+    if not smaller:
+        raise NoPlanError(f"no plan found keeps to the memory; {nearest}; a smaller micro-batch takes less")
+    tried = f"{', '.join(map(str, (*asked, *smaller)))} samples"
+    raise NoPlanError(f"no plan found keeps to the memory, with micro-batches of {tried}; {nearest}")
+
+
+def _halves(size: int) -> tuple[int, ...]:
+    """Half of it, and half of that, down to 1."""
+    return () if size < 2 else (size // 2, *_halves(size // 2))
+
+
+def _note(asked: Sequence[int], error: _TooLittleMemoryError, taken: int) -> str:
+    return (
+        f"micro-batches of {taken} samples were taken, because no plan with {', '.join(map(str, asked))} fits: {error}; of "
+        f"{min(asked)} halved again and again, {taken} is the largest that fits"
+    )
+
+
+def _search(
+    question: Question, states: States, sizes: Sequence[int], until_s: float, *, is_last: bool
+) -> tuple[Score, Draft, Judge]:
+    """The best draft with micro-batches of one of these sizes. Raises `_TooLittleMemoryError` if none fits, or `NoPlanError`.
+
+    If nothing fits yet after the dynamic programming, and these sizes are not the last, half of the time is kept for others.
+    """
+    began_s = time.perf_counter()
+    coarse = _coarse(states)
     judged: list[tuple[Score, Draft, Judge]] = []
-    sizes = question.micro_batches or (question.workload.micro_batch,)
     for number, micro_batch in enumerate(sizes, start=1):
-        judge = Judge(
-            planned, question.topology, replace(question.workload, micro_batch=micro_batch), question.schedule
-        )
-        splitting_s = began_s + _SPLITTING * question.time_limit_s * number / len(sizes)
+        workload = replace(question.workload, micro_batch=micro_batch)
+        judge = Judge(states.profile, question.topology, workload, question.schedule)
+        splitting_s = began_s + _SPLITTING * (until_s - began_s) * number / len(sizes)
         drafts = [*_drafts(judge, coarse, question, splitting_s), *_of_rivals(judge, question)]
         judged += [(score, draft, judge) for score, draft in _judged(judge, drafts)]
         if judged and time.perf_counter() > until_s:
             break
     if not judged:
         raise NoPlanError(
-            f"no split of {planned.name} over {question.topology.num_devices} devices can be simulated{_why(judge, drafts)}"
+            f"no split of {states.profile.name} over {question.topology.num_devices} devices can be simulated{_why(judge, drafts)}"
         )
+    if not is_last and all(score.missing_share > 0 for score, _, _ in judged):
+        until_s -= max(until_s - time.perf_counter(), 0.0) / 2
     score, draft, judge = _better(states, judged, until_s, is_recomputing=question.is_recomputing)
     if score.missing_share > 0:
-        raise NoPlanError(_too_little(judge, draft))
-    return _plan_of(judge, states, draft, score, time.perf_counter() - began_s)
+        raise _TooLittleMemoryError(_too_little(judge, draft))
+    return score, draft, judge
 
 
 def _better(
@@ -145,8 +193,8 @@ def _too_little(judge: Judge, draft: Draft) -> str:
     stage = timeline.over_memory[0]
     devices = draft.arranged.devices[stage]
     return (
-        f"no plan found keeps to the memory; the nearest needs {timeline.peak_bytes[stage]:,.0f} bytes on device {devices[0]}, "
-        f"which has {judge.pricing.memory_bytes(devices):,.0f}; a smaller micro-batch takes less"
+        f"the nearest needs {timeline.peak_bytes[stage]:,.0f} bytes on device {devices[0]}, "
+        f"which has {judge.pricing.memory_bytes(devices):,.0f}"
     )
 
 
@@ -307,22 +355,8 @@ def _plan_of(judge: Judge, states: States, draft: Draft, score: Score, seconds: 
         before, start = done, end
     loads = judge.pricing.loads(arranged, judge.schedule(arranged).name)
     slowest_s = max(load.forward_s + load.backward_s for load in loads)
+    against = data_parallel(judge)
     return Plan(
         "detrain", tuple(stages), arranged.replication, slowest_s, judge.alone_s / score.sample_s if score.sample_s else 1.0,
-        data_parallel_speedup(judge), seconds, judge.workload,
+        against.speedup if against else 0.0, seconds, judge.workload,
     )  # fmt: skip
-
-
-def data_parallel_speedup(judge: Judge) -> float:
-    """Of one stage on all devices, judged by the same simulator; whether it fits or not."""
-    pricing = judge.pricing
-    devices = tuple(range(pricing.topology.num_devices))
-    everything = (1 << len(pricing.profile.layers)) - 1
-    scores: list[float] = []
-    for replication in (len(devices), 1):
-        try:
-            scores.append(judge.score(Arrangement((everything,), (devices,), replication, ("",))).sample_s)
-        except GraphError:
-            continue
-    least_s = min(scores, default=0.0)
-    return judge.alone_s / least_s if least_s else 0.0

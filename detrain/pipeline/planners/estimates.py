@@ -57,8 +57,8 @@ class Share:
     parameter_bytes: Amount
     #: What crosses the cut behind it; of the last stage nobody asks.
     output_bytes: Amount
-    #: In each copy of the pipeline.
-    replicas: int
+    #: In each copy of the pipeline: how much quicker they are than one device; with whole samples that may be less than their number.
+    replicas: float
     #: Of all copies.
     devices: Devices
 

@@ -27,6 +27,8 @@ from detrain.plans.errors import NoPlanError
 
 Ints = NDArray[np.int32]
 _NONE = -1
+#: Cuts that a note names.
+_MOST_CUTS = 12
 #: Of sizes that are sent; below it they are no numbers any more.
 _LEAST_RATIO = 1e-9
 
@@ -96,8 +98,45 @@ def plan(profile: Profile, options: Options) -> Plan:
     total_s = float(states.compute_s[-1])
     return Plan(
         "pipedream", tuple(_stages(states, stands_for, levels, options)), 1, bottleneck_s, _ratio(total_s, bottleneck_s),
-        _ratio(total_s, data_parallel_s(states, options)), time.perf_counter() - began_s,
+        _ratio(total_s, data_parallel_s(states, options)), time.perf_counter() - began_s, note=_note(states, options, tables),
     )  # fmt: skip
+
+
+def _note(states: States, options: Options, tables: Sequence[_Table]) -> str:
+    """Says where else the last stage of the outermost level may begin without being slower; "" where nowhere else."""
+    cuts = _equal_cuts(states, options, tables)
+    if len(cuts) < 2:
+        return ""
+    taken = int(tables[-1].cuts[0, -1, -1]) + 1
+    named = ", ".join(map(str, cuts[:_MOST_CUTS])) + (
+        f" and {len(cuts) - _MOST_CUTS} more" if len(cuts) > _MOST_CUTS else ""
+    )
+    return (
+        f"other plans are as quick by the closed form: the last stage may begin at state {named}; here it begins at {taken}. Which of "
+        "them the published planner prints differs from run to run"
+    )
+
+
+def _equal_cuts(states: States, options: Options, tables: Sequence[_Table]) -> list[int]:
+    """First states of last stages with which the whole is as quick as the best, in order; [] if the best plan is one stage."""
+    table, machines, bandwidth = tables[-1], options.num_machines[-1], options.bandwidths[-1]
+    if table.cuts[0, -1, -1] == _NONE:
+        return []
+    compute_s = _between(states.compute_s) if len(tables) == 1 else tables[-2].times_s[:, :, -1]
+    before = np.flatnonzero(states.below[:, -1])
+    size = states.parameter_bytes[-1] - states.parameter_bytes[before]
+    fits = np.full(len(before), True)
+    if options.uses_memory_constraint and not options.is_compat:
+        fits = states.activation_bytes[-1] - states.activation_bytes[before] + size <= options.memory_bytes
+    sent = states.output_bytes[before] / (options.compression_ratio or np.inf)
+    equal: set[int] = set()
+    for last in range(1, 2 if options.is_straight else machines):
+        time_s = (compute_s[before + 1, -1] + 4 * (last - 1) * size / (bandwidth * last)) / last
+        time_s = np.maximum(
+            np.maximum(time_s, table.times_s[0, before, machines - 1 - last]), 2.0 * sent / (bandwidth * last)
+        )
+        equal.update((before[fits & (time_s <= table.times_s[0, -1, -1] * _MORE)] + 1).tolist())
+    return sorted(equal)
 
 
 def least_bottleneck_s(states: States, options: Options) -> float:

@@ -33,6 +33,8 @@ class Request:
     micro_batches: tuple[int, ...] = ()
     is_recomputing: bool = True
     time_limit_s: float = 25.0
+    #: Bytes that a sample's activations take at their peak, for closed forms of data parallelism; None: the outputs of all layers.
+    peak_activation_bytes: float | None = None
 
 
 def plan(name: str, request: Request) -> Plan:
