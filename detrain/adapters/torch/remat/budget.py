@@ -110,7 +110,9 @@ class Budget:
             self.runtime.has_seen_backward, self.runtime.peak_bytes = False, self.runtime.used_bytes
         elif self._share and self.runtime.has_seen_backward:
             self.runtime.budget_bytes = int(self.runtime.peak_bytes * self._share)
-            self.runtime.peak_bytes, self._share = 0, 0.0
+            self._share = 0.0
+            self.runtime.make_room(0, "what the first iteration has left")
+            self.runtime.peak_bytes = self.runtime.used_bytes
         self.runtime.at_header()
         if self._follower is not None:
             self._follower.at_header(has_budget=self.runtime.budget_bytes < _UNBOUNDED)

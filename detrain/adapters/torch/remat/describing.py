@@ -13,13 +13,13 @@ from detrain.adapters.torch.remat.replaying import generator_of
 
 
 def given_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The tensors among arguments, in order; operators take no deeper lists."""
+    """The tensors among arguments, in order; what ranks do together takes lists of lists."""
     found: list[torch.Tensor] = []
     for part in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(part, torch.Tensor):
             found.append(part)
         elif isinstance(part, (list, tuple)):
-            found += [one for one in part if isinstance(one, torch.Tensor)]
+            found += given_tensors(part, {})
     return found
 
 

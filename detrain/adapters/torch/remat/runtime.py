@@ -145,7 +145,7 @@ class Runtime:
         expected = self._predict.expected(kind, func, args, kwargs)
         if self.used_bytes + expected.fresh_bytes > self.budget_bytes:
             with Locks(cells):
-                self._make_room(expected.fresh_bytes, str(func))
+                self.make_room(expected.fresh_bytes, str(func))
         try:
             result = timed(expected, func, args, kwargs, is_device=self._cells.device != "cpu")
         except torch.OutOfMemoryError as error:
@@ -166,19 +166,22 @@ class Runtime:
 
     def _cells_of(self, tensors: Iterable[torch.Tensor]) -> tuple[list[Cell], bool]:
         """Of each tensor; whether one of them is not there. What is not known was made where the program hides it, and stays."""
-        cells, is_missing = [], False
+        cells, is_missing, is_new = [], False, False
         for tensor in tensors:
             if tensor.layout is not torch.strided:
                 continue
             cell = self._cells.find(tensor)
             if cell is None:
-                cell = self._cells.add(storage_of(tensor), self._clock)
+                cell, is_new = self._cells.add(storage_of(tensor), self._clock), True
                 self._use(cell.nbytes)
             elif cell.is_pinned:
                 self._look_at_size(cell)
             cell.last_used = self._clock
             is_missing = is_missing or not cell.is_there
             cells.append(cell)
+        if is_new and self.used_bytes > self.budget_bytes:
+            with Locks(cells):
+                self.make_room(0, "what comes from a loader's workers or a library")
         return cells, is_missing
 
     def _make_all(self, cells: list[Cell]) -> None:
@@ -205,11 +208,9 @@ class Runtime:
 
     def _register(self, call: Call, facts: Facts, kind: Any, result: Any, changed: list[Cell]) -> list[Cell]:
         """Returns the cells of the memory that it has made."""
-        fresh: list[Cell] = []
-        made: list[Cell] = []
+        fresh, made = list[Cell](), list[Cell]()
         is_complete, is_backward = True, torch._C._current_graph_task_id() >= 0
-        results = (result,) if isinstance(result, torch.Tensor) else tensors_in(result)
-        for place, tensor in enumerate(results):
+        for place, tensor in enumerate((result,) if isinstance(result, torch.Tensor) else tensors_in(result)):
             if tensor.layout is not torch.strided:
                 is_complete = False
                 continue
@@ -367,7 +368,8 @@ class Runtime:
             if neighbour.group is not None:
                 cell.group.join(neighbour.group)
 
-    def _make_room(self, nbytes: int, what: str) -> None:
+    def make_room(self, nbytes: int, what: str) -> None:
+        """So many bytes of the budget are free behind it. Raises `OverBudget`, saying that `what` needs them."""
         while self.used_bytes + nbytes > self.budget_bytes:
             self._drop_ghosts()
             if self.used_bytes + nbytes <= self.budget_bytes:
@@ -467,8 +469,7 @@ class Runtime:
 
     def revive_all(self) -> None:
         """Have all memory there that the program holds. Raises `OverBudget`."""
-        cells = [cell for cell in self._cells.all() if cell.storage is not None]
-        self._make_all(cells)
+        self._make_all([cell for cell in self._cells.all() if cell.storage is not None])
 
     def _make(self, cell: Cell) -> None:
         """Have a cell's memory there, in its present state, and before it what it is made of, however far back that goes."""
@@ -548,7 +549,7 @@ class Runtime:
                     read.cell.num_locks += 1
                     locked.append(read.cell)
             if present is None:
-                self._make_room(call.fresh_bytes, f"{call.func}, again,")
+                self.make_room(call.fresh_bytes, f"{call.func}, again,")
                 self._use(call.fresh_bytes)
             try:
                 result = run_again(call, storages)
