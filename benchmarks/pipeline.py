@@ -10,9 +10,9 @@ from pipeline_profiles import WORKLOADS, profile, topologies, workload
 from detrain.errors import GraphError
 from detrain.pipeline.compression import states_of
 from detrain.pipeline.judge import PIPEDREAM, SYNCHRONOUS, Judge, Judgement, data_parallel, judge
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan
 from detrain.pipeline.planners import detrain, pipedream, registry
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.schedules import Schedule
 
 _OTHERS = (("pipedream", True), ("pipedream", False), ("dapple", True), ("dapple", False))

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from detrain.pipeline import graphtext
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Workload
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.topology import Topology
 from detrain.pipeline.topologyfile import of_machines, preset
 

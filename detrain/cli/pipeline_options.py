@@ -13,10 +13,10 @@ from detrain.errors import GraphError, UsageError
 from detrain.pipeline.planners.catalogue import DETRAIN, PIPEDREAM
 
 if TYPE_CHECKING:
+    from detrain.pipeline.layers import Profile
     from detrain.pipeline.plan import Workload
     from detrain.pipeline.planners import inference, pipedream
     from detrain.pipeline.planners.registry import Request
-    from detrain.pipeline.profile import Profile
     from detrain.pipeline.schedules import Schedule
     from detrain.pipeline.topology import Topology
 

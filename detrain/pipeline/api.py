@@ -14,13 +14,13 @@ from pathlib import Path
 from detrain.errors import GraphError
 from detrain.pipeline import conversion, topologyfile
 from detrain.pipeline.judge import SYNCHRONOUS, Judge, data_parallel
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan, Workload
 from detrain.pipeline.planfile import Planned
 from detrain.pipeline.planners import registry
 from detrain.pipeline.planners.baselines import Baselines, baselines
 from detrain.pipeline.planners.dapple import in_published_order
 from detrain.pipeline.planners.placement import cluster_of
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.schedules import Schedule
 from detrain.pipeline.topology import Topology
 from detrain.pipeline.verdict import Verdict, verdict

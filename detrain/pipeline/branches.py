@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.layers import Layer, Profile
 
 
 def merge_branches(profile: Profile) -> tuple[Profile, dict[str, tuple[str, ...]]]:

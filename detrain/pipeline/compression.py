@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.layers import Layer, Profile
 from detrain.pipeline.states import States, all_ideals, numbers_of, of_members
 
 #: Enough for every plan to take seconds.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from detrain.errors import GraphError
 from detrain.pipeline import csvprofile, deployment, dot, graphtext, modules, planfile, steps
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan
 from detrain.pipeline.planfile import Planned
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.topologyfile import of_levels
 from detrain.remat import dtrlog, graphfile
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from detrain.errors import GraphError
-from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.layers import Layer, Profile
 from detrain.plans.documents import read_text
 
 _BYTES_EACH = 4.0  # sizes are counted in floats

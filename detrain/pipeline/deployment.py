@@ -13,8 +13,8 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from detrain.errors import GraphError
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan, Stage
-from detrain.pipeline.profile import Profile
 from detrain.plans.documents import Fields, errors_naming, parsed
 
 _MODULES, _RANKS, _DEPTHS = "module_to_stage_map", "stage_to_rank_map", "stage_to_depth_map"

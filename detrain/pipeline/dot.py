@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from detrain.pipeline.profile import Profile
+from detrain.pipeline.layers import Profile
 
 _COLORS = ("#bfdbfe", "#bbf7d0", "#e5e7eb", "#fecaca", "#fde68a", "#fdba74", "#ddd6fe", "#99f6e4")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detrain.errors import GraphError
-from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.layers import Layer, Profile
 from detrain.plans.documents import read_text
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")

@@ -8,8 +8,8 @@ import numpy as np
 
 from detrain.errors import GraphError
 from detrain.pipeline.compression import states_of
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan, Stage
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Floats, States
 from detrain.plans.errors import NoPlanError
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from detrain.errors import GraphError
 from detrain.pipeline import simulator
 from detrain.pipeline.interleave import interleaved
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan, Workload
 from detrain.pipeline.planfile import Planned
 from detrain.pipeline.pricing import Arrangement, Pricing
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.schedules import Schedule, num_mini_batches
 from detrain.pipeline.timeline import Timeline
 from detrain.pipeline.topology import Topology

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from detrain.errors import GraphError
-from detrain.pipeline.profile import Profile
+from detrain.pipeline.layers import Profile
 
 #: What PipeDream's code generator writes for layers that are no modules: `a + b`, `a.size(0)`, `torch.cat([a, b], 1)`, `a[0]`.
 _METHODS = {"size": "Size", "view": "View", "cat": "Concat", "add": "Add"}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detrain.errors import GraphError
+from detrain.pipeline.layers import Layer, Profile
 from detrain.pipeline.plan import Plan, Stage, Workload
-from detrain.pipeline.profile import Layer, Profile
 from detrain.pipeline.topology import Device, Level, Topology
 from detrain.plans.documents import DocumentKind, Fields, errors_naming, number
 

@@ -18,8 +18,8 @@ from functools import lru_cache
 import numpy as np
 
 from detrain.errors import GraphError
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan, Workload
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.recomputation import Kept, recompute
 from detrain.pipeline.simulator import StageLoad
 from detrain.pipeline.states import Floats, crossing_bytes

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from detrain.errors import GraphError
-from detrain.pipeline.profile import Profile
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.states import numbers_of
 from detrain.plans.errors import NoPlanError
 from detrain.remat.graph import Graph

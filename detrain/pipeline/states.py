@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detrain.errors import GraphError
-from detrain.pipeline.profile import Profile
+from detrain.pipeline.layers import Profile
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from detrain.errors import GraphError
-from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.layers import Layer, Profile
 from detrain.remat.graph import Graph, GraphBuilder
 from detrain.remat.planners.forward_end import first_backward_index
 

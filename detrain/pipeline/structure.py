@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 
 from detrain.errors import GraphError
 from detrain.pipeline.paths import Ints, fill_times, sort_tasks
-from detrain.pipeline.schedules import Kind, Schedule, Work, drain, in_flight, num_mini_batches, orders, round_size, version_use, window
+from detrain.pipeline.schedules import (
+    Kind,
+    Schedule,
+    Work,
+    drain,
+    num_mini_batches,
+    orders,
+    round_size,
+    version_use,
+    window,
+)
 
 #: Numbers of tasks, stages, micro-batches while the structure is built; `Ints` are what is kept of them.
 Longs = NDArray[np.int64]

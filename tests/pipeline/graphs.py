@@ -2,7 +2,7 @@
 
 import random
 
-from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.layers import Layer, Profile
 
 
 def layer(name, forward_ms=1.0, backward_ms=2.0, output_bytes=1.0, parameter_bytes=0.0, description="f"):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from detrain.pipeline import graphtext
+from detrain.pipeline.layers import Layer, Profile
 from detrain.pipeline.plan import Workload
 from detrain.pipeline.planners import baselines, dapple, estimates, placement, straight
 from detrain.pipeline.planners.estimates import Copies, Share
 from detrain.pipeline.pricing import Pricing
-from detrain.pipeline.profile import Layer, Profile
 from detrain.pipeline.topology import Device, Level, Topology, machines, nested
 from detrain.plans.errors import NoPlanError
 

@@ -7,8 +7,8 @@ import pytest
 from detrain.errors import GraphError
 from detrain.pipeline import deployment
 from detrain.pipeline.deployment import Deployment
+from detrain.pipeline.layers import Layer, Profile
 from detrain.pipeline.plan import Plan, Stage
-from detrain.pipeline.profile import Layer, Profile
 
 HYBRID = """{
     "module_to_stage_map": [0, 1, 1],

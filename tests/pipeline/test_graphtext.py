@@ -7,7 +7,7 @@ import pytest
 
 from detrain.errors import GraphError
 from detrain.pipeline import csvprofile, graphtext
-from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.layers import Layer, Profile
 
 PROFILES = Path(__file__).parents[3] / "shared/data/profiles"
 

@@ -10,7 +10,7 @@ import pytest
 
 from detrain.errors import GraphError
 from detrain.pipeline import graphtext
-from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.layers import Layer, Profile
 from detrain.pipeline.steps import from_graph, to_graph
 from detrain.remat import builders, dtrlog
 from detrain.remat.graph import GraphBuilder

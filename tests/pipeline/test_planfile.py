@@ -6,9 +6,9 @@ import pytest
 
 from detrain.errors import GraphError
 from detrain.pipeline import planfile
+from detrain.pipeline.layers import Layer, Profile
 from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.planfile import Planned
-from detrain.pipeline.profile import Layer, Profile
 from detrain.pipeline.topology import Device, Level, Topology, machines
 
 PROFILE = Profile(

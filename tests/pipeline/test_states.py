@@ -10,7 +10,7 @@ from detrain.errors import GraphError
 from detrain.pipeline import graphtext
 from detrain.pipeline.branches import merge_branches
 from detrain.pipeline.compression import LIMIT, depth_first, least_crossing, states_of
-from detrain.pipeline.profile import Profile
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.states import all_ideals, of_members, published
 
 from .exhaustive import Level, PipeDream, augmented_bytes, crossing_bytes, everything, ideals

@@ -22,6 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from detrain.pipeline.compression import states_of
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.planners.baselines import no_overlap
 from detrain.pipeline.planners.estimates import (
@@ -35,7 +36,6 @@ from detrain.pipeline.planners.estimates import (
 )
 from detrain.pipeline.planners.placement import Cluster, Devices, cluster_of, placements
 from detrain.pipeline.planners.straight import Ints, Layout, solve
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Floats, States, published
 from detrain.pipeline.topology import Topology
 from detrain.plans.errors import NoPlanError

@@ -19,12 +19,12 @@ import numpy as np
 from detrain.errors import GraphError
 from detrain.pipeline.compression import states_of
 from detrain.pipeline.judge import SYNCHRONOUS, Judge, Score, data_parallel
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan, Stage, Workload
 from detrain.pipeline.planners import partition
 from detrain.pipeline.planners.layouts import Layout, blocks, layouts
 from detrain.pipeline.planners.refine import Draft, refine
 from detrain.pipeline.pricing import Arrangement
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.schedules import Schedule
 from detrain.pipeline.states import States, of_members
 from detrain.pipeline.topology import Topology

@@ -13,8 +13,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from detrain.errors import GraphError
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan, Stage
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Bools, Floats, published
 from detrain.plans.errors import NoPlanError
 

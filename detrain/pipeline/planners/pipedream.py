@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from detrain.errors import GraphError
 from detrain.pipeline.branches import merge_branches
 from detrain.pipeline.compression import states_of
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan, Stage
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.states import Bools, Floats, States, published
 from detrain.plans.errors import NoPlanError
 

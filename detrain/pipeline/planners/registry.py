@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from detrain.errors import UsageError
 from detrain.pipeline.judge import SYNCHRONOUS
+from detrain.pipeline.layers import Profile
 from detrain.pipeline.plan import Plan, Workload
 from detrain.pipeline.planners import dapple, detrain, pipedream
-from detrain.pipeline.profile import Profile
 from detrain.pipeline.schedules import Schedule
 from detrain.pipeline.topology import Topology
 from detrain.plans.errors import NoPlanError

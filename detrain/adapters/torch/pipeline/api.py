@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,21 @@ from detrain.pipeline.plan import Plan
 from detrain.pipeline.schedules import Schedule, orders
 
 
+@dataclass
+class _Running:
+    """What is made of the model at the first step of a process, and holds nothing of the training between steps.
+
+    It stands beside the pipeline and not in it: a resumed run makes it anew, so no checkpoint has to hold it.
+    """
+
+    split: Split
+    workers: dict[int, Worker]
+    mail: Mail
+
+
+_RUNNING: weakref.WeakKeyDictionary[Pipeline, _Running] = weakref.WeakKeyDictionary()
+
+
 class Pipeline:
     """A model that is trained over the stages of a plan, one worker a rank.
 
@@ -29,8 +46,8 @@ class Pipeline:
     to its stages, and sends to others what they need. `gather` brings the trained weights to all ranks' models.
 
     A synchronous schedule (`gpipe`, `1f1b`, `interleaved`, `zb-h1`) adds the gradients of the micro-batches up as one process does that
-    weighs each micro-batch's mean loss by its share of the samples; `1f1b` and `gpipe` differ in the order in which they add. An asynchronous
-    one (`1f1b-async`, `2bw`) updates with the gradients of older weights, which are stashed, as PipeDream does. Dropout is drawn by seed, step,
+    weighs each micro-batch's mean loss by its share of the samples, `gpipe` from the last to the first. An asynchronous one
+    (`1f1b-async`, `2bw`) updates with the gradients of older weights, which are stashed, as PipeDream does. Dropout is drawn by seed, step,
     sample and layer, so it is the same under each plan.
 
     >>> pipe = detrain.pipeline.Pipeline(model, "plan.json", optimizer, loss_fn=nn.CrossEntropyLoss(), num_micro_batches=4)
@@ -74,10 +91,13 @@ class Pipeline:
                     f"the plan is for {num_workers} devices, and there are {dist.get_world_size(group)} ranks"
                 )
         self._is_emulated = emulate
-        self._workers: dict[int, Worker] = {}
-        self._split: Split | None = None
-        self._mail: Mail = LocalMail()
         self._num_steps = self._num_under_way = 0
+        #: That all ranks have agreed on, with the weights, at the first step of the run.
+        self._seed: int | None = None
+        #: What the first step was given, as much of it as shows how the model goes on.
+        self._sample: list[Any] | None = None
+        #: Of an asynchronous schedule, or with copies that one process plays: then it does hold something, and no resume may miss that.
+        self._held: _Running | None = None
 
     @property
     def _replicas(self) -> tuple[int, ...]:
@@ -91,42 +111,50 @@ class Pipeline:
         """
         targets = target if isinstance(target, tuple) else (target,)
         batch = self._batch(inputs, targets)
-        self._begin(batch)
+        running = self._running(batch)
         self._num_steps += 1
         with torch.enable_grad():
             if self.schedule.is_asynchronous:
-                self._run({number: worker.advance(batch, self._num_under_way) for number, worker in self._workers.items()})
+                self._run(
+                    {number: worker.advance(batch, self._num_under_way) for number, worker in running.workers.items()}
+                )
                 self._num_under_way += 1
+                # A worker gets as far as it has to take a message when the sender is no more than that ahead of it.
+                running.mail.end_turn(2 * sum(self._replicas) + 2)
                 return None
             done = orders(self.schedule, self._replicas)
             self._run({
-                number: worker.step(batch, done[min(worker.held) % len(done)]) for number, worker in self._workers.items()
+                number: worker.step(batch, done[min(worker.held) % len(done)]) for number, worker in running.workers.items()
             })  # fmt: skip
-        return self._loss(batch)
+        running.mail.settle()
+        return self._loss(batch, running)
 
     def drain(self) -> None:
         """Under an asynchronous schedule: have all batches under way go back, and all updates made."""
+        if self._sample is None:
+            return
+        running = self._started()
         if self._num_under_way:
             with torch.enable_grad():
-                self._run({number: worker.drain(self._num_under_way) for number, worker in self._workers.items()})
+                self._run({number: worker.drain(self._num_under_way) for number, worker in running.workers.items()})
             self._num_under_way = 0
-        self._mail.settle()
+        running.mail.settle()
 
     def losses(self) -> list[float]:
         """Under an asynchronous schedule, on the workers of the last stage: of the micro-batches since the last call, in their order."""
-        found = sorted(
-            ((number, loss) for worker in self._workers.values() for number, loss in worker.losses), key=lambda one: one[0]
-        )  # fmt: skip
-        for worker in self._workers.values():
+        workers = self._held.workers.values() if self._held is not None else ()
+        found = sorted(((number, loss) for worker in workers for number, loss in worker.losses), key=lambda one: one[0])
+        for worker in workers:
             worker.losses.clear()
         return [loss.item() for _, loss in found]
 
     def gather(self) -> nn.Module:
         """Drain, and bring the weights and buffers of all stages to the model of every rank. Returns it."""
         self.drain()
-        if self._split is None or self._is_emulated:
+        if self._sample is None or self._is_emulated:
             return self.model
-        for stage, workers in zip(self._split.stages, self._routes.workers, strict=True):
+        running = self._started()
+        for stage, workers in zip(running.split.stages, self._routes.workers, strict=True):
             for tensor in (*stage.parameters(), *stage.module.buffers()):
                 dist.broadcast(tensor.detach(), group_src=workers[0], group=self._group)
         return self.model
@@ -142,26 +170,41 @@ class Pipeline:
             raise UsageError(f"a batch of {first.shape[0]} samples cannot be split into {count} micro-batches")
         return Batch(self._num_steps, inputs, targets, tuple(split_evenly(first.shape[0], count)))
 
-    def _begin(self, batch: Batch) -> None:
-        if self._split is not None:
-            self._check_sizes(batch, self._split.traced)
-            return
-        piece = self._routes.pieces(0, 0, batch.ends[0])[0]
-        # A single sample would be taken for a fixed length.
-        traced = trace(self.model, batch.cut(batch.inputs, 0, min(max(piece.num_samples, 2), batch.num_samples)))
+    def _running(self, batch: Batch) -> _Running:
+        if self._sample is None:
+            piece = self._routes.pieces(0, 0, batch.ends[0])[0]
+            # A single sample would be taken for a fixed length.
+            num_samples = min(max(piece.num_samples, 2), batch.num_samples)
+            self._sample = [
+                one.detach().clone() if isinstance(one, Tensor) else one
+                for one in batch.cut(batch.inputs, 0, num_samples)
+            ]
+        running = self._started()
+        self._check_sizes(batch, running.split.traced)
+        return running
+
+    def _started(self) -> _Running:
+        """Made of the model and the sample, once in a process."""
+        running = _RUNNING.get(self)
+        if running is not None:
+            return running
+        assert self._sample is not None
+        traced = trace(self.model, self._sample)
         cut = split(traced, {name: number for number, stage in enumerate(self.plan.stages) for name in stage.layers})
         self._check_cut(cut)
-        self._check_sizes(batch, traced)
-        seed = self._agree()
-        self._split = cut
-        numbers = range(self.plan.num_workers) if self._is_emulated else [dist.get_rank(self._group)]
-        if not self._is_emulated:
-            self._mail = RankMail(self._group, next(self.model.parameters()).device)
-        for number in numbers:
+        if self._seed is None:
+            self._seed = self._agreed_seed()
+        mail: Mail = LocalMail() if self._is_emulated else RankMail(self._group, next(self.model.parameters()).device)
+        running = _Running(cut, {}, mail)
+        for number in range(self.plan.num_workers) if self._is_emulated else [dist.get_rank(self._group)]:
             modules, update = self._own(number, cut)
-            self._workers[number] = Worker(
-                number, cut, modules, self._routes, self._mail, self._loss_fn, update, seed,
-            )  # fmt: skip
+            running.workers[number] = Worker(
+                number, cut, modules, self._routes, mail, self._loss_fn, update, self._seed
+            )
+        _RUNNING[self] = running
+        if self.schedule.is_asynchronous or (self._is_emulated and max(self._replicas) > 1):
+            self._held = running
+        return running
 
     def _check_cut(self, cut: Split) -> None:
         if max(self._replicas) == 1 or self.schedule.is_asynchronous:
@@ -185,7 +228,7 @@ class Pipeline:
                             f"{piece.num_samples} of micro-batch {micro_batch}"
                         )
 
-    def _agree(self) -> int:
+    def _agreed_seed(self) -> int:
         """All ranks have the weights and the seed of the first."""
         seed = torch.tensor([torch.initial_seed() % (1 << 62)])
         if not self._is_emulated:
@@ -218,11 +261,11 @@ class Pipeline:
                 if next(steps, self) is self:
                     del waiting[number]
 
-    def _loss(self, batch: Batch) -> Tensor:
+    def _loss(self, batch: Batch, running: _Running) -> Tensor:
         """Of all pieces, added in their order."""
         last = self._routes.workers[-1]
         found: dict[int, list[Tensor]] = {}
-        for number, worker in self._workers.items():
+        for number, worker in running.workers.items():
             if number in last:
                 found[number] = [loss for _, loss in sorted(worker.losses, key=lambda one: one[0])]
                 worker.losses.clear()

@@ -64,9 +64,7 @@ def uniform(shape: tuple[int, ...], key: Key, layer: int, sample_dim: int | None
     samples = torch.arange(key.first_sample + 1, key.first_sample + rows + 1, device=device)
     bases = _mixed(samples * _signed(_GOLDEN) + _signed(base))
     words = _mixed(bases[:, None] + torch.arange(rest, device=device) * _signed(_GOLDEN))
-    drawn = (_shifted(words, 40).to(torch.float32) * 2.0**-24).view(
-        rows, *shape[:sample_dim], *shape[sample_dim + 1 :]
-    )
+    drawn = (_shifted(words, 40).to(torch.float32) * 2.0**-24).view(rows, *shape[:sample_dim], *shape[sample_dim + 1 :])
     return drawn.movedim(0, sample_dim)
 
 
@@ -82,7 +80,7 @@ def dropout(x: Tensor, p: float, key: Key, layer: int, sample_dim: int | None, p
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float | None,  # noqa: FBT001
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float | None,
     key: Key, layer: int, sample_dim: int | None, per_sample: int,
 ) -> Tensor:  # fmt: skip
     """As `scaled_dot_product_attention` with dropout, by its definition."""

@@ -23,6 +23,9 @@ class Mail(Protocol):
     def take(self, tag: int, sender: int, receiver: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The next one, in memory of its own."""
 
+    def end_turn(self, num_kept: int) -> None:
+        """A mini-batch has been worked on. What was posted so many of them ago is taken by now, or will be without anything more."""
+
     def settle(self) -> None:
         """Wait until all that was posted is taken."""
 
@@ -35,7 +38,9 @@ class LocalMail:
 
     def post(self, tag: int, sender: int, receiver: int, tensor: Tensor) -> None:
         """See `Mail`."""
-        self._boxes.setdefault((tag, sender, receiver), deque()).append(tensor.detach().clone(memory_format=torch.contiguous_format))
+        self._boxes.setdefault((tag, sender, receiver), deque()).append(
+            tensor.detach().clone(memory_format=torch.contiguous_format)
+        )
 
     def has(self, tag: int, sender: int, receiver: int) -> bool:
         """See `Mail`."""
@@ -48,6 +53,9 @@ class LocalMail:
         assert tensor.dtype is dtype
         return tensor
 
+    def end_turn(self, num_kept: int) -> None:
+        """See `Mail`."""
+
     def settle(self) -> None:
         """See `Mail`."""
 
@@ -57,7 +65,9 @@ class RankMail:
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         self._group, self._device = group, device
-        self._under_way: deque[tuple[Any, Tensor]] = deque()
+        #: The turn, what to wait for, and what is sent. Gloo does not say that it was taken, so it has to be waited for.
+        self._under_way: deque[tuple[int, Any, Tensor]] = deque()
+        self._turn = 0
         #: A worker's mail to itself, between stages that it has both.
         self._own = LocalMail()
 
@@ -66,10 +76,9 @@ class RankMail:
         if sender == receiver:
             self._own.post(tag, sender, receiver, tensor)
             return
-        while self._under_way and self._under_way[0][0].is_completed():
-            self._under_way.popleft()
         whole = tensor.detach().contiguous()
-        self._under_way.append((dist.isend(whole, group_dst=receiver, group=self._group, tag=tag), whole))
+        sending = dist.isend(whole, group_dst=receiver, group=self._group, tag=tag)
+        self._under_way.append((self._turn, sending, whole))
 
     def has(self, tag: int, sender: int, receiver: int) -> bool:
         """See `Mail`."""
@@ -83,7 +92,12 @@ class RankMail:
         dist.recv(tensor, group_src=sender, group=self._group, tag=tag)
         return tensor
 
+    def end_turn(self, num_kept: int) -> None:
+        """See `Mail`."""
+        self._turn += 1
+        while self._under_way and self._under_way[0][0] < self._turn - num_kept:
+            self._under_way.popleft()[1].wait()
+
     def settle(self) -> None:
         """See `Mail`."""
-        while self._under_way:
-            self._under_way.popleft()[0].wait()
+        self.end_turn(0)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from detrain.adapters.torch.pipeline.keyed import Key
 from detrain.adapters.torch.pipeline.splitting import Split, split
 from detrain.adapters.torch.pipeline.tracing import Traced, trace
-from detrain.pipeline.profile import Layer, Profile
+from detrain.pipeline.layers import Layer, Profile
 
 _MS = 1e3
 
@@ -89,7 +89,9 @@ def _profile(traced: Traced, cut: Split, rounds: Sequence[Sequence[tuple[float, 
     edges: list[tuple[int, int]] = []
     owned: set[int] = set()
     for number, (layer, stage) in enumerate(zip(traced.layers, cut.stages, strict=True)):
-        sizes = [float(crossing.shape.num_bytes(count)) for crossing in stage.makes if not _is_parameter(crossing.name, cut)]
+        sizes = [
+            float(crossing.shape.num_bytes(count)) for crossing in stage.makes if not _is_parameter(crossing.name, cut)
+        ]
         if number == len(traced.layers) - 1:
             sizes += [float(traced.shape(node).num_bytes(count)) for node in traced.outputs]
         own = [one for one in stage.parameters() if id(one) not in owned]

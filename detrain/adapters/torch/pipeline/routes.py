@@ -40,9 +40,7 @@ class Routes:
                 f"a micro-batch of {num_samples} samples cannot be split over the {len(replicas)} replicas of stage {stage}"
             )
         ends = split_evenly(num_samples, len(replicas))
-        return [
-            Piece(worker, first, end) for worker, first, end in zip(replicas, [0, *ends[:-1]], ends, strict=True)
-        ]
+        return [Piece(worker, first, end) for worker, first, end in zip(replicas, [0, *ends[:-1]], ends, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,9 +126,9 @@ class _Splitter:
                 takers.setdefault(node, set()).add(last)
         self._check_changes(takers)
         crossings: list[tuple[fx.Node, Crossing]] = []
-        for node, stages in takers.items():
+        for node, numbers in takers.items():
             maker = self.stage_of[node]
-            for taker in sorted(stages):
+            for taker in sorted(numbers):
                 is_floating = node.meta["val"].dtype.is_floating_point
                 crossings.append(
                     (node, Crossing(len(crossings), node.name, self.traced.shape(node), maker, taker, is_floating))
@@ -176,9 +176,7 @@ class _Splitter:
                 env[node] = graph.node_copy(node, resolved)
         makes = [(node, crossing) for node, crossing in crossings if crossing.maker == number]
         graph.output(tuple(resolved(node) for node in (*(node for node, _ in makes), *outputs)))
-        changed = frozenset(
-            takes[source].number for node in own for source in self.changes[node] if source in takes
-        )
+        changed = frozenset(takes[source].number for node in own for source in self.changes[node] if source in takes)
         return StageModule(
             fx.GraphModule(self.traced.root, graph, f"Stage{number}"), tuple(inputs), tuple(takes.values()),
             tuple(crossing for _, crossing in makes), changed,

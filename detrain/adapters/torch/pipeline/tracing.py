@@ -15,6 +15,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map
 
+from detrain.adapters.torch.symbolic import draws_unmoved
 from detrain.errors import GraphError
 
 #: Nothing is computed by them: `torch.export` puts them in to check what it has assumed.
@@ -51,7 +52,7 @@ class Shape:
         count = 1
         for length in self.of(num_samples):
             count *= length
-        return count * self.dtype.itemsize
+        return count * int(self.dtype.itemsize)
 
     @property
     def sample_dim(self) -> int | None:
@@ -117,7 +118,8 @@ def trace(model: nn.Module, sample: Sequence[Any]) -> Traced:
         lambda one: {0: torch.export.Dim.AUTO} if isinstance(one, torch.Tensor) and one.dim() else None, tuple(sample)
     )
     try:
-        exported = torch.export.export(model, tuple(sample), dynamic_shapes=dims, strict=False)
+        with draws_unmoved():
+            exported = torch.export.export(model, tuple(sample), dynamic_shapes=dims, strict=False)
     except (RuntimeError, ValueError, TypeError, NotImplementedError, torch._dynamo.exc.UserError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         where = next((line for line in reversed(lines) if line.startswith("File ")), "")
@@ -133,9 +135,7 @@ def trace(model: nn.Module, sample: Sequence[Any]) -> Traced:
     outputs = tuple(node for node in tree_flatten(nodes[-1].args[0])[0] if isinstance(node, fx.Node))
     inputs = tuple(node for node in nodes if node.op == "placeholder")
     is_flexible = any(isinstance(node.meta["val"], torch.Tensor) and not _is_fixed(node) for node in inputs)
-    return Traced(
-        module, tuple(_layers(model, nodes)), inputs, outputs, out_spec, min(counts), is_flexible=is_flexible
-    )
+    return Traced(module, tuple(_layers(model, nodes)), inputs, outputs, out_spec, min(counts), is_flexible=is_flexible)
 
 
 def _is_fixed(node: fx.Node) -> bool:

@@ -201,11 +201,8 @@ class Worker:
         return next(piece for piece in self._pieces(stage, micro_batch) if piece.worker == self.number)
 
     def _links(self, crossing: Crossing, micro_batch: int) -> list[Link]:
-        return list(
-            links(
-                self._pieces(crossing.maker, micro_batch), self._pieces(crossing.taker, micro_batch), is_whole=crossing.shape.sample_dim is None
-            )
-        )  # fmt: skip
+        makers, takers = self._pieces(crossing.maker, micro_batch), self._pieces(crossing.taker, micro_batch)
+        return list(links(makers, takers, is_whole=crossing.shape.sample_dim is None))
 
     def _tag(self, crossing: Crossing, kind: Kind) -> int:
         return 2 * crossing.number + int(kind == Kind.BACKWARD)
@@ -352,13 +349,13 @@ class Worker:
         return tuple(worker for turn, worker in enumerate(held.replicas) if turn in turns)
 
     def _finish(self, held: Held, number: int) -> None:
-        """This worker has gone back through all of its micro-batches of a round."""
+        """The worker has gone back through all of its micro-batches of a round."""
         held.finished[number], held.gradients = held.gradients, [None] * len(held.gradients)
         self._send_sums(held, held.finished[number])
 
     def _update_up_to(self, held: Held, number: int, total: int) -> Iterator[None]:
         while held.num_updates < number:
-            round_number, size = held.num_updates, round_size(self._schedule, self._replicas, held.number)
+            round_number = held.num_updates
             workers = self._contributors(held, round_number, total)
             yield from self._when_there(self._sums_needed(held, workers))
             own = held.finished.pop(round_number, None)
@@ -368,9 +365,9 @@ class Worker:
             self._update(list(zip(held.parameters, sums, strict=True)))
             held.num_updates += 1
             held.versions[held.num_updates] = _copies(held.parameters)
-            self._forget_versions(held, size)
+            self._forget_versions(held)
 
-    def _forget_versions(self, held: Held, size: int) -> None:
+    def _forget_versions(self, held: Held) -> None:
         oldest = held.replicas.index(self.number) + held.num_backwards * len(held.replicas)
         used = self._use(held, oldest).used
         for version in [one for one in held.versions if one < used]:
@@ -389,7 +386,11 @@ class Worker:
                     self.mail.post(self._sums_tag(held), self.number, receiver, sent)
 
     def _sums_needed(self, held: Held, workers: Sequence[int]) -> list[tuple[int, int]]:
-        return [(self._sums_tag(held), worker) for worker in workers if worker != self.number and any(one.requires_grad for one in held.parameters)]
+        return [
+            (self._sums_tag(held), worker)
+            for worker in workers
+            if worker != self.number and any(one.requires_grad for one in held.parameters)
+        ]
 
     def _summed(self, held: Held, workers: Sequence[int], own: Gradients | None) -> Gradients:
         """Over the replicas, in their order."""

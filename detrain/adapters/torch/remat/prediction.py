@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from detrain.adapters.torch.remat.cells import storage_of
 from detrain.adapters.torch.remat.operators import has_storage, tensors_in
-from detrain.world.preload import entropy_unmoved
+from detrain.adapters.torch.symbolic import draws_unmoved
 
 
 @dataclass(eq=False, slots=True)
@@ -50,25 +47,8 @@ class Prediction:
         return known
 
 
-@contextmanager
-def _draws_unmoved() -> Iterator[None]:
-    """Meta kernels compare sizes by way of SymPy, which draws entropy where it is loaded, and then from generators of its own.
-
-    Without a budget nobody would have asked it.
-    """
-    module = sys.modules.get("sympy.core.random")
-    generators = [one for one in vars(module).values() if isinstance(one, random.Random)] if module is not None else []
-    states = [one.getstate() for one in generators]
-    try:
-        with entropy_unmoved():
-            yield
-    finally:
-        for one, state in zip(generators, states, strict=True):
-            one.setstate(state)
-
-
 def _ask(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    with _draws_unmoved(), _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
+    with draws_unmoved(), _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
         copies: dict[int, Any] = {}
         on_meta = tuple(_on_meta(part, copies) for part in args)
         named = {name: _on_meta(part, copies) for name, part in kwargs.items()}

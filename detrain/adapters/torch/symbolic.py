@@ -1,0 +1,27 @@
+"""What PyTorch asks SymPy draws random numbers, of which a script would see the traces."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from detrain.world.preload import entropy_unmoved
+
+
+@contextmanager
+def draws_unmoved() -> Iterator[None]:
+    """Meta kernels compare sizes by way of SymPy, which draws entropy where it is loaded, and then from generators of its own.
+
+    Without a budget nobody would have asked it.
+    """
+    module = sys.modules.get("sympy.core.random")
+    generators = [one for one in vars(module).values() if isinstance(one, random.Random)] if module is not None else []
+    states = [one.getstate() for one in generators]
+    try:
+        with entropy_unmoved():
+            yield
+    finally:
+        for one, state in zip(generators, states, strict=True):
+            one.setstate(state)
