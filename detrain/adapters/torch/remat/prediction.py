@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from detrain.adapters.torch.remat.cells import storage_of
-from detrain.adapters.torch.remat.operators import has_storage, tensors_in
+from detrain.adapters.torch.remat.operators import facts_of, has_storage, tensors_in
 from detrain.world.preload import entropy_unmoved
 
 
@@ -54,20 +54,24 @@ class Prediction:
 def _draws_unmoved() -> Iterator[None]:
     """Meta kernels compare sizes by way of SymPy, which draws entropy where it is loaded, and then from generators of its own.
 
-    Without a budget nobody would have asked it.
+    Some number what they make by Python's generator. Without a budget nobody would have asked them.
     """
     module = sys.modules.get("sympy.core.random")
     generators = [one for one in vars(module).values() if isinstance(one, random.Random)] if module is not None else []
     states = [one.getstate() for one in generators]
+    drawn = random.getstate()
     try:
         with entropy_unmoved():
             yield
     finally:
+        random.setstate(drawn)
         for one, state in zip(generators, states, strict=True):
             one.setstate(state)
 
 
 def _ask(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    if facts_of(func).is_collective:  # the group would have to be one of meta tensors
+        return None
     with _draws_unmoved(), _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
         copies: dict[int, Any] = {}
         on_meta = tuple(_on_meta(part, copies) for part in args)
