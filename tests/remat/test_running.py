@@ -2,11 +2,13 @@
 
 import gc
 import hashlib
+import random
 import re
 from contextlib import nullcontext
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from detrain.adapters.torch.remat.budget import budget
@@ -298,3 +300,19 @@ def test_what_was_filled_elsewhere_finds_room_when_it_is_first_seen():
             batch = torch.ones(64, 64 * 1000)
         with pytest.raises(OverBudget, match="what comes from a loader's workers or a library needs 0 bytes beside"):
             batch.sum()
+
+
+def test_what_ranks_do_together_is_not_tried_out_beforehand():
+    """Trying it out on the meta device would draw from Python's generator, from which the script draws as well."""
+    state = random.getstate()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with budget(UNBOUNDED):
+            x = torch.ones(8).cumsum(0)
+            dist.all_reduce(x)
+            into = [torch.empty(8)]
+            dist.all_gather(into, x)
+    finally:
+        dist.destroy_process_group()
+    assert torch.equal(into[0], torch.arange(1.0, 9.0))
+    assert random.getstate() == state

@@ -89,9 +89,8 @@ def _profile(traced: Traced, cut: Split, rounds: Sequence[Sequence[tuple[float, 
     edges: list[tuple[int, int]] = []
     owned: set[int] = set()
     for number, (layer, stage) in enumerate(zip(traced.layers, cut.stages, strict=True)):
-        sizes = [
-            float(crossing.shape.num_bytes(count)) for crossing in stage.makes if not _is_parameter(crossing.name, cut)
-        ]
+        made = {one.name: one for one in stage.makes if one.origin == number and not _is_parameter(one.name, cut)}
+        sizes = [float(crossing.shape.num_bytes(count)) for crossing in made.values()]
         if number == len(traced.layers) - 1:
             sizes += [float(traced.shape(node).num_bytes(count)) for node in traced.outputs]
         own = [one for one in stage.parameters() if id(one) not in owned]
@@ -103,7 +102,7 @@ def _profile(traced: Traced, cut: Split, rounds: Sequence[Sequence[tuple[float, 
             )
         )  # fmt: skip
         edges += [(place, first + number) for place in stage.inputs]
-        makers = sorted({crossing.maker for crossing in stage.takes})
+        makers = sorted({crossing.origin for crossing in stage.takes})
         edges += [(first + maker, first + number) for maker in makers]
     return Profile(tuple(layers), tuple(edges), name)
 

@@ -31,8 +31,11 @@ class Crossing:
     number: int
     name: str
     shape: Shape
+    #: The stage that it goes from: that which makes it, or the one before that takes it too.
     maker: int
     taker: int
+    #: The stage that makes it.
+    origin: int
     #: A gradient comes back for it.
     is_floating: bool
 
@@ -127,11 +130,14 @@ class _Splitter:
         self._check_changes(takers)
         crossings: list[tuple[fx.Node, Crossing]] = []
         for node, numbers in takers.items():
-            maker = self.stage_of[node]
+            origin = maker = self.stage_of[node]
             for taker in sorted(numbers):
                 is_floating = node.meta["val"].dtype.is_floating_point
                 crossings.append(
-                    (node, Crossing(len(crossings), node.name, self.traced.shape(node), maker, taker, is_floating))
+                    (
+                        node,
+                        Crossing(len(crossings), node.name, self.traced.shape(node), maker, taker, origin, is_floating),
+                    )
                 )
                 maker = taker
         stages = tuple(self._stage(number, crossings) for number in range(self.num_stages))

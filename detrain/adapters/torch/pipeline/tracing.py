@@ -7,6 +7,7 @@ called twice is two layers, so that layers never form a circle.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,7 +119,9 @@ def trace(model: nn.Module, sample: Sequence[Any]) -> Traced:
         lambda one: {0: torch.export.Dim.AUTO} if isinstance(one, torch.Tensor) and one.dim() else None, tuple(sample)
     )
     try:
-        with draws_unmoved():
+        with draws_unmoved(), warnings.catch_warnings():
+            # LSTM makes its list of weights anew; they are parameters all the same.
+            warnings.filterwarnings("ignore", message="The tensor attributes")
             exported = torch.export.export(model, tuple(sample), dynamic_shapes=dims, strict=False)
     except (RuntimeError, ValueError, TypeError, NotImplementedError, torch._dynamo.exc.UserError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -61,8 +61,7 @@ def why_not(cells: Iterable[Cell], nbytes: int, used_bytes: int, budget_bytes: i
     there = [cell for cell in cells if cell.is_there]
     kept = sum(cell.nbytes for cell in there if not cell.calls)
     looked_at = sum(cell.nbytes for cell in there if cell.calls and (cell.is_pinned or cell.is_blank))
-    busy = [cell for cell in there if cell.calls and cell.num_locks]
-    running = sum(cell.nbytes for cell in busy if not cell.is_pinned and not cell.is_blank)
+    running = used_bytes - kept - looked_at  # nothing else could not go
     return (
         f"{what} needs {nbytes:,} bytes beside {used_bytes:,} that have to be there: {used_bytes + nbytes:,} in all, and the "
         f"memory budget is {budget_bytes:,}. {kept:,} of them cannot be made again: parameters, gradients, the optimizer's state, "

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from detrain.adapters.torch.remat.cells import storage_of
-from detrain.adapters.torch.remat.operators import has_storage, tensors_in
+from detrain.adapters.torch.remat.operators import facts_of, has_storage, tensors_in
 from detrain.adapters.torch.symbolic import draws_unmoved
 
 
@@ -48,6 +48,8 @@ class Prediction:
 
 
 def _ask(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    if facts_of(func).is_collective:  # the group would have to be one of meta tensors
+        return None
     with draws_unmoved(), _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
         copies: dict[int, Any] = {}
         on_meta = tuple(_on_meta(part, copies) for part in args)

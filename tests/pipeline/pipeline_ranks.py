@@ -1,0 +1,57 @@
+"""Run by `torch.distributed.run` with four ranks: several plans over ranks, each beside one process that plays all of them."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import detrain.pipeline
+from tests.pipeline.pipelined import layers_of, loss_of, made, piped, plan_of
+
+#: Model, replicas, schedule, micro-batches, chunks, dropout.
+CASES = [
+    ("gpt", (1, 1, 1), "1f1b", 3, 1, 0.1),
+    ("gpt", (2, 1, 1), "1f1b", 3, 1, 0.1),
+    ("dense", (3, 1), "gpipe", 3, 1, 0.0),
+    ("recurrent", (1, 1), "interleaved", 2, 2, 0.1),
+    ("gpt", (2, 1, 1), "1f1b-async", 1, 1, 0.1),
+    ("recurrent", (1, 2), "2bw", 4, 1, 0.1),
+]
+
+
+def pipeline_of(case, **options):
+    """The pipeline of a case."""
+    name, replicas, schedule, num_micro_batches, chunks, dropout = case
+    model, optimizer = made(name, dropout)
+    return detrain.pipeline.Pipeline(
+        model, plan_of(layers_of(name, dropout), replicas, chunks), optimizer, loss_fn=loss_of, schedule=schedule,
+        num_micro_batches=num_micro_batches, **options,
+    )  # fmt: skip
+
+
+def main():
+    """Prints a line for each case."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for number, case in enumerate(CASES):
+        count = sum(case[1])
+        group = dist.new_group(list(range(count)))
+        if dist.get_rank() < count:
+            found, losses = piped(pipeline_of(case, group=group), case[0], 6)
+            is_same = True
+            if dist.get_rank() == 0:
+                expected, expected_losses = piped(pipeline_of(case, emulate=True), case[0], 6)
+                is_same = found == expected and losses in (expected_losses, [])
+            digests: list[str] = [""] * count
+            dist.all_gather_object(digests, found, group=group)
+            if dist.get_rank() == 0:
+                print("case", number, "same" if is_same and len(set(digests)) == 1 else "other", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
