@@ -69,8 +69,8 @@ def test_replicas_that_split_micro_batches_have_the_bits_of_whoever_splits_them_
     assert found == (digest(model), losses)
 
 
-@pytest.mark.parametrize("replicas", [(1, 1), (1, 1, 1), (2, 1), (3, 1), (2, 1, 1)])
-@pytest.mark.parametrize("name", ["gpt", "recurrent"])
+@pytest.mark.parametrize("replicas", full_but([(1, 1, 1), (2, 1)], [(1, 1), (1, 1, 1), (2, 1), (3, 1), (2, 1, 1)]))
+@pytest.mark.parametrize("name", full_but(["gpt"], ["gpt", "recurrent"]))
 def test_dropout_is_the_same_whatever_the_plan(name, replicas):
     """The numbers hang on samples and layers: the losses of the first step are those of one stage, as close as sums of floats are."""
     expected = piped(pipeline_of(name, (1,), "1f1b", 2, dropout=0.3), name, 1)
