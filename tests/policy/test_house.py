@@ -57,7 +57,7 @@ MAY_IMPORT = {
     "outputs": {"store", "world"},
     "rewrite": {"loops"},
     "tracer": {"loops"},
-    "adapters": {"remat", "state", "world"},
+    "adapters": {"pipeline", "remat", "state", "world"},
     "world": set(),
     "loops": {"state"},
     "store": {"plans", "state", "world"},
