@@ -14,6 +14,7 @@ from detrain.adapters.torch.pipeline import keyed
 from detrain.adapters.torch.pipeline.splitting import split
 from detrain.adapters.torch.pipeline.tracing import trace
 from detrain.errors import DetrainError, GraphError, UsageError
+from detrain.pipeline.plan import Plan, Stage
 from detrain.pipeline.schedules import Kind, Schedule, in_flight, orders
 from tests.pipeline.pipelined import MODELS, batches, digest, layers_of, loss_of, made, piped, plainly, plan_of
 from tests.tiers import full_but
@@ -76,7 +77,7 @@ def test_dropout_is_the_same_whatever_the_plan(name, replicas):
     expected = piped(pipeline_of(name, (1,), "1f1b", 2, dropout=0.3), name, 1)
     found = piped(pipeline_of(name, replicas, "1f1b", 3, dropout=0.3), name, 1)
     assert found[1] == pytest.approx(expected[1], rel=1e-6)
-    assert piped(pipeline_of(name, (1,), "1f1b", 2, dropout=0.2), name, 1)[1] != pytest.approx(expected[1], rel=1e-3)
+    assert piped(pipeline_of(name, (1,), "1f1b", 2, dropout=0.2), name, 1)[1] != pytest.approx(expected[1], rel=1e-4)
     if set(replicas) == {1}:
         assert piped(pipeline_of(name, replicas, "1f1b", 2, dropout=0.3), name, 1) == expected
 
@@ -203,6 +204,117 @@ class Choosing(nn.Module):
         return self.last(self.first(x)) if x.sum() > 0 else self.last(x)
 
 
+class Straight(torch.autograd.Function):
+    """Rounds, and lets gradients through."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Rounding(nn.Module):
+    """Has a backward pass of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 40)
+
+    def forward(self, x):
+        return self.last(Straight.apply(self.first(x)))
+
+
+class Looking(nn.Module):
+    """Cuts off what the first layer makes, changes a view of it, or returns more than one tensor."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.first, self.last, self.kind = nn.Linear(4, 4), nn.Linear(4, 40), kind
+
+    def forward(self, x):
+        y = self.first(x)
+        if self.kind == "detached":
+            return self.last(y.detach())
+        if self.kind == "view":
+            v = y.view(-1)
+            z = self.last(y)
+            v.relu_()
+            return z + y.sum()
+        return self.last(y) + y.square().mean()
+
+
+def stepped(kind, devices, cut_after="first", steps=2):
+    """Losses of a pipeline of two stages, and of the plain model."""
+    found = []
+    for is_piped in (True, False):
+        torch.manual_seed(0)
+        model = Looking(kind)
+        optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+        x, y = torch.randn(4, 4), torch.randint(0, 40, (4,))
+        if is_piped:
+            names = [layer.name for layer in trace(model, [x]).layers]
+            place = names.index(cut_after) + 1
+            stages = (
+                Stage(0, 0, tuple(names[:place]), len(devices[0]), devices[0]),
+                Stage(0, 0, tuple(names[place:]), len(devices[1]), devices[1]),
+            )
+            plan = Plan("by hand", stages, 1, 0.0, 1.0, 1.0)
+            pipeline = detrain.pipeline.Pipeline(model, plan, optimizer, loss_fn=loss_of, emulate=True)
+            found.append([pipeline.step(x, target=y).item() for _ in range(steps)] + [digest(pipeline.gather())])
+            continue
+        losses = []
+        for _ in range(steps):
+            loss = loss_of(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        found.append([*losses, digest(model)])
+    return found
+
+
+def test_what_nothing_hangs_on_has_no_gradient():
+    """An optimizer that decays weights leaves alone what has none."""
+    piped_so, plain = stepped("detached", ((0,), (1,)))
+    assert piped_so == plain
+
+
+def test_what_would_be_trained_in_another_way_is_refused():
+    x = torch.randn(4, 4)
+    with pytest.raises(GraphError, match=r"Rounding apart: it calls a torch.autograd.Function of its own"):
+        trace(Rounding(), [x])
+    with pytest.raises(GraphError, match="changes in place a view of what stage 0 makes"):
+        stepped("view", ((0,), (1,)))
+    piped_so, plain = stepped("scalar", ((0,), (1,)))
+    assert piped_so == plain
+    with pytest.raises(GraphError, match="cannot be split by samples"):
+        stepped("scalar", ((0, 1), (2,)), "last")
+
+
+def test_what_changes_after_the_first_step_is_said():
+    x, y = next(batches("gpt"))
+    pipeline = pipeline_of("gpt", (1, 1), "1f1b", 2)
+    pipeline.step(x, target=y)
+    with pytest.raises(UsageError, match="the stages are made for that alone"):
+        pipeline.step(x[:, :5], target=y[:, :5])
+    assert pipeline.step(x[:7], target=y[:7]) is not None  # the last batch of an epoch
+    pipeline.model.eval()
+    with pytest.raises(UsageError, match=r"set to train\(\) or eval\(\) after the first step"):
+        pipeline.step(x, target=y)
+    model, optimizer = made("gpt")
+    penalized = detrain.pipeline.Pipeline(
+        model, plan_of(layers_of("gpt"), (1, 1)), optimizer, emulate=True,
+        loss_fn=lambda output, target: loss_of(output, target) + sum(one.square().sum() for one in model.parameters()),
+    )  # fmt: skip
+    with pytest.raises(GraphError, match="the loss function reads parameters itself"):
+        penalized.step(x, target=y)
+    with pytest.raises(UsageError, match="a step of this pipeline has failed before"):
+        penalized.step(x, target=y)
+
+
 def test_what_cannot_be_cut_is_said_with_its_line():
     x = torch.randn(4, 4)
     traced = trace(Drawing(), [x])
@@ -239,7 +351,7 @@ def test_over_ranks_the_bits_are_those_of_one_process_that_plays_them():
     script = str(ROOT / "tests/pipeline/pipeline_ranks.py")
     ended = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", script],
-        capture_output=True, text=True, cwd=ROOT, timeout=240, check=False,
+        capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
     )  # fmt: skip
     said = [line for line in ended.stdout.splitlines() if line.startswith("case")]
     assert ended.returncode == 0, ended.stderr[-3000:]

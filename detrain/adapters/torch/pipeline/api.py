@@ -36,6 +36,9 @@ class _Running:
     mail: Mail
 
 
+_NUM_PIPELINES: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+#: Of a loss, by its number in what is sent.
+_LOSS_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _RUNNING: weakref.WeakKeyDictionary[Pipeline, _Running] = weakref.WeakKeyDictionary()
 
 
@@ -78,6 +81,7 @@ class Pipeline:
             chunks = len(self.plan.stages) // self.plan.num_workers if schedule == "interleaved" else 1
             schedule = Schedule(schedule, 1 if is_single else num_micro_batches, chunks)
         self.schedule, self._group = schedule, group
+        self._check_devices()
         self._routes = Routes(schedule, tuple(stage.devices for stage in self.plan.stages))
         schedule.check(self._replicas)
         num_workers = self.plan.num_workers
@@ -90,7 +94,18 @@ class Pipeline:
                 raise UsageError(
                     f"the plan is for {num_workers} devices, and there are {dist.get_world_size(group)} ranks"
                 )
-        self._is_emulated = emulate
+        self._is_emulated, self._is_broken = emulate, False
+        #: Of the pipelines over these ranks: each has tags of its own.
+        self._number = 0
+        if not emulate:
+            ranks = group if group is not None else dist.group.WORLD
+            self._number = _NUM_PIPELINES.get(ranks, 0)
+            _NUM_PIPELINES[ranks] = self._number + 1
+        #: What the first step was given, and how the model was then: it was traced so.
+        self._given: list[Any] = []
+        self._has_samples: tuple[bool, ...] = ()
+        self._modes: list[bool] = []
+        self._code = ""
         self._num_steps = self._num_under_way = 0
         #: That all ranks have agreed on, with the weights, at the first step of the run.
         self._seed: int | None = None
@@ -113,6 +128,13 @@ class Pipeline:
         batch = self._batch(inputs, targets)
         running = self._running(batch)
         self._num_steps += 1
+        try:
+            return self._stepped(batch, running)
+        except BaseException:
+            self._is_broken = True  # what is half done would be in the next step's gradients
+            raise
+
+    def _stepped(self, batch: Batch, running: _Running) -> Tensor | None:
         with torch.enable_grad():
             if self.schedule.is_asynchronous:
                 self._run(
@@ -143,10 +165,10 @@ class Pipeline:
     def losses(self) -> list[float]:
         """Under an asynchronous schedule, on the workers of the last stage: of the micro-batches since the last call, in their order."""
         workers = self._held.workers.values() if self._held is not None else ()
-        found = sorted(((number, loss) for worker in workers for number, loss in worker.losses), key=lambda one: one[0])
+        found = sorted((entry for worker in workers for entry in worker.losses), key=lambda entry: entry[:2])
         for worker in workers:
             worker.losses.clear()
-        return [loss.item() for _, loss in found]
+        return [loss.item() for _, _, loss in found]
 
     def gather(self) -> nn.Module:
         """Drain, and bring the weights and buffers of all stages to the model of every rank. Returns it."""
@@ -162,13 +184,35 @@ class Pipeline:
     # --- within ---------------------------------------------------------------------------------------------------------------
 
     def _batch(self, inputs: tuple[Any, ...], targets: tuple[Any, ...]) -> Batch:
+        if self._is_broken:
+            raise UsageError(
+                "a step of this pipeline has failed before, and what it has left is not known: make a new one"
+            )
         first = next((one for one in inputs if isinstance(one, Tensor) and one.dim()), None)
         if first is None:
             raise UsageError("a step is given at least one tensor, with the samples in its first dimension")
+        if not self._given:
+            self._has_samples = tuple(
+                isinstance(one, Tensor) and one.dim() > 0 and one.shape[0] == first.shape[0] for one in inputs
+            )
+            self._given = _described(inputs, self._has_samples)
+            self._modes = [module.training for module in self.model.modules()]
+        elif len(inputs) != len(self._given) or _described(inputs, self._has_samples) != self._given:
+            raise UsageError(
+                f"a step is given {_described(inputs, self._has_samples)[:9]}, and the first was given {self._given[:9]}: the stages are "
+                "made for that alone"
+            )
+        elif self._modes != [module.training for module in self.model.modules()]:
+            raise UsageError(
+                "modules were set to train() or eval() after the first step: the stages are as they were then"
+            )
+        sizes = {one.shape[0] for one, has in zip(inputs, self._has_samples, strict=True) if has}
+        if len(sizes) > 1:
+            raise UsageError(f"the inputs of a step have {sorted(sizes)} samples")
         count = self.schedule.num_micro_batches
         if first.shape[0] < count:
             raise UsageError(f"a batch of {first.shape[0]} samples cannot be split into {count} micro-batches")
-        return Batch(self._num_steps, inputs, targets, tuple(split_evenly(first.shape[0], count)))
+        return Batch(self._num_steps, inputs, targets, tuple(split_evenly(first.shape[0], count)), self._has_samples)
 
     def _running(self, batch: Batch) -> _Running:
         if self._sample is None:
@@ -176,8 +220,7 @@ class Pipeline:
             # A single sample would be taken for a fixed length.
             num_samples = min(max(piece.num_samples, 2), batch.num_samples)
             self._sample = [
-                one.detach().clone() if isinstance(one, Tensor) else one
-                for one in batch.cut(batch.inputs, 0, num_samples)
+                one.detach().clone() if isinstance(one, Tensor) else one for one in batch.cut_inputs(0, num_samples)
             ]
         running = self._started()
         self._check_sizes(batch, running.split.traced)
@@ -189,12 +232,24 @@ class Pipeline:
         if running is not None:
             return running
         assert self._sample is not None
-        traced = trace(self.model, self._sample)
+        now = [module.training for module in self.model.modules()]
+        try:
+            self._set_modes(self._modes)
+            traced = trace(self.model, self._sample)
+        finally:
+            self._set_modes(now)
+        if self._code and traced.root.code != self._code:
+            raise GraphError(
+                "the model does other things than at the first step of the run, by which its stages were made"
+            )
+        self._code = traced.root.code
         cut = split(traced, {name: number for number, stage in enumerate(self.plan.stages) for name in stage.layers})
         self._check_cut(cut)
         if self._seed is None:
             self._seed = self._agreed_seed()
-        mail: Mail = LocalMail() if self._is_emulated else RankMail(self._group, next(self.model.parameters()).device)
+        mail: Mail = LocalMail()
+        if not self._is_emulated:
+            mail = RankMail(self._group, next(self.model.parameters()).device, self._number)
         running = _Running(cut, {}, mail)
         for number in range(self.plan.num_workers) if self._is_emulated else [dist.get_rank(self._group)]:
             modules, update = self._own(number, cut)
@@ -210,22 +265,22 @@ class Pipeline:
         if max(self._replicas) == 1 or self.schedule.is_asynchronous:
             return
         for crossing in cut.crossings:
-            if crossing.shape.sample_dim is None and not crossing.shape.is_whole:
+            dim = crossing.shape.sample_dim
+            is_mixed = crossing.is_of_inputs if dim is None else crossing.shape.sizes[dim].per_sample != 1
+            if is_mixed:
                 raise GraphError(
                     f"{crossing.name}, which stage {crossing.maker} sends to stage {crossing.taker}, cannot be split by samples"
                 )
 
     def _check_sizes(self, batch: Batch, traced: Traced) -> None:
-        if traced.is_flexible:
-            return
         for micro_batch, end in enumerate(batch.ends):
             first = batch.ends[micro_batch - 1] if micro_batch else 0
             for stage in range(len(self.plan.stages)):
                 for piece in self._routes.pieces(stage, micro_batch, end - first):
-                    if piece.num_samples != traced.num_samples:
+                    if not traced.least_samples <= piece.num_samples <= traced.most_samples:
                         raise GraphError(
-                            f"the model takes {traced.num_samples} samples at a time and no other number, and stage {stage} would have "
-                            f"{piece.num_samples} of micro-batch {micro_batch}"
+                            f"the model does the same for {traced.least_samples} to {traced.most_samples} samples at a time, and stage "
+                            f"{stage} would have {piece.num_samples} of micro-batch {micro_batch}"
                         )
 
     def _agreed_seed(self) -> int:
@@ -251,15 +306,37 @@ class Pipeline:
             StageModule(module, stage.inputs, stage.takes, stage.makes, stage.changed)
             for module, stage in zip(modules, cut.stages, strict=True)
         ]
-        return stages, _Step(copy.deepcopy(self.optimizer, memo))
+        return stages, _Step(copy.deepcopy(self.optimizer, memo), self.optimizer)
+
+    def _set_modes(self, modes: Sequence[bool]) -> None:
+        for module, mode in zip(self.model.modules(), modes, strict=True):
+            module.training = mode
+
+    def _check_devices(self) -> None:
+        """Stages and devices as the executor takes them. Raises `GraphError`."""
+        devices = [stage.devices for stage in self.plan.stages]
+        if sorted({device for own in devices for device in own}) != list(range(self.plan.num_workers)):
+            raise GraphError(f"the devices of the plan are not 0 to {self.plan.num_workers - 1}")
+        if self.schedule.name == "interleaved":
+            count = len(devices) // self.schedule.chunks
+            if any(own != (number % count,) for number, own in enumerate(devices)):
+                raise GraphError("interleaved: stage i of the plan is on one device, i modulo the number of devices")
+        elif sum(map(len, devices)) != self.plan.num_workers:
+            raise GraphError(
+                f"a device of the plan has several stages: that is an interleaved schedule's, not {self.schedule.name}'s"
+            )
 
     def _run(self, work: Mapping[int, Iterator[None]]) -> None:
         """Workers in turn, each as far as it comes."""
         waiting = dict(work)
+        workers = _RUNNING[self].workers.values()
         while waiting:
+            before = len(waiting), sum(worker.num_tasks for worker in workers)
             for number, steps in list(waiting.items()):
                 if next(steps, self) is self:
                     del waiting[number]
+            if (len(waiting), sum(worker.num_tasks for worker in workers)) == before:
+                raise GraphError(f"{self.schedule.name}: every worker waits for another")
 
     def _loss(self, batch: Batch, running: _Running) -> Tensor:
         """Of all pieces, added in their order."""
@@ -267,14 +344,17 @@ class Pipeline:
         found: dict[int, list[Tensor]] = {}
         for number, worker in running.workers.items():
             if number in last:
-                found[number] = [loss for _, loss in sorted(worker.losses, key=lambda one: one[0])]
+                found[number] = [loss for _, _, loss in sorted(worker.losses, key=lambda entry: entry[:2])]
                 worker.losses.clear()
         count = len(batch.ends)
         if not self._is_emulated:
             for number in last:
-                own = torch.stack(found[number]) if number in found else torch.empty(count)
+                own = torch.zeros(count + 1, dtype=torch.float64)
+                if number in found:
+                    own[:count] = torch.stack(found[number]).double()
+                    own[count] = _LOSS_TYPES.index(found[number][0].dtype)
                 dist.broadcast(own, group_src=number, group=self._group)
-                found[number] = list(own)
+                found[number] = list(own[:count].to(_LOSS_TYPES[int(own[count])]))
         total: Tensor | None = None
         for micro_batch in range(count):
             for number in last:
@@ -287,12 +367,27 @@ class Pipeline:
 class _Step:
     """Has an optimizer step with given gradients; parameters without one stay as they are."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizer: torch.optim.Optimizer, original: torch.optim.Optimizer | None = None) -> None:
+        """`original`: of which it is a copy; what the script sets there (the rate of learning) holds here."""
+        self._optimizer, self._original = optimizer, original
 
     def __call__(self, sums: Sequence[tuple[nn.Parameter, Tensor | None]]) -> None:
+        if self._original is not None:
+            for own, given in zip(self._optimizer.param_groups, self._original.param_groups, strict=True):
+                own.update({key: value for key, value in given.items() if key != "params"})
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None  # other stages' would be stepped with as well
         for parameter, gradient in sums:
             parameter.grad = gradient
         self._optimizer.step()
         for parameter, _ in sums:
             parameter.grad = None
+
+
+def _described(inputs: Sequence[Any], has_samples: Sequence[bool]) -> list[Any]:
+    """What of inputs the stages are made for: sizes beside the number of samples, types, and plain values."""
+    return [
+        (str(one.dtype), tuple(one.shape[1:]) if has else tuple(one.shape)) if isinstance(one, Tensor) else one
+        for one, has in zip(inputs, has_samples, strict=False)
+    ]

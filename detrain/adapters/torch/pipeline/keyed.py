@@ -89,4 +89,7 @@ def attention(
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    return dropout(F.softmax(scores, -1), p, key, layer, sample_dim, per_sample) @ v
+    weights = F.softmax(scores, -1)
+    if mask is not None:  # a row that may look at nothing is zero, as in PyTorch
+        weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
+    return dropout(weights, p, key, layer, sample_dim, per_sample) @ v

@@ -60,10 +60,16 @@ class LocalMail:
         """See `Mail`."""
 
 
+#: More than a pipeline has.
+_NUM_TAGS = 1 << 16
+
+
 class RankMail:
     """Worker i is rank i of a process group. Sending waits for nobody, receiving does."""
 
-    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device, number: int) -> None:
+        """`number`: no other mail over the group has the same."""
+        self._first_tag = number * _NUM_TAGS
         self._group, self._device = group, device
         #: The turn, what to wait for, and what is sent. Gloo does not say that it was taken, so it has to be waited for.
         self._under_way: deque[tuple[int, Any, Tensor]] = deque()
@@ -77,7 +83,7 @@ class RankMail:
             self._own.post(tag, sender, receiver, tensor)
             return
         whole = tensor.detach().contiguous()
-        sending = dist.isend(whole, group_dst=receiver, group=self._group, tag=tag)
+        sending = dist.isend(whole, group_dst=receiver, group=self._group, tag=self._first_tag + tag)
         self._under_way.append((self._turn, sending, whole))
 
     def has(self, tag: int, sender: int, receiver: int) -> bool:
@@ -89,7 +95,7 @@ class RankMail:
         if sender == receiver:
             return self._own.take(tag, sender, receiver, shape, dtype)
         tensor = torch.empty(tuple(shape), dtype=dtype, device=self._device)
-        dist.recv(tensor, group_src=sender, group=self._group, tag=tag)
+        dist.recv(tensor, group_src=sender, group=self._group, tag=self._first_tag + tag)
         return tensor
 
     def end_turn(self, num_kept: int) -> None:

@@ -51,7 +51,7 @@ def _timed(cut: Split, sample: Sequence[Any]) -> list[tuple[float, float]]:
     for stage in cut.stages:
         taken = [made[crossing.number].detach() for crossing in stage.takes]
         leaves = [
-            tensor.requires_grad_() if crossing.is_floating else tensor
+            tensor.requires_grad_() if crossing.has_gradient else tensor
             for crossing, tensor in zip(stage.takes, taken, strict=True)
         ]
         given = [

@@ -37,7 +37,9 @@ class Crossing:
     #: The stage that makes it.
     origin: int
     #: A gradient comes back for it.
-    is_floating: bool
+    has_gradient: bool
+    #: It hangs on what the model is given, and not on parameters alone.
+    is_of_inputs: bool
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,43 @@ class _Splitter:
         self.num_stages = max(self.stage_of.values()) + 1
         self.nodes = [node for node in traced.root.graph.nodes if node in self.stage_of]
         self.changes = {node: _changed(node) for node in self.nodes}
+        self.draw_of = {node: number for number, node in enumerate(self.nodes)}
+        self._look_through()
         self._place_attributes()
+
+    def _look_through(self) -> None:
+        """Which nodes hang on inputs, and of which a gradient is wanted."""
+        self.of_inputs, self.with_gradient = set(self.traced.inputs), set[fx.Node]()
+        trained = {name for name, one in self.traced.root.named_parameters(remove_duplicate=False) if one.requires_grad}
+        for node in self.traced.root.graph.nodes:
+            if node.op == "get_attr" and node.target in trained:
+                self.with_gradient.add(node)
+            if node not in self.stage_of:
+                continue
+            if isinstance(node.target, torch._ops.HigherOrderOperator):
+                self._check_inner(node)
+            sources = node.all_input_nodes
+            if any(source in self.of_inputs for source in sources):
+                self.of_inputs.add(node)
+            value = node.meta.get("val")
+            is_real = not isinstance(value, torch.Tensor) or value.dtype.is_floating_point or value.dtype.is_complex
+            is_cut_off = node.target in (torch.ops.aten.detach.default, torch.ops.aten.detach_.default)
+            if is_real and not is_cut_off and any(source in self.with_gradient for source in sources):
+                self.with_gradient.add(node)
+
+    def _check_inner(self, node: fx.Node) -> None:
+        """What runs within `no_grad` or `autocast` in a forward pass is a graph of its own."""
+        for source in node.all_input_nodes:
+            inner = getattr(self.traced.root, str(source.target), None) if source.op == "get_attr" else None
+            if not isinstance(inner, fx.GraphModule):
+                continue
+            for one in inner.graph.nodes:
+                tags = one.target.tags if isinstance(one.target, torch._ops.OpOverload) else ()
+                if torch.Tag.nondeterministic_seeded in tags or _changed(one):
+                    raise GraphError(
+                        f"{one.target} within {node.target} draws random numbers or changes a tensor, which cannot be followed there: "
+                        f"{source_of(node)}"
+                    )
 
     def _place_attributes(self) -> None:
         """Parameters and buffers are in the first stage that reads them; buffers that are changed in no other."""
@@ -132,13 +170,15 @@ class _Splitter:
         for node, numbers in takers.items():
             origin = maker = self.stage_of[node]
             for taker in sorted(numbers):
-                is_floating = node.meta["val"].dtype.is_floating_point
-                crossings.append(
-                    (
-                        node,
-                        Crossing(len(crossings), node.name, self.traced.shape(node), maker, taker, origin, is_floating),
+                if node.meta["val"].dtype.is_complex:
+                    raise GraphError(
+                        f"{node.name}, a complex tensor, goes from stage {maker} to stage {taker}: cut elsewhere: {source_of(node)}"
                     )
+                shape, is_of_inputs = self.traced.shape(node), node in self.of_inputs
+                crossing = Crossing(
+                    len(crossings), node.name, shape, maker, taker, origin, node in self.with_gradient, is_of_inputs
                 )
+                crossings.append((node, crossing))
                 maker = taker
         stages = tuple(self._stage(number, crossings) for number in range(self.num_stages))
         return Split(stages, tuple(crossing for _, crossing in crossings), self.traced)
@@ -146,6 +186,15 @@ class _Splitter:
     def _check_changes(self, takers: Mapping[fx.Node, set[int]]) -> None:
         for node in self.nodes:
             for source in self.changes[node]:
+                if (
+                    source in self.stage_of
+                    and self.stage_of[_base(source)] != self.stage_of[node]
+                    and _base(source) is not source
+                ):
+                    raise GraphError(
+                        f"{node.name} in stage {self.stage_of[node]} changes in place a view of what stage "
+                        f"{self.stage_of[_base(source)]} makes: {source_of(node)}"
+                    )
                 if source in takers and self.stage_of[node] != self.stage_of[source] and len(takers[source]) > 1:
                     raise GraphError(
                         f"{node.name} in stage {self.stage_of[node]} changes in place what stage {self.stage_of[source]} makes, and other "
@@ -192,11 +241,11 @@ class _Splitter:
         """For an operator that draws numbers, what takes its place, and its arguments. Raises `GraphError` if nothing does."""
         target = node.target
         if target in _DROPOUTS and node.args[2]:
-            return keyed.dropout, (*node.args[:2], key, self.layer_of[node], *self._samples(node))
+            return keyed.dropout, (*node.args[:2], key, self.draw_of[node], *self._samples(node))
         if target is _ATTENTION and (p := _argument(node, 4, "dropout_p", 0.0)):
             q, k, v = node.args[:3]
             mask, is_causal = _argument(node, 3, "attn_mask", None), _argument(node, 5, "is_causal", default=False)
-            layer = self.layer_of[node]
+            layer = self.draw_of[node]
             return keyed.attention, (
                 q, k, v, mask, p, is_causal, _argument(node, 6, "scale", None), key, layer, *self._samples(node)
             )  # fmt: skip
@@ -220,6 +269,19 @@ class _Splitter:
         if dim is None and not shape.is_whole:
             raise GraphError(f"{node.name} has samples in more than one dimension: {source_of(node)}")
         return dim, 1 if dim is None else shape.sizes[dim].per_sample
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """What a view looks into, through views of views."""
+    while True:
+        schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
+        is_view = node.target is operator.getitem or (
+            schema is not None
+            and any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
+        )
+        if not is_view or not isinstance(node.args[0], fx.Node):
+            return node
+        node = node.args[0]
 
 
 def _argument(node: fx.Node, place: int, name: str, default: Any) -> Any:

@@ -7,14 +7,16 @@ called twice is two layers, so that layers never form a circle.
 from __future__ import annotations
 
 import operator
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map
+from torch.utils._pytree import TreeSpec, tree_flatten
 
 from detrain.adapters.torch.symbolic import draws_unmoved
 from detrain.errors import GraphError
@@ -92,8 +94,11 @@ class Traced:
     out_spec: TreeSpec
     #: Samples that it was traced with.
     num_samples: int
-    #: It takes other numbers of samples as well.
-    is_flexible: bool
+    #: The numbers of samples that it takes.
+    least_samples: int
+    most_samples: int
+    #: By input: it has samples, in its first dimension.
+    has_samples: tuple[bool, ...]
 
     def shape(self, node: fx.Node) -> Shape:
         """Of the tensor that a node makes."""
@@ -112,14 +117,16 @@ def trace(model: nn.Module, sample: Sequence[Any]) -> Traced:
 
     Raises `GraphError` where the model cannot be exported, with the line that stands in the way.
     """
-    counts = {one.shape[0] for one in tree_flatten(tuple(sample))[0] if isinstance(one, torch.Tensor) and one.dim()}
-    if not counts:
+    if any(isinstance(one, (list, tuple, dict)) for one in sample):
+        raise GraphError("the model is given a list, tuple or dict; a pipeline's inputs are tensors and plain values")
+    first = next((one for one in sample if isinstance(one, torch.Tensor) and one.dim()), None)
+    if first is None:
         raise GraphError("the model is given no tensor with samples in it")
-    dims = tree_map(
-        lambda one: {0: torch.export.Dim.AUTO} if isinstance(one, torch.Tensor) and one.dim() else None, tuple(sample)
-    )
+    count = first.shape[0]
+    has_samples = tuple(isinstance(one, torch.Tensor) and one.dim() > 0 and one.shape[0] == count for one in sample)
+    dims = tuple({0: torch.export.Dim.AUTO} if has else None for has in has_samples)
     try:
-        with draws_unmoved(), warnings.catch_warnings():
+        with draws_unmoved(), warnings.catch_warnings(), mock.patch.object(torch.autograd.Function, "apply", _refused):
             # LSTM makes its list of weights anew; they are parameters all the same.
             warnings.filterwarnings("ignore", message="The tensor attributes")
             exported = torch.export.export(model, tuple(sample), dynamic_shapes=dims, strict=False)
@@ -133,16 +140,38 @@ def trace(model: nn.Module, sample: Sequence[Any]) -> Traced:
     module = exported.module()
     assert isinstance(module, fx.GraphModule)
     nodes = list(module.graph.nodes)
+    returned = tree_flatten(nodes[-1].args[0])[0]
+    if not all(isinstance(node, fx.Node) and not is_number(node) for node in returned):
+        raise GraphError(f"{type(model).__name__} returns something that is no tensor")
     out_spec = exported.call_spec.out_spec
     assert out_spec is not None
-    outputs = tuple(node for node in tree_flatten(nodes[-1].args[0])[0] if isinstance(node, fx.Node))
+    outputs = tuple(returned)
     inputs = tuple(node for node in nodes if node.op == "placeholder")
-    is_flexible = any(isinstance(node.meta["val"], torch.Tensor) and not _is_fixed(node) for node in inputs)
-    return Traced(module, tuple(_layers(model, nodes)), inputs, outputs, out_spec, min(counts), is_flexible=is_flexible)
+    least, most = _range(exported, inputs, has_samples, count)
+    return Traced(module, tuple(_layers(model, nodes)), inputs, outputs, out_spec, count, least, most, has_samples)
 
 
-def _is_fixed(node: fx.Node) -> bool:
-    return all(isinstance(length, int) for length in node.meta["val"].shape)
+def _refused(*_: object) -> object:
+    raise ValueError(
+        "it calls a torch.autograd.Function of its own, whose backward pass would be lost; write it with operators, or `detach()`"
+    )
+
+
+def _range(exported: Any, inputs: Sequence[fx.Node], has_samples: Sequence[bool], count: int) -> tuple[int, int]:
+    """The numbers of samples that the graph is right for: those that take the same way through the model."""
+    least, most = 1, sys.maxsize
+    for node, has in zip(inputs, has_samples, strict=True):
+        if not has:
+            continue
+        length = node.meta["val"].shape[0]
+        if isinstance(length, int):
+            return count, count
+        found = exported.range_constraints.get(length.node.expr)
+        if found is not None:
+            # A single sample takes the same operators; torch.export says 2 because it treats 1 apart where it may be broadcast.
+            least = max(least, 1 if found.lower <= 2 else int(found.lower))
+            most = min(most, int(found.upper) if found.upper < sys.maxsize else sys.maxsize)
+    return least, most
 
 
 def is_number(node: fx.Node) -> bool:

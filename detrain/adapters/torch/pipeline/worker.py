@@ -19,6 +19,7 @@ from detrain.adapters.torch.pipeline.keyed import Key
 from detrain.adapters.torch.pipeline.mail import Mail
 from detrain.adapters.torch.pipeline.routes import Link, Piece, Routes, links
 from detrain.adapters.torch.pipeline.splitting import Crossing, Split, StageModule
+from detrain.errors import GraphError
 from detrain.pipeline.schedules import Kind, VersionUse, Work, in_flight, round_size, version_use
 
 #: A gradient for each parameter of a stage; None for those that nothing depends on.
@@ -34,6 +35,8 @@ class Batch:
     targets: tuple[Any, ...]
     #: Where each micro-batch ends.
     ends: tuple[int, ...]
+    #: By input: samples lie in its first dimension.
+    has_samples: tuple[bool, ...]
 
     @property
     def num_samples(self) -> int:
@@ -44,13 +47,17 @@ class Batch:
         """The samples of a micro-batch: the first, and the end."""
         return (self.ends[micro_batch - 1] if micro_batch else 0), self.ends[micro_batch]
 
-    def cut(self, values: Sequence[Any], first: int, end: int) -> list[Any]:
-        """These samples of each value that has as many as the batch; others as they are."""
+    def cut_inputs(self, first: int, end: int) -> list[Any]:
+        """These samples of the inputs; those without samples as they are."""
+        return [value[first:end] if has else value for value, has in zip(self.inputs, self.has_samples, strict=True)]
+
+    def cut_targets(self, first: int, end: int) -> list[Any]:
+        """These samples of each target that has as many as the batch; others as they are."""
         return [
             value[first:end]
             if isinstance(value, Tensor) and value.dim() and value.shape[0] == self.num_samples
             else value
-            for value in values
+            for value in self.targets
         ]
 
 
@@ -107,8 +114,13 @@ class Worker:
             if number in workers
         }
         self._batches: dict[int, Batch] = {}
-        #: Losses of the last stage's pieces since they were last asked for: micro-batch and loss, weighed by its share of the samples.
-        self.losses: list[tuple[int, Tensor]] = []
+        #: Losses of the last stage's pieces since they were last asked for: drains before it, micro-batch, and loss, weighed by its
+        #: share of the samples.
+        self.losses: list[tuple[int, int, Tensor]] = []
+        self._num_drained = 0
+        #: Done so far; by it is seen whether something goes on.
+        self.num_tasks = 0
+        self._has_looked_at_loss = False
         self._replicas = tuple(map(len, routes.workers))
         for held in self.held.values():
             held.gradients = [None] * len(held.parameters)
@@ -117,7 +129,7 @@ class Worker:
     def _begin(self) -> None:
         for held in self.held.values():
             held.num_updates = held.num_forwards = held.num_backwards = 0
-            held.versions = {0: _copies(held.parameters)} if self._schedule.is_asynchronous else {}
+            held.versions = {}
 
     # --- steps ----------------------------------------------------------------------------------------------------------------
 
@@ -148,6 +160,10 @@ class Worker:
                 micro_batch = turn + held.num_forwards * count
                 if micro_batch >= limit:
                     return
+                if (
+                    not held.num_forwards
+                ):  # since the last time that all went back; the script may have changed them meanwhile
+                    held.versions = {0: _copies(held.parameters)}
                 yield from self._update_up_to(held, self._use(held, micro_batch).awaited, limit)
                 yield from self._when_there(self._needs(Kind.FORWARD, micro_batch, held))
                 self._do(Kind.FORWARD, micro_batch, held)
@@ -166,6 +182,7 @@ class Worker:
         yield from self._update_up_to(held, -(-total // size), total)
         self._begin()
         self._batches.clear()
+        self._num_drained += 1
 
     def _go_back(self, held: Held, micro_batch: int) -> Iterator[None]:
         yield from self._when_there(self._needs(Kind.BACKWARD, micro_batch, held))
@@ -220,12 +237,13 @@ class Worker:
         return [
             (self._tag(crossing, kind), link.taker)
             for crossing in held.stage.makes
-            if crossing.is_floating
+            if crossing.has_gradient
             for link in self._links(crossing, micro_batch)
             if link.maker == self.number
         ]
 
     def _do(self, kind: Kind, micro_batch: int, held: Held) -> None:
+        self.num_tasks += 1
         if kind == Kind.FORWARD:
             self._forward(micro_batch, held)
         elif kind == Kind.BACKWARD:
@@ -249,14 +267,15 @@ class Worker:
         begin = batch.span(within)[0]
         first, end = begin + piece.first, begin + piece.end
         leaves = [
-            tensor.requires_grad_() if crossing.is_floating else tensor
+            tensor.requires_grad_() if crossing.has_gradient else tensor
             for crossing, tensor in zip(held.stage.takes, taken, strict=True)
         ]
         given = [
             leaf.clone() if crossing.number in held.stage.changed else leaf
             for crossing, leaf in zip(held.stage.takes, leaves, strict=True)
         ]
-        inputs = batch.cut([batch.inputs[place] for place in held.stage.inputs], first, end)
+        given_inputs = batch.cut_inputs(first, end)
+        inputs = [given_inputs[place] for place in held.stage.inputs]
         arguments = (piece.num_samples, Key(self.seed, batch.step, first), *inputs, *given)
         parameters: list[Tensor] = list(held.parameters)
         if self._schedule.is_asynchronous:
@@ -268,10 +287,14 @@ class Worker:
         roots, loss = list(made[: len(held.stage.makes)]), None
         if held.number == len(self.routes.workers) - 1:
             output = tree_unflatten(list(made[len(held.stage.makes) :]), self._split.traced.out_spec)
-            loss = self._loss_of(output, *batch.cut(batch.targets, first, end))
+            output_of = [one for one in made if one.requires_grad]
+            loss = self._loss_of(output, *batch.cut_targets(first, end))
+            if not self._has_looked_at_loss:
+                _check_loss(loss, output_of, leaves)
+                self._has_looked_at_loss = True
             if piece.num_samples != batch.num_samples:
                 loss = loss * (piece.num_samples / batch.num_samples)
-            self.losses.append((micro_batch, loss.detach()))
+            self.losses.append((self._num_drained, micro_batch, loss.detach()))
         return Flight(piece, leaves, roots, loss, parameters)
 
     def _taken(self, crossing: Crossing, held: Held, micro_batch: int) -> Tensor:
@@ -291,7 +314,7 @@ class Worker:
     def _backward(self, micro_batch: int, held: Held) -> None:
         flight = held.flights[micro_batch]
         flight.came_back = [
-            self._came_back(crossing, micro_batch) if crossing.is_floating else None for crossing in held.stage.makes
+            self._came_back(crossing, micro_batch) if crossing.has_gradient else None for crossing in held.stage.makes
         ]
         is_split = self._schedule.splits_backward
         leaves = [leaf for leaf in flight.leaves if leaf.requires_grad]
@@ -301,29 +324,32 @@ class Worker:
             self._add(held, [next(found) if one.requires_grad else None for one in flight.parameters])
             del held.flights[micro_batch]
         for crossing, leaf in zip(held.stage.takes, flight.leaves, strict=True):
-            if not crossing.is_floating:
+            if not crossing.has_gradient:
                 continue
             gradient = next(found)
+            is_there = torch.tensor([gradient is not None], dtype=torch.uint8)
             gradient = torch.zeros_like(leaf) if gradient is None else gradient
             for link in self._links(crossing, micro_batch):
                 if link.taker == self.number:
                     part = _part(crossing, gradient, link.first - flight.piece.first, link.end - flight.piece.first)
+                    self.mail.post(self._tag(crossing, Kind.BACKWARD), self.number, link.maker, is_there)
                     self.mail.post(self._tag(crossing, Kind.BACKWARD), self.number, link.maker, part)
 
     def _weights_gradients(self, flight: Flight) -> Gradients:
         found = iter(_gradients(flight, [one for one in flight.parameters if one.requires_grad], is_kept=False))
         return [next(found) if one.requires_grad else None for one in flight.parameters]
 
-    def _came_back(self, crossing: Crossing, micro_batch: int) -> Tensor:
-        parts = [
-            self._take(crossing, self._tag(crossing, Kind.BACKWARD), link.taker, link)
-            for link in self._links(crossing, micro_batch)
-            if link.maker == self.number
-        ]
+    def _came_back(self, crossing: Crossing, micro_batch: int) -> Tensor | None:
+        parts, is_there = [], False
+        for link in self._links(crossing, micro_batch):
+            if link.maker == self.number:
+                tag = self._tag(crossing, Kind.BACKWARD)
+                is_there |= bool(self.mail.take(tag, link.taker, self.number, (1,), torch.uint8).item())
+                parts.append(self._take(crossing, tag, link.taker, link))
+        if not is_there:  # nothing hangs on it there; an optimizer leaves alone what has no gradient
+            return None
         if crossing.shape.sample_dim is not None:
             return parts[0] if len(parts) == 1 else torch.cat(parts, _dim(crossing))
-        if not parts:  # nobody has taken this replica's
-            return torch.zeros(crossing.shape.of(0), dtype=crossing.shape.dtype)
         total = parts[0]
         for part in parts[1:]:
             total = total + part
@@ -364,6 +390,7 @@ class Worker:
                 sums = [one if one is None else one / len(workers) for one in sums]
             self._update(list(zip(held.parameters, sums, strict=True)))
             held.num_updates += 1
+            self.num_tasks += 1
             held.versions[held.num_updates] = _copies(held.parameters)
             self._forget_versions(held)
 
@@ -380,17 +407,14 @@ class Worker:
         for receiver in held.replicas:
             if receiver == self.number:
                 continue
-            for parameter, gradient in zip(held.parameters, gradients, strict=True):
-                if parameter.requires_grad:
-                    sent = torch.zeros_like(parameter) if gradient is None else gradient
-                    self.mail.post(self._sums_tag(held), self.number, receiver, sent)
+            flags = torch.tensor([gradient is not None for gradient in gradients], dtype=torch.uint8)
+            self.mail.post(self._sums_tag(held), self.number, receiver, flags)
+            for gradient in gradients:
+                if gradient is not None:
+                    self.mail.post(self._sums_tag(held), self.number, receiver, gradient)
 
     def _sums_needed(self, held: Held, workers: Sequence[int]) -> list[tuple[int, int]]:
-        return [
-            (self._sums_tag(held), worker)
-            for worker in workers
-            if worker != self.number and any(one.requires_grad for one in held.parameters)
-        ]
+        return [(self._sums_tag(held), worker) for worker in workers if worker != self.number]
 
     def _summed(self, held: Held, workers: Sequence[int], own: Gradients | None) -> Gradients:
         """Over the replicas, in their order."""
@@ -401,17 +425,34 @@ class Worker:
                 assert own is not None
                 came = own
             else:
+                flags = self.mail.take(self._sums_tag(held), worker, self.number, (len(parameters),), torch.uint8)
                 came = [
-                    self.mail.take(self._sums_tag(held), worker, self.number, one.shape, one.dtype)
-                    if one.requires_grad
-                    else None
-                    for one in parameters
+                    self.mail.take(self._sums_tag(held), worker, self.number, one.shape, one.dtype) if has else None
+                    for one, has in zip(parameters, flags.tolist(), strict=True)
                 ]
             if total is None:
                 total = [None if one is None else one.clone() for one in came]
             else:
                 total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, came, strict=True)]
         return total if total is not None else [None] * len(parameters)
+
+
+def _check_loss(loss: Tensor, outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
+    """Raises `GraphError` where the loss hangs on parameters directly: no stage would have their gradients."""
+    border = {one.grad_fn for one in outputs}
+    seen, waiting = set(border), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None and not any(variable is leaf for leaf in leaves):
+            raise GraphError(
+                "the loss function reads parameters itself (its own, or the model's for a penalty), and a pipeline's stages would not "
+                "train them by that; have the model return what the loss needs of them"
+            )
+        waiting += [following for following, _ in node.next_functions]
 
 
 def _copies(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
