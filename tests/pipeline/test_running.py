@@ -13,9 +13,10 @@ import detrain.pipeline
 from detrain.adapters.torch.pipeline import keyed
 from detrain.adapters.torch.pipeline.splitting import split
 from detrain.adapters.torch.pipeline.tracing import trace
+from detrain.adapters.torch.pipeline.worker import Worker
 from detrain.errors import DetrainError, GraphError, UsageError
 from detrain.pipeline.plan import Plan, Stage
-from detrain.pipeline.schedules import Kind, Schedule, in_flight, orders
+from detrain.pipeline.schedules import Kind, Schedule, orders
 from tests.pipeline.pipelined import MODELS, batches, digest, layers_of, loss_of, made, piped, plainly, plan_of
 from tests.tiers import full_but
 
@@ -136,20 +137,20 @@ def test_asynchronous_replicas_train(schedule, num_micro_batches, replicas):
 
 @pytest.mark.parametrize("replicas", [(1, 1, 1), (2, 1), (1, 2), (3, 1, 2)])
 @pytest.mark.parametrize(("name", "num_micro_batches"), [("1f1b-async", 1), ("2bw", 6)])
-def test_workers_of_asynchronous_schedules_do_what_the_simulator_says(name, num_micro_batches, replicas):
-    """A forward while fewer are under way than the schedule has, else a backward: that is the order."""
-    schedule = Schedule(name, num_micro_batches)
-    held = in_flight(schedule, replicas)
-    workers = [(stage, turn) for stage, count in enumerate(replicas) for turn in range(count)]
-    for (stage, turn), order in zip(workers, orders(schedule, replicas), strict=True):
-        num_forwards = num_backwards = 0
-        for kind, micro_batch, _ in order[: len(order) // 2]:
-            if num_forwards - num_backwards < held[stage]:
-                assert (kind, micro_batch) == (Kind.FORWARD, turn + num_forwards * replicas[stage])
-                num_forwards += 1
-            else:
-                assert (kind, micro_batch) == (Kind.BACKWARD, turn + num_backwards * replicas[stage])
-                num_backwards += 1
+def test_workers_of_asynchronous_schedules_do_what_the_simulator_says(name, num_micro_batches, replicas, monkeypatch):
+    done, plainly_do = {}, Worker._do
+
+    def noted(worker, kind, micro_batch, held):
+        done.setdefault(worker.number, []).append((kind, micro_batch, held.number))
+        plainly_do(worker, kind, micro_batch, held)
+
+    monkeypatch.setattr(Worker, "_do", noted)
+    pipeline = pipeline_of("gpt", replicas, name, num_micro_batches)
+    for x, y in batches("gpt", 8):
+        pipeline.step(x, target=y)
+    for worker, order in enumerate(orders(Schedule(name, num_micro_batches), replicas)):
+        assert done[worker] == order[: len(done[worker])]
+        assert {kind for kind, _, _ in done[worker]} == {Kind.FORWARD, Kind.BACKWARD}
 
 
 def test_numbers_of_dropout_are_even_and_no_two_layers_steps_or_samples_have_the_same():

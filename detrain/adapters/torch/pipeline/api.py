@@ -17,7 +17,7 @@ from detrain.adapters.torch.pipeline.mail import LocalMail, Mail, RankMail
 from detrain.adapters.torch.pipeline.routes import Routes, split_evenly
 from detrain.adapters.torch.pipeline.splitting import Split, StageModule, split
 from detrain.adapters.torch.pipeline.tracing import Traced, trace
-from detrain.adapters.torch.pipeline.worker import Batch, Worker
+from detrain.adapters.torch.pipeline.worker import Batch, Update, Worker
 from detrain.errors import GraphError, UsageError
 from detrain.pipeline import planfile
 from detrain.pipeline.plan import Plan
@@ -291,9 +291,7 @@ class Pipeline:
                 dist.broadcast(tensor.detach(), group_src=0, group=self._group)
         return int(seed.item())
 
-    def _own(
-        self, number: int, cut: Split
-    ) -> tuple[Sequence[StageModule], Callable[[Sequence[tuple[nn.Parameter, Tensor | None]]], None]]:
+    def _own(self, number: int, cut: Split) -> tuple[Sequence[StageModule], Update]:
         """A worker's modules and its optimizer's step: those given, and copies for replicas that one process plays as well."""
         is_copy = self._is_emulated and any(
             number in workers and workers[0] != number for workers in self._routes.workers

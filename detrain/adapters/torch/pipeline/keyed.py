@@ -1,4 +1,4 @@
-"""Dropout whose numbers depend on nothing but the seed, the step, the sample and the layer.
+"""Dropout whose numbers depend on nothing but the seed, the step, the sample and the operator's place in the model.
 
 So it does not matter which rank works on a sample, in which micro-batch, and where the model is cut. The numbers come from the mixing
 function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), counted through the elements of each sample.
@@ -49,12 +49,12 @@ def _mixed_number(number: int) -> int:
     return number ^ (number >> 31)
 
 
-def uniform(shape: tuple[int, ...], key: Key, layer: int, sample_dim: int | None, device: torch.device) -> Tensor:
+def uniform(shape: tuple[int, ...], key: Key, operator: int, sample_dim: int | None, device: torch.device) -> Tensor:
     """Numbers from 0 to below 1, of 24 bits; float32, of this shape.
 
     `sample_dim`: along which the samples lie, each so many places as there are for one; None: there are none, and all are the same.
     """
-    base = _mixed_number(_mixed_number(key.seed + key.step * _GOLDEN) + layer * _GOLDEN)
+    base = _mixed_number(_mixed_number(key.seed + key.step * _GOLDEN) + operator * _GOLDEN)
     if sample_dim is None:
         count = torch.Size(shape).numel()
         words = _mixed(torch.arange(count, device=device) * _signed(_GOLDEN) + _signed(base))
@@ -68,20 +68,20 @@ def uniform(shape: tuple[int, ...], key: Key, layer: int, sample_dim: int | None
     return drawn.movedim(0, sample_dim)
 
 
-def dropout(x: Tensor, p: float, key: Key, layer: int, sample_dim: int | None, per_sample: int) -> Tensor:
+def dropout(x: Tensor, p: float, key: Key, operator: int, sample_dim: int | None, per_sample: int) -> Tensor:
     """As `torch.nn.functional.dropout` in training. `per_sample`: places along `sample_dim` that one sample has."""
     if p == 0.0:
         return x
     if p == 1.0:
         return x * torch.zeros_like(x)
     own = key if per_sample == 1 else Key(key.seed, key.step, key.first_sample * per_sample)
-    kept = uniform(tuple(x.shape), own, layer, sample_dim, x.device) >= p
+    kept = uniform(tuple(x.shape), own, operator, sample_dim, x.device) >= p
     return x * (kept.to(x.dtype) / (1.0 - p))
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float | None,
-    key: Key, layer: int, sample_dim: int | None, per_sample: int,
+    key: Key, operator: int, sample_dim: int | None, per_sample: int,
 ) -> Tensor:  # fmt: skip
     """As `scaled_dot_product_attention` with dropout, by its definition."""
     scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -92,4 +92,4 @@ def attention(
     weights = F.softmax(scores, -1)
     if mask is not None:  # a row that may look at nothing is zero, as in PyTorch
         weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
-    return dropout(weights, p, key, layer, sample_dim, per_sample) @ v
+    return dropout(weights, p, key, operator, sample_dim, per_sample) @ v

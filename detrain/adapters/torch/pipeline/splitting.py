@@ -98,6 +98,7 @@ class _Splitter:
         self.num_stages = max(self.stage_of.values()) + 1
         self.nodes = [node for node in traced.root.graph.nodes if node in self.stage_of]
         self.changes = {node: _changed(node) for node in self.nodes}
+        #: By it two dropouts of one layer have other numbers.
         self.draw_of = {node: number for number, node in enumerate(self.nodes)}
         self._look_through()
         self._place_attributes()
@@ -245,9 +246,8 @@ class _Splitter:
         if target is _ATTENTION and (p := _argument(node, 4, "dropout_p", 0.0)):
             q, k, v = node.args[:3]
             mask, is_causal = _argument(node, 3, "attn_mask", None), _argument(node, 5, "is_causal", default=False)
-            layer = self.draw_of[node]
             return keyed.attention, (
-                q, k, v, mask, p, is_causal, _argument(node, 6, "scale", None), key, layer, *self._samples(node)
+                q, k, v, mask, p, is_causal, _argument(node, 6, "scale", None), key, self.draw_of[node], *self._samples(node)
             )  # fmt: skip
         if not isinstance(target, torch._ops.OpOverload):
             return None

@@ -97,8 +97,6 @@ class Traced:
     #: The numbers of samples that it takes.
     least_samples: int
     most_samples: int
-    #: By input: it has samples, in its first dimension.
-    has_samples: tuple[bool, ...]
 
     def shape(self, node: fx.Node) -> Shape:
         """Of the tensor that a node makes."""
@@ -148,7 +146,7 @@ def trace(model: nn.Module, sample: Sequence[Any]) -> Traced:
     outputs = tuple(returned)
     inputs = tuple(node for node in nodes if node.op == "placeholder")
     least, most = _range(exported, inputs, has_samples, count)
-    return Traced(module, tuple(_layers(model, nodes)), inputs, outputs, out_spec, count, least, most, has_samples)
+    return Traced(module, tuple(_layers(model, nodes)), inputs, outputs, out_spec, count, least, most)
 
 
 def _refused(*_: object) -> object:

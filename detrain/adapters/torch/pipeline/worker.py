@@ -24,6 +24,8 @@ from detrain.pipeline.schedules import Kind, VersionUse, Work, in_flight, round_
 
 #: A gradient for each parameter of a stage; None for those that nothing depends on.
 Gradients = list[Tensor | None]
+#: Has an optimizer take a step with these gradients.
+Update = Callable[[Sequence[tuple[nn.Parameter, Tensor | None]]], None]
 
 
 @dataclass(frozen=True)
@@ -102,9 +104,9 @@ class Worker:
 
     def __init__(
         self, number: int, split: Split, modules: Sequence[StageModule], routes: Routes, mail: Mail, loss_of: Callable[..., Tensor],
-        update: Callable[[Sequence[tuple[nn.Parameter, Tensor | None]]], None], seed: int,
+        update: Update, seed: int,
     ) -> None:  # fmt: skip
-        """`modules`: by stage, this worker's own; `update`: has the optimizer take a step with these gradients."""
+        """`modules`: by stage, this worker's own."""
         self.number, self.routes, self.mail, self.seed = number, routes, mail, seed
         self._split, self._loss_of, self._update = split, loss_of, update
         self._schedule = routes.schedule
@@ -160,9 +162,8 @@ class Worker:
                 micro_batch = turn + held.num_forwards * count
                 if micro_batch >= limit:
                     return
-                if (
-                    not held.num_forwards
-                ):  # since the last time that all went back; the script may have changed them meanwhile
+                # Since the last drain, before which there may have been steps, the script may have changed the weights.
+                if not held.num_forwards:
                     held.versions = {0: _copies(held.parameters)}
                 yield from self._update_up_to(held, self._use(held, micro_batch).awaited, limit)
                 yield from self._when_there(self._needs(Kind.FORWARD, micro_batch, held))
@@ -210,9 +211,7 @@ class Worker:
     def _pieces(self, stage: int, micro_batch: int) -> list[Piece]:
         batch, within = self._place(micro_batch)
         first, end = batch.span(within)
-        if self._schedule.is_asynchronous:
-            return self.routes.pieces(stage, micro_batch, end - first)
-        return self.routes.pieces(stage, within, end - first)
+        return self.routes.pieces(stage, micro_batch, end - first)
 
     def _own(self, stage: int, micro_batch: int) -> Piece:
         return next(piece for piece in self._pieces(stage, micro_batch) if piece.worker == self.number)
