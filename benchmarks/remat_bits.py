@@ -83,7 +83,7 @@ def train(
             optimizer.step()
         value = loss.item()
     buffers = [one.clone() for one in net.buffers()]
-    return End(value, gradients, buffers, torch.get_rng_state(), runtime.peak_bytes if runtime else 0)
+    return End(value, gradients, buffers, torch.get_rng_state(), runtime.space.peak_bytes if runtime else 0)
 
 
 def compiled(make: Make, share: float) -> End:

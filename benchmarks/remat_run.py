@@ -152,8 +152,8 @@ def train(model: str, device: str, variant: str, limit_bytes: int, planner: str)
             if device != "cpu":
                 found["allocated"] = torch.cuda.max_memory_allocated()
             if runtime:
-                found |= {"peak": runtime.peak_bytes, "again": runtime.again_ns / 1e9 - again_s}
-                plan = runtime.follower.plan if runtime.follower is not None else None
+                found |= {"peak": runtime.space.peak_bytes, "again": runtime.again_ns / 1e9 - again_s}
+                plan = runtime.space.follower.plan if runtime.space.follower is not None else None
                 found |= {"planned": plan.overhead, "planner": plan.planner} if plan is not None else {}
             print(json.dumps(found), flush=True)
 

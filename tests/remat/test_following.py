@@ -49,9 +49,9 @@ def planned(program, share, plans, **options):
     foreign_bytes = there_before()
     expected, _ = trained(program, steps=10, **options)
     _, seen = trained(program, UNBOUNDED, steps=10, **options)
-    limit_bytes = foreign_bytes + int((seen.peak_bytes - foreign_bytes) * share)
+    limit_bytes = foreign_bytes + int((seen.space.peak_bytes - foreign_bytes) * share)
     found, runtime = trained(program, limit_bytes, steps=10, plan=plans, **options)
-    assert runtime.peak_bytes <= limit_bytes
+    assert runtime.space.peak_bytes <= limit_bytes
     return expected, found, runtime
 
 
@@ -68,7 +68,7 @@ def test_steps_that_follow_a_plan_have_the_same_bits(program):
     plans = AtOnce("dtr")
     expected, found, runtime = planned(program, FOLLOWED[program], plans)
     assert found == expected
-    assert runtime.follower.num_followed
+    assert runtime.space.follower.num_followed
     assert plans.asked
 
 
@@ -78,7 +78,7 @@ def test_steps_that_no_planner_knows_are_not_planned(program):
     expected, found, runtime = planned(program, 0.8, plans)
     assert found == expected
     assert not plans.asked
-    assert runtime.num_evictions
+    assert runtime.space.num_evictions
 
 
 def follow(loss_of, make_plan, *, steps, limit_bytes):
@@ -89,15 +89,15 @@ def follow(loss_of, make_plan, *, steps, limit_bytes):
     losses, peaks, again = [], [], []
     with budget(limit_bytes, plan=make_plan) as runtime:
         for number in range(steps):
-            runtime.peak_bytes, before = 0, runtime.num_again
+            runtime.space.peak_bytes, before = 0, runtime.num_again
             updates.zero_grad()
             loss = loss_of(net, number)
             loss.backward()
             updates.step()
             losses.append(loss.item())
-            peaks.append(runtime.peak_bytes)
+            peaks.append(runtime.space.peak_bytes)
             again.append(runtime.num_again - before)
-    return losses, peaks, again, runtime.follower
+    return losses, peaks, again, runtime.space.follower
 
 
 def plain(net, number):

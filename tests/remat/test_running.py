@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from detrain.adapters.torch.remat.budget import budget
+from detrain.adapters.torch.remat.prediction import Expected, Prediction
 from detrain.errors import OverBudget, RematError
 from tests.remat.running_programs import PROGRAMS, fill_unseen
 from tests.tiers import full_but
@@ -56,7 +57,7 @@ def there_before():
     torch.ones(1, requires_grad=True).sum().backward()  # the engine holds what failed in it until its next pass
     gc.collect()
     with budget(UNBOUNDED) as runtime:
-        return runtime.used_bytes
+        return runtime.space.used_bytes
 
 
 def check(program, shares, **options):
@@ -65,8 +66,8 @@ def check(program, shares, **options):
     expected, _ = trained(program, **options)
     seen, runtime = trained(program, UNBOUNDED, **options)
     assert seen == expected
-    assert not runtime.num_evictions
-    own_bytes, fitting = runtime.peak_bytes - foreign_bytes, []
+    assert not runtime.space.num_evictions
+    own_bytes, fitting = runtime.space.peak_bytes - foreign_bytes, []
     for share in shares:
         limit_bytes = foreign_bytes + int(own_bytes * share)
         try:
@@ -75,8 +76,8 @@ def check(program, shares, **options):
             said = str(error)
         else:
             assert found == expected
-            assert within.peak_bytes <= limit_bytes
-            assert within.num_evictions
+            assert within.space.peak_bytes <= limit_bytes
+            assert within.space.num_evictions
             fitting.append(share)
             continue
         assert re.search(
@@ -105,9 +106,9 @@ def test_what_a_library_has_filled_is_there_as_long_as_something_is_made_of_it(m
     expected = made()
     with budget(UNBOUNDED) as seen:
         y = made()
-        seen.budget_bytes = seen.used_bytes + x.nbytes
+        seen.space.budget_bytes = seen.space.used_bytes + x.nbytes
         z = x.cos().exp()  # no room for all of them
-        assert seen.num_evictions
+        assert seen.space.num_evictions
         del z
         assert torch.equal(y, expected)
 
@@ -115,7 +116,7 @@ def test_what_a_library_has_filled_is_there_as_long_as_something_is_made_of_it(m
 def evicted_after_it_was_filled_unseen():
     x = torch.randn(64, 64)
     with budget(UNBOUNDED, is_verified=True) as seen:
-        seen.budget_bytes = seen.used_bytes + 2 * x.nbytes
+        seen.space.budget_bytes = seen.space.used_bytes + 2 * x.nbytes
         y = x.sin()
         fill_unseen(y, 1.0)
         z = x.cos().exp()  # no room for y
@@ -166,10 +167,10 @@ def test_on_a_device_it_stays_within_the_budget_by_the_allocators_count(program,
     expected, _ = trained(program)
     seen, runtime = trained(program, UNBOUNDED)
     assert seen == expected
-    assert not runtime.num_evictions
+    assert not runtime.space.num_evictions
     workspace_bytes, fitting = 0, 0
     for share in (1.2, 0.9, 0.5):
-        limit_bytes = foreign_bytes + int((runtime.peak_bytes - foreign_bytes) * share)
+        limit_bytes = foreign_bytes + int((runtime.space.peak_bytes - foreign_bytes) * share)
         gc.collect()
         torch.cuda.reset_peak_memory_stats()
         try:
@@ -178,9 +179,9 @@ def test_on_a_device_it_stays_within_the_budget_by_the_allocators_count(program,
             continue
         allocated_bytes = torch.cuda.max_memory_allocated()
         assert found == expected
-        assert within.peak_bytes <= limit_bytes
+        assert within.space.peak_bytes <= limit_bytes
         # What operators and libraries take for themselves is no tensor; it is as much in each run.
-        workspace_bytes = workspace_bytes or allocated_bytes - within.peak_bytes
+        workspace_bytes = workspace_bytes or allocated_bytes - within.space.peak_bytes
         assert allocated_bytes <= limit_bytes + 1.1 * workspace_bytes + (1 << 20)
         fitting += 1
     assert fitting > (program != "recurrent")  # what cuDNN keeps for it is most of what it takes
@@ -228,7 +229,7 @@ def test_an_operator_that_finds_no_memory_on_its_device_runs_again_with_less_the
     for num_failures in (1, 2):
         with budget(UNBOUNDED) as runtime:
             assert drawn_from_sines(num_failures, runtime) == expected
-        assert runtime.num_evictions > 1
+        assert runtime.space.num_evictions > 1
     with budget(UNBOUNDED), pytest.raises(torch.OutOfMemoryError):
         drawn_from_sines(100)
     assert drawn_from_sines(0) == expected
@@ -285,17 +286,17 @@ def test_what_was_filled_elsewhere_finds_room_when_it_is_first_seen():
     there_before()  # what other tests have left is garbage
     with budget(UNBOUNDED) as seen:
         y, z = x.sin(), x.cos()
-        seen.budget_bytes = seen.used_bytes + 1024
+        seen.space.budget_bytes = seen.space.used_bytes + 1024
         with torch.utils._python_dispatch._disable_current_modes():
             batch = torch.ones(64, 64)
         assert (batch + 0).sum() == batch.numel()
-        assert seen.used_bytes <= seen.budget_bytes
-        assert seen.num_evictions
-        seen.budget_bytes = UNBOUNDED
+        assert seen.space.used_bytes <= seen.space.budget_bytes
+        assert seen.space.num_evictions
+        seen.space.budget_bytes = UNBOUNDED
         assert torch.equal(y, x.sin())
         assert torch.equal(z, x.cos())
         del y, z, batch
-        seen.budget_bytes = seen.used_bytes
+        seen.space.budget_bytes = seen.space.used_bytes
         with torch.utils._python_dispatch._disable_current_modes():
             batch = torch.ones(64, 64 * 1000)
         with pytest.raises(OverBudget, match="what comes from a loader's workers or a library needs 0 bytes beside"):
@@ -316,3 +317,53 @@ def test_what_ranks_do_together_is_not_tried_out_beforehand():
         dist.destroy_process_group()
     assert torch.equal(into[0], torch.arange(1.0, 9.0))
     assert random.getstate() == state
+
+
+class Ladder(nn.Module):
+    """The later layers read what the earlier ones have made."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        self.up = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+
+    def forward(self, x):
+        made = []
+        for layer in self.down:
+            x = nn.functional.dropout(layer(x).relu_(), 0.1)
+            made.append(x)
+        for layer in self.up:
+            x = torch.sigmoid(layer(x)) * made.pop()
+        return x.square().mean()
+
+
+def test_whether_there_is_room_does_not_depend_on_how_long_operators_take(monkeypatch):
+    costs = random.Random()
+
+    def add_time(expected, took_ns):
+        expected.cost_ns = int(10 ** costs.uniform(2, 7))
+
+    def has_room(limit_bytes, seed):
+        costs.seed(seed)
+        monkeypatch.setattr(Prediction, "_known", {})
+        torch.manual_seed(0)
+        net, x = Ladder(), torch.randn(256, 64)
+        updates = torch.optim.SGD(net.parameters(), 0.1)
+        there_before()
+        with budget(limit_bytes) as runtime:
+            try:
+                net(x).backward()
+                updates.step()
+            except OverBudget:
+                return 0
+        return runtime.space.peak_bytes
+
+    monkeypatch.setattr(Expected, "add_time", add_time)
+    refused, most = 0, has_room(UNBOUNDED, 0)
+    fits = most
+    near = most // 50
+    while fits - refused > near:
+        tried = (refused + fits) // 2
+        fits, refused = (tried, refused) if has_room(tried, 0) else (fits, tried)
+    assert fits < 0.8 * most
+    assert all(has_room(fits + near, seed) for seed in range(1, 6))

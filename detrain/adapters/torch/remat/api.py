@@ -193,7 +193,7 @@ def _peak_bytes(model: nn.Module, sample: object) -> int:
         one.begin()
         try:
             _pass(model, sample, None)
-            return one.runtime.peak_bytes
+            return one.runtime.space.peak_bytes
         finally:
             one.end()
 

@@ -84,7 +84,7 @@ class Budget:
         if plan is None and limit.planner:
             plan = functools.partial(Planning, planner=limit.planner)
         self._follower = None if plan is None else PlanFollower(self.runtime, plan)
-        self.runtime.follower = self._follower
+        self.runtime.space.follower = self._follower
 
     def begin(self) -> None:
         """The tensors that are there count from now on, and stay. Raises `NotSupported` within another budget."""
@@ -106,16 +106,17 @@ class Budget:
 
     def at_header(self, *, is_first: bool = False) -> None:
         """See `MemoryBudget`."""
+        space = self.runtime.space
         if is_first and self._share:  # what ran before was no iteration
-            self.runtime.has_seen_backward, self.runtime.peak_bytes = False, self.runtime.used_bytes
+            self.runtime.has_seen_backward, space.peak_bytes = False, space.used_bytes
         elif self._share and self.runtime.has_seen_backward:
-            self.runtime.budget_bytes = int(self.runtime.peak_bytes * self._share)
+            space.budget_bytes = int(space.peak_bytes * self._share)
             self._share = 0.0
-            self.runtime.make_room(0, "what the first iteration has left")
-            self.runtime.peak_bytes = self.runtime.used_bytes
+            space.make_room(0, "what the first iteration has left")
+            space.peak_bytes = space.used_bytes
         self.runtime.at_header()
         if self._follower is not None:
-            self._follower.at_header(has_budget=self.runtime.budget_bytes < _UNBOUNDED)
+            self._follower.at_header(has_budget=space.budget_bytes < _UNBOUNDED)
 
     def bring_back(self) -> None:
         """See `MemoryBudget`."""
@@ -123,10 +124,15 @@ class Budget:
 
     def use(self) -> MemoryUse:
         """See `MemoryBudget`."""
-        one = self.runtime
-        budget_bytes = one.budget_bytes if one.budget_bytes < _UNBOUNDED else 0
+        one, space = self.runtime, self.runtime.space
+        budget_bytes = space.budget_bytes if space.budget_bytes < _UNBOUNDED else 0
         use = MemoryUse(
-            budget_bytes, one.peak_bytes, one.num_evictions, one.num_again, one.again_ns / 1e9, share=self._given_share
+            budget_bytes,
+            space.peak_bytes,
+            space.num_evictions,
+            one.num_again,
+            one.again_ns / 1e9,
+            share=self._given_share,
         )
         if self._follower is None:
             return use
@@ -145,12 +151,13 @@ class Budget:
         """What is not there is made again, and stays, whether there is room or not; nothing is known of it any more."""
         if self._follower is not None:
             self._follower.end()
-        kept = self.runtime.budget_bytes, self.runtime.peak_bytes
-        self.runtime.budget_bytes = _UNBOUNDED
+        space = self.runtime.space
+        kept = space.budget_bytes, space.peak_bytes
+        space.budget_bytes = _UNBOUNDED
         try:
             self.runtime.end()
         finally:
-            self.runtime.budget_bytes, self.runtime.peak_bytes = kept
+            space.budget_bytes, space.peak_bytes = kept
             with _uncovered(self._mode):
                 self._mode.__exit__(None, None, None)
             before, ours = self._collecting

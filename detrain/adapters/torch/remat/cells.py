@@ -19,6 +19,8 @@ View = tuple[int, torch.Size, tuple[int, ...], torch.dtype, bool, bool]
 storage_of: Callable[[torch.Tensor], Any] = torch.Tensor.untyped_storage
 #: A device's allocator gives memory in pieces of this size.
 _BLOCK_BYTES = 512
+#: What is not larger stays: it gives no room, and a loss that a script keeps would have to be made of all that there is, at a step's end.
+NOTHING_BYTES = 64
 #: Readers that a cell remembers before it looks which of them are still there.
 _MOST_READERS = 64
 
@@ -124,7 +126,7 @@ class Cell:
     def is_evictable(self) -> bool:
         """True if its memory can go now and be made again."""
         is_held = self.is_pinned or self.is_blank or self.num_locks
-        return self.is_there and not is_held and bool(self.calls) and self.nbytes > 0
+        return self.is_there and not is_held and bool(self.calls) and self.nbytes > NOTHING_BYTES
 
     def add_reader(self, call: weakref.ref[Call]) -> None:
         """A call reads it."""

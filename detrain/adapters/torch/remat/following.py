@@ -119,7 +119,7 @@ class PlanFollower:
                 if memory in self._plan.held:
                     self._held[memory] = cell.storage
         self._path.append(token)
-        self._usage.append(self._runtime.used_bytes)
+        self._usage.append(self._runtime.space.used_bytes)
         if self._trace is not None and place < _MOST_OPERATORS:
             self._note(self._trace, func, tensors, cells, result, fresh, changed, took_ns)
         if self._plan is not None:
@@ -159,7 +159,7 @@ class PlanFollower:
     def _begin(self, fresh: Sequence[Cell]) -> None:
         self._is_waiting, self._has_begun = False, True
         self._plan = self._plans[0] if self._plans else None
-        self._num_evictions, self._handed_out_bytes = self._runtime.num_evictions, 0
+        self._num_evictions, self._handed_out_bytes = self._runtime.space.num_evictions, 0
         if self._wants_trace():
             there = {cell.serial: cell.nbytes for cell in self._runtime.cells() if cell.is_there}
             for cell in fresh:
@@ -202,8 +202,8 @@ class PlanFollower:
             return
         self._num_recorded += 1
         self.usage = self._usage
-        is_needed = self._runtime.num_evictions > self._num_evictions
-        if self._handed_out_bytes > _MOST_HANDED_OUT * self._runtime.budget_bytes:
+        is_needed = self._runtime.space.num_evictions > self._num_evictions
+        if self._handed_out_bytes > _MOST_HANDED_OUT * self._runtime.space.budget_bytes:
             self._hopeless.add(path)
             self.why = "the step hands memory out (numpy), which stays then, and no planner knows of that"
         if is_needed and self._num_seen[path] >= _NUM_SEEN and path not in self._hopeless:
@@ -212,7 +212,7 @@ class PlanFollower:
     def _wants_trace(self) -> bool:
         if self._planning is not None or len(self._plans) >= _MOST_PLANS or self._num_recorded >= _MOST_RECORDED:
             return False
-        if not self._runtime.num_evictions:  # all has room
+        if not self._runtime.space.num_evictions:  # all has room
             return False
         if not self._plans:
             return True
@@ -227,7 +227,7 @@ class PlanFollower:
         trace.held = {cell.serial for cell in self._runtime.cells()}
         graph = graph_of([trace])
         try:
-            self._planning = self._begin_plan(graph, self._runtime.budget_bytes), path, graph
+            self._planning = self._begin_plan(graph, self._runtime.space.budget_bytes), path, graph
         except OSError as error:  # no process, or no memory for its files
             self._hopeless.add(path)
             self.why = f"no planner could be started: {error}"

@@ -10,52 +10,30 @@ First goes what is cheap to make again with all around it that is not there, lar
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from detrain.adapters.torch.remat.cells import ITSELF, Call, Cell, Cells, Group, Read, storage_of
-from detrain.adapters.torch.remat.choosing import best_to_evict, why_not
+from detrain.adapters.torch.remat.cells import ITSELF, Call, Cell, Read, storage_of
 from detrain.adapters.torch.remat.describing import call_of, given_tensors
 from detrain.adapters.torch.remat.operators import Facts, changed_by, has_storage, tensors_in
 from detrain.adapters.torch.remat.prediction import Prediction
 from detrain.adapters.torch.remat.replaying import digest_of, run_again
 from detrain.adapters.torch.remat.retrying import once_more, timed, with_room
+from detrain.adapters.torch.remat.space import Space
 from detrain.adapters.torch.remat.waiting import Locks, Waiting
 from detrain.errors import OverBudget, RematError
 
 #: Memory can be handed from one storage to another (torch 2.13, not 2.11); else it is copied, and both are there for a moment.
 _CAN_SWAP = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 
-
-class Follower(Protocol):
-    """Sees every operator of the program's, and may have something evicted or made again before it runs."""
-
-    def before(self) -> None:
-        """An operator comes."""
-
-    def after(
-        self, func: Any, token: object, tensors: list[torch.Tensor], cells: list[Cell], result: Any, fresh: Sequence[Cell],
-        changed: Sequence[Cell], took_ns: int,
-    ) -> None:  # fmt: skip
-        """It has run.
-
-        `token`: the same object for the same kind of call; `cells`: of the tensors, as they were before; `fresh`: what it has made.
-        """
-
-    def gone(self, cell: Cell) -> None:
-        """The program has let go of a storage."""
-
-    def handed_out(self, cell: Cell) -> None:
-        """Something else reads it from now on, so it stays."""
-
-    def let_go(self) -> bool:
-        """There is no room: what is held for later goes. False if nothing was."""
+#: So many times what there is may run again for one operator; from then on nothing gives way any more. Where each goes for the other there
+#: is no room, and no end.
+_MOST_TIMES = 4
 
 
 class Runtime:
@@ -63,41 +41,31 @@ class Runtime:
 
     def __init__(self, budget_bytes: int, *, is_verifying: bool = False) -> None:
         """`is_verifying`: what is made again is compared with what was evicted."""
-        self.budget_bytes, self.is_verifying = budget_bytes, is_verifying
-        self.used_bytes = self.peak_bytes = 0
-        self.num_evictions = self.num_again = self.again_ns = 0
-        self.follower: Follower | None = None
+        self.space = Space(budget_bytes, is_verifying=is_verifying)
+        self.num_again = self.again_ns = self._patient_until = 0
         #: The program's operators go by unseen: in a forked process, or where it has ended.
         self.is_off = False
-        self._cells = Cells(self._on_gone)
         self._predict = Prediction()
-        self._clock = 0
         #: Of the clock, at the last header.
         self._header = 0
-        #: Cells that can be made again.
-        self._makeable: dict[int, Cell] = {}
-        #: Those of them that the program does not hold, and whose memory is there for what is to be made of it.
-        self._ghosts: dict[int, Cell] = {}
         self._has_gradients = False
         #: Some that are known are.
         self.has_parameters = False
         #: A backward pass has run, or a part of one.
         self.has_seen_backward = False
-        #: Kinds of calls whose results had to be made again because what they are made of was about to change.
-        self._kept_kinds: set[Any] = set()
 
     def govern(self, device: str) -> None:
         """The memory of devices of this type counts, and no other; "cpu" unless said."""
-        self._cells.device = device
+        self.space.cells.device = device
 
     def introduce(self, tensors: Iterable[torch.Tensor]) -> None:
         """These are there before the program goes on: they count, and stay."""
         for tensor in tensors:
             if not has_storage(tensor):
                 continue
-            if (cell := self._cells.find(tensor)) is None:
-                cell = self._cells.add(storage_of(tensor), 0)
-                self._use(cell.nbytes)
+            if (cell := self.space.cells.find(tensor)) is None:
+                cell = self.space.cells.add(storage_of(tensor), 0)
+                self.space.use(cell.nbytes)
             if isinstance(tensor, torch.nn.Parameter):
                 cell.is_parameter = self.has_parameters = True
 
@@ -105,14 +73,14 @@ class Runtime:
 
     def run(self, func: Any, facts: Facts, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator of the program's. Raises `OverBudget`."""
-        self._clock += 1
-        follower = self.follower
+        self.space.clock += 1
+        follower = self.space.follower
         if follower is not None:
             follower.before()
         tensors = given_tensors(args, kwargs)
         cells, is_missing = self._cells_of(tensors)
         if is_missing and facts.reads_memory:
-            self._make_all(cells)
+            self._make(*cells)
         if facts.returns_views:
             result = func(*args, **kwargs)
             if follower is not None:
@@ -143,16 +111,16 @@ class Runtime:
             return result
         call, kind = call_of(func, facts, args, kwargs, tensors, cells)
         expected = self._predict.expected(kind, func, args, kwargs)
-        if self.used_bytes + expected.fresh_bytes > self.budget_bytes:
+        if self.space.used_bytes + expected.fresh_bytes > self.space.budget_bytes:
             with Locks(cells):
-                self.make_room(expected.fresh_bytes, str(func))
+                self.space.make_room(expected.fresh_bytes, str(func))
         try:
-            result = timed(expected, func, args, kwargs, is_device=self._cells.device != "cpu")
+            result = timed(expected, func, args, kwargs, is_device=self.space.cells.device != "cpu")
         except torch.OutOfMemoryError as error:
             if changed or facts.is_collective:
                 raise  # a part of it may have been done
             again = partial(once_more, call, args, kwargs)
-            result = with_room(error, again, expected.fresh_bytes, partial(self._put_some_away, cells))
+            result = with_room(error, again, expected.fresh_bytes, partial(self.space.put_some_away, cells))
         call.cost_ns = expected.cost_ns
         fresh = self._register(call, facts, kind, result, changed)
         # A library's kernel may take room for itself that the meta device does not know.
@@ -170,27 +138,22 @@ class Runtime:
         for tensor in tensors:
             if tensor.layout is not torch.strided:
                 continue
-            cell = self._cells.find(tensor)
+            cell = self.space.cells.find(tensor)
             if cell is None:
-                cell, is_new = self._cells.add(storage_of(tensor), self._clock), True
-                self._use(cell.nbytes)
+                cell, is_new = self.space.cells.add(storage_of(tensor), self.space.clock), True
+                self.space.use(cell.nbytes)
             elif cell.is_pinned:
                 self._look_at_size(cell)
-            cell.last_used = self._clock
+            cell.last_used = self.space.clock
             is_missing = is_missing or not cell.is_there
             cells.append(cell)
-        if is_new and self.used_bytes > self.budget_bytes:
+        if is_new and self.space.used_bytes > self.space.budget_bytes:
             with Locks(cells):
-                self.make_room(0, "what comes from a loader's workers or a library")
+                self.space.make_room(0, "what comes from a loader's workers or a library")
         return cells, is_missing
 
-    def _make_all(self, cells: list[Cell]) -> None:
-        with Locks(cells):
-            for cell in cells:
-                self._make(cell)
-
     def _changed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Cell]:
-        found = (self._cells.find(tensor) for tensor in changed_by(func, args, kwargs))
+        found = (self.space.cells.find(tensor) for tensor in changed_by(func, args, kwargs))
         return list(dict.fromkeys(cell for cell in found if cell is not None))
 
     def _changed_in_place(self, changed: Iterable[Cell]) -> None:
@@ -201,8 +164,8 @@ class Runtime:
     def _look_at_size(self, cell: Cell) -> None:
         """The program may have given it another."""
         storage = cell.storage
-        if cell.is_there and storage is not None and (nbytes := self._cells.bytes_of(storage)) != cell.nbytes:
-            self._use(nbytes - cell.nbytes)
+        if cell.is_there and storage is not None and (nbytes := self.space.cells.bytes_of(storage)) != cell.nbytes:
+            self.space.use(nbytes - cell.nbytes)
             cell.nbytes = nbytes
             self._pin(cell)
 
@@ -214,10 +177,10 @@ class Runtime:
             if tensor.layout is not torch.strided:
                 is_complete = False
                 continue
-            cell = self._cells.find(tensor)
+            cell = self.space.cells.find(tensor)
             if cell is None:
-                cell = self._cells.add(storage_of(tensor), self._clock)
-                self._use(cell.nbytes)
+                cell = self.space.cells.add(storage_of(tensor), self.space.clock)
+                self.space.use(cell.nbytes)
                 fresh.append(cell)
                 call.fresh_bytes += cell.nbytes
                 cell.version, cell.kind, cell.cost_ns = 1, kind, call.cost_ns
@@ -226,7 +189,7 @@ class Runtime:
                 if cell.is_governed:
                     call.made.append((place, weakref.ref(cell)))
                     made.append(cell)
-            cell.last_used = self._clock
+            cell.last_used = self.space.clock
         changing = [cell for cell in changed if cell.calls]
         if not is_complete:  # a sparse tensor looks into what it was given, where nobody sees it
             for cell in [*made, *(read.cell for read in call.reads)]:
@@ -238,7 +201,7 @@ class Runtime:
 
     def _remember(self, call: Call, facts: Facts, made: list[Cell], changing: list[Cell]) -> None:
         """What was made and changed can be made again by this call."""
-        transient, oldest, is_foreign = 0, self._clock, False
+        transient, oldest, is_foreign = 0, self.space.clock, False
         for read in call.reads:
             cell = read.cell
             is_foreign = is_foreign or cell.is_foreign
@@ -257,7 +220,7 @@ class Runtime:
             cell.is_blank = is_blank
             cell.calls = (*cell.calls, call)
             cell.oldest = oldest
-            self._makeable[id(cell)] = cell
+            self.space.makeable[id(cell)] = cell
         for cell in changing:
             cell.calls = (*cell.calls, call)
             cell.cost_ns += call.cost_ns
@@ -280,7 +243,7 @@ class Runtime:
         """
         if self._has_gradients:
             self._has_gradients = False
-            for one in list(self._makeable.values()):
+            for one in list(self.space.makeable.values()):
                 if one.is_gradient and one.is_there and one.ghost is None:
                     self._forget_calls(one)
         seen, waiting = {id(cell)}, [cell]
@@ -302,7 +265,7 @@ class Runtime:
     def _keep(self, cell: Cell, busy: list[Cell]) -> None:
         if not cell.is_there:
             if cell.kind is not None:
-                self._kept_kinds.add(cell.kind)
+                self.space.kept_kinds.add(cell.kind)
             with Locks(busy):
                 self._make(cell)
         self._forget_calls(cell)
@@ -311,7 +274,9 @@ class Runtime:
         """Memory is used that nobody was seen to write to. Unless all of it is overwritten now, a library's own code may have filled it."""
         cell.is_blank = False
         whole = (
-            one.numel() * one.element_size() for one in tensors if has_storage(one) and self._cells.find(one) is cell
+            one.numel() * one.element_size()
+            for one in tensors
+            if has_storage(one) and self.space.cells.find(one) is cell
         )
         if not is_overwritten or cell.storage.nbytes() not in whole:
             self._forget_calls(cell)
@@ -326,118 +291,34 @@ class Runtime:
         if not cell.calls:
             return
         cell.calls = ()
-        self._makeable.pop(id(cell), None)
+        self.space.makeable.pop(id(cell), None)
         storage = cell.storage
         for call in cell.read_by():
             call.held.append(storage)
 
     def at_header(self) -> None:
         """An iteration begins. What has its origin before the one that has ended belongs to the program's state, and stays."""
-        for cell in list(self._makeable.values()):
+        for cell in list(self.space.makeable.values()):
             if cell.oldest < self._header and cell.storage is not None:
                 self._keep(cell, [])
             elif cell.ghost is not None and cell.is_evictable:
-                self._evict(cell)  # what would still be made of it is of the iteration that has ended
-        self._header = self._clock
-
-    # --- memory ---------------------------------------------------------------------------------------------------------------
-
-    def _use(self, nbytes: int) -> None:
-        self.used_bytes += nbytes
-        if self.used_bytes > self.peak_bytes:
-            self.peak_bytes = self.used_bytes
-
-    def _on_gone(self, cell: Cell) -> None:
-        """The program has let go of a storage."""
-        if self.follower is not None:
-            self.follower.gone(cell)
-        self._makeable.pop(id(cell), None)
-        if cell.is_there:
-            self._is_away(cell)
-
-    def _is_away(self, cell: Cell) -> None:
-        cell.is_there = False
-        self.used_bytes -= cell.nbytes
-        # Before the first eviction nothing is asked for its score.
-        if self.num_evictions and cell.calls and any(True for _ in cell.read_by()):
-            self._join_group(cell)
-
-    def _join_group(self, cell: Cell) -> None:
-        cell.group = Group(cell.cost_ns)
-        for neighbour in cell.neighbours():
-            if neighbour.group is not None:
-                cell.group.join(neighbour.group)
-
-    def make_room(self, nbytes: int, what: str) -> None:
-        """So many bytes of the budget are free behind it. Raises `OverBudget`, saying that `what` needs them."""
-        while self.used_bytes + nbytes > self.budget_bytes:
-            self._drop_ghosts()
-            if self.used_bytes + nbytes <= self.budget_bytes:
-                return
-            victims = best_to_evict(self._makeable.values(), self._clock, self._kept_kinds)
-            if not victims:
-                if self.follower is not None and self.follower.let_go():
-                    continue
-                used_bytes = self.used_bytes
-                gc.collect()  # what is garbage is not needed
-                if self.used_bytes < used_bytes:
-                    continue
-                raise OverBudget(why_not(self._cells.all(), nbytes, self.used_bytes, self.budget_bytes, what))
-            for cell in victims:
-                if self.used_bytes + nbytes > self.budget_bytes:
-                    self._evict(cell)
-
-    def _put_some_away(self, busy: list[Cell], nbytes: int) -> bool:
-        """Evict so many bytes, whatever the budget is; False if nothing can go."""
-        used_bytes = self.used_bytes
-        with Locks(busy):
-            self._drop_ghosts()
-            while used_bytes - self.used_bytes < nbytes:
-                victims = best_to_evict(self._makeable.values(), self._clock, self._kept_kinds)
-                for cell in victims:
-                    if used_bytes - self.used_bytes < nbytes:
-                        self._evict(cell)
-                if not victims and not (self.follower is not None and self.follower.let_go()):
-                    break
-        return self.used_bytes < used_bytes
-
-    def _drop_ghosts(self) -> None:
-        """What is there for nobody goes first."""
-        for key, cell in list(self._ghosts.items()):
-            if cell.ghost is None:
-                del self._ghosts[key]
-            elif cell.is_evictable and not cell.is_needed:
-                self._evict(cell)
-
-    def _evict(self, cell: Cell) -> None:
-        storage = cell.storage
-        if storage is not None and not storage.resizable():  # handed out by code, or in a thread, where nobody saw it
-            self._hand_out(cell)
-            return
-        if self.is_verifying:
-            cell.digest = digest_of(cell.ghost if storage is None else storage)
-        if storage is not None:
-            storage.resize_(0)
-        else:
-            cell.ghost = None
-            self._makeable.pop(id(cell), None)
-        self.num_evictions += 1
-        self._is_away(cell)
+                self.space.evict(cell)  # what would still be made of it is of the iteration that has ended
+        self._header = self.space.clock
 
     # --- for who follows the program ------------------------------------------------------------------------------------------
 
     def cell_of(self, tensor: torch.Tensor) -> Cell | None:
         """The cell of a tensor's storage, if it has one that is known."""
-        return self._cells.find(tensor) if has_storage(tensor) else None
+        return self.space.cells.find(tensor) if has_storage(tensor) else None
 
     def cells(self) -> list[Cell]:
         """All whose storage the program holds."""
-        return self._cells.all()
+        return self.space.cells.all()
 
     def put_away(self, cell: Cell) -> None:
         """Evict it, if it is there and can be made again."""
         if cell.is_evictable:
-            self._evict(cell)
+            self.space.evict(cell)
 
     def bring(self, cell: Cell) -> None:
         """Have it there, if it can be made again. Raises `OverBudget`."""
@@ -448,47 +329,60 @@ class Runtime:
 
     def revive(self, tensor: torch.Tensor) -> None:
         """Have a tensor's memory there, for who reads it past the dispatcher, and leave it there."""
-        cell = self._cells.find(tensor) if has_storage(tensor) else None
+        cell = self.space.cells.find(tensor) if has_storage(tensor) else None
         if cell is not None:
             self._make(cell)
-            self._hand_out(cell)
-
-    def _hand_out(self, cell: Cell) -> None:
-        """Something past the dispatcher reads it from now on."""
-        if self.follower is not None and cell.calls and not cell.is_pinned:  # else it would have stayed anyway
-            self.follower.handed_out(cell)
-        cell.is_pinned = True
+            self.space.hand_out(cell)
 
     def end(self) -> None:
         """All that the program holds is made, and nothing can be made again any more. Raises `OverBudget`."""
         self.revive_all()
-        for cell in (*self._cells.all(), *self._makeable.values()):
+        for cell in (*self.space.cells.all(), *self.space.makeable.values()):
             cell.calls, cell.readers, cell.ghost = (), (), None
-        self._makeable.clear()
-        self._ghosts.clear()
+        self.space.makeable.clear()
+        self.space.ghosts.clear()
 
     def revive_all(self) -> None:
         """Have all memory there that the program holds. Raises `OverBudget`."""
-        self._make_all([cell for cell in self._cells.all() if cell.storage is not None])
+        self._make(*(cell for cell in self.space.cells.all() if cell.storage is not None))
 
-    def _make(self, cell: Cell) -> None:
-        """Have a cell's memory there, in its present state, and before it what it is made of, however far back that goes."""
-        if cell.is_there:
+    def _make(self, *cells: Cell) -> None:
+        """Have the memory of cells there, in its present state, and before it what it is made of, however far back that goes."""
+        if all(cell.is_there for cell in cells):
             return
-        waiting = [Waiting(cell)]
         try:
-            while waiting:
-                one = waiting[-1]
+            self._make_in_turn(cells)
+        except OverBudget:
+            if self.space.waiting:
+                raise
+            # What goes when depends on measured times, and what has room depends on that: once more as it would be in any run.
+            with Locks(cells):
+                self.space.evict_all()
+            self.space.is_timed = False
+            try:
+                self._make_in_turn(cells)
+            finally:
+                self.space.is_timed = True
+
+    def _make_in_turn(self, cells: Sequence[Cell]) -> None:
+        first = len(self.space.waiting)
+        if not first:
+            self.space.is_patient = True
+            self._patient_until = self.num_again + _MOST_TIMES * len(self.space.makeable)
+        self.space.waiting.append(Waiting(None, cells))
+        try:
+            while len(self.space.waiting) > first:
+                one = self.space.waiting[-1]
                 missing = one.next_missing()
                 if missing is not None:
-                    waiting.append(Waiting(missing))
+                    self.space.waiting.append(Waiting(missing))
                     continue
-                self._make_now(one.cell)
-                one.let_go()
-                waiting.pop()
+                if one.cell is not None:
+                    self._make_now(one.cell)
+                self.space.waiting.pop().let_go()
         finally:
-            for one in waiting:
-                one.let_go()
+            while len(self.space.waiting) > first:
+                self.space.waiting.pop().let_go()
 
     def _make_now(self, cell: Cell) -> None:
         """What it is made of is there."""
@@ -502,7 +396,7 @@ class Runtime:
     def _bring_back(self, cell: Cell, storage: Any, memory: Any) -> None:
         """Its bytes were counted as they were made."""
         if cell.is_there:  # another call that ran for this one has made it as well
-            self.used_bytes -= cell.nbytes
+            self.space.used_bytes -= cell.nbytes
             return
         if cell.digest is not None and cell.digest != digest_of(memory):
             raise RematError(
@@ -512,14 +406,14 @@ class Runtime:
         cell.digest = None
         if storage is None:
             cell.ghost = memory
-            self._makeable[id(cell)] = self._ghosts[id(cell)] = cell
+            self.space.makeable[id(cell)] = self.space.ghosts[id(cell)] = cell
         elif _CAN_SWAP:
             storage._swap_data_ptr_(memory)
         else:
             storage.resize_(memory.nbytes())
             storage.copy_(memory)
         cell.is_there = True
-        cell.last_used = self._clock
+        cell.last_used = self.space.clock
         if cell.group is not None:
             cell.group.root().cost_ns -= cell.cost_ns
             cell.group = None
@@ -527,8 +421,13 @@ class Runtime:
     def _replayed(self, cell: Cell, version: int) -> Any:
         """A storage with what the cell held after so many calls; its bytes count as used."""
         storage: Any = None
-        for call in cell.calls[:version]:
-            storage = self._replay(call, cell, storage)
+        try:
+            for call in cell.calls[:version]:
+                storage = self._replay(call, cell, storage)
+        except OverBudget:
+            if storage is not None:
+                self.space.used_bytes -= cell.nbytes
+            raise
         return storage
 
     def _replay(self, call: Call, wanted: Cell, present: Any) -> Any:
@@ -549,22 +448,24 @@ class Runtime:
                     read.cell.num_locks += 1
                     locked.append(read.cell)
             if present is None:
-                self.make_room(call.fresh_bytes, f"{call.func}, again,")
-                self._use(call.fresh_bytes)
+                self.space.make_room(call.fresh_bytes, f"{call.func}, again,")
+                self.space.use(call.fresh_bytes)
             try:
                 result = run_again(call, storages)
             except torch.OutOfMemoryError as error:
                 if present is not None:
                     raise
                 result = with_room(
-                    error, partial(run_again, call, storages), call.fresh_bytes, partial(self._put_some_away, [])
+                    error, partial(run_again, call, storages), call.fresh_bytes, partial(self.space.put_some_away, [])
                 )
         finally:
-            self.used_bytes -= temporary
+            self.space.used_bytes -= temporary
             for cell in locked:
                 cell.num_locks -= 1
         self.num_again += 1
         self.again_ns += call.cost_ns
+        if self.num_again > self._patient_until:
+            self.space.is_patient = False
         if present is not None:
             return present
         return self._results(call, wanted, list(tensors_in(result)))
@@ -582,7 +483,7 @@ class Runtime:
             elif not cell.is_there and cell.version == 1 and cell.calls and (storage := cell.storage) is not None:
                 self._bring_back(cell, storage, storage_of(results[place]))
                 kept += cell.nbytes
-        self.used_bytes -= call.fresh_bytes - kept
+        self.space.used_bytes -= call.fresh_bytes - kept
         return found
 
     def _present(self, read: Read) -> tuple[Any, bool]:

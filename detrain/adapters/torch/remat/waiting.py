@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from detrain.adapters.torch.remat.cells import Cell
 
 
 class Waiting:
-    """A cell that is to be made, and those that it is made of: as they are found there, they stay until it is."""
+    """Cells that are to be there together: as they are found there, they stay until all are."""
 
-    __slots__ = ("_locked", "_needs", "cell")
+    __slots__ = ("_has_given_way", "_locked", "_not_seen", "cell")
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell | None, needs: Sequence[Cell] = ()) -> None:
+        """`cell`: is made of them, which is what it says itself then; None if something else needs them."""
         self.cell = cell
+        self._not_seen = list(needs) if cell is None else _made_of(cell)
         self._locked: list[Cell] = []
-        self._needs = [
-            read.cell
-            for call in cell.calls
-            for read in call.reads
-            if read.cell is not cell and (read.cell.version == read.version or read.is_scratch)
-        ]
+        self._has_given_way = False
 
     def next_missing(self) -> Cell | None:
         """One that has to be made first; None once all are there."""
-        while self._needs:
-            if not self._needs[-1].is_there:
-                return self._needs[-1]
-            need = self._needs.pop()
+        while self._not_seen:
+            if not self._not_seen[-1].is_there:
+                return self._not_seen[-1]
+            need = self._not_seen.pop()
             need.num_locks += 1
             self._locked.append(need)
         return None
+
+    def give_way(self) -> bool:
+        """Those that are there can go while another is made, and are made behind it.
+
+        False if it cannot be so, as all are there, or has been so once: of two that have no room together each would go for the other,
+        without an end.
+        """
+        if self._has_given_way or not self._locked or not self._not_seen:
+            return False
+        self._has_given_way = True
+        self._not_seen[:0] = self._locked
+        self.let_go()
+        return True
 
     def let_go(self) -> None:
         """They can go again."""
@@ -37,12 +49,21 @@ class Waiting:
         self._locked = []
 
 
+def _made_of(cell: Cell) -> list[Cell]:
+    return [
+        read.cell
+        for call in cell.calls
+        for read in call.reads
+        if read.cell is not cell and (read.cell.version == read.version or read.is_scratch)
+    ]
+
+
 class Locks:
     """None of these is evicted within."""
 
     __slots__ = ("_cells",)
 
-    def __init__(self, cells: list[Cell]) -> None:
+    def __init__(self, cells: Sequence[Cell]) -> None:
         self._cells = cells
 
     def __enter__(self) -> None:
