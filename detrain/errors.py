@@ -84,6 +84,10 @@ class OverBudget(DetrainError):  # noqa: N818 - a limit, not a mistake
     """What has to be in memory at one time is more than the memory budget; the message names the operator and the bytes."""
 
 
+class PipelineError(DetrainError):
+    """A pipeline cannot go on: a worker has failed or is gone."""
+
+
 class RematError(DetrainError):
     """What was evicted came back with other bits; found with `--remat-verify`."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from detrain.adapters.protocol import Adapter, DataFlow, Limit, MemoryBudget, OperatorCall, StepLog
+from detrain.adapters.protocol import Adapter, DataFlow, Limit, MemoryBudget, ModelLog, OperatorCall, StepLog
 from detrain.errors import NotSupported
 from detrain.world.signal_deferral import handlers_deferred
 
@@ -173,6 +173,16 @@ class Frameworks:
                     return adapter.keep_to(limit)
                 except NotSupported as error:
                     refused = error
+        raise refused
+
+    def model_log(self) -> ModelLog:
+        """See the models that are called, in the first framework that can. Raises `NotSupported` where none of those loaded can."""
+        refused = NotSupported("a script without a framework that trains", "profile a script's model")
+        for adapter in self.loaded.values():
+            try:
+                return adapter.model_log()
+            except NotSupported as error:
+                refused = error if adapter.can_train else refused
         raise refused
 
     def record_steps(self) -> StepLog:

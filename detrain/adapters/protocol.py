@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict
 from detrain.errors import NotSupported
 
 if TYPE_CHECKING:
+    from detrain.pipeline.layers import Profile
+    from detrain.pipeline.plan import Plan
     from detrain.remat.graph import Graph
 
 #: The bits of one loss, and the loss as a number for a person: one element, or none where it is no floating-point number.
@@ -59,6 +61,44 @@ class MemoryUse:
     curve_bytes: tuple[int, ...] = ()
     #: Of the first iteration's peak, that the budget was given as; 0 for bytes.
     share: float = 0.0
+
+
+@dataclass(frozen=True)
+class PipelineOrder:
+    """The script's model is to be trained over the stages of a plan."""
+
+    plan: Plan
+    num_micro_batches: int
+    #: One process plays all devices.
+    is_emulated: bool = False
+
+
+class ScriptPipeline(Protocol):
+    """Has the calls of the plan's model."""
+
+    def at_header(self, num_batches: int) -> None:
+        """So many batches of the run have been trained on. Raises `GraphError` if one of this attempt was without the plan's model."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A model's layers as they took a call of the script's."""
+
+    profile: Profile
+    #: Of the call.
+    num_samples: int
+    #: All that the model returns has samples in it: it can be put together from micro-batches.
+    is_splittable: bool
+
+
+class ModelLog(Protocol):
+    """Sees which models the script calls in training, and with what."""
+
+    def profile(self, num_rounds: int, name: str) -> Profiled:
+        """Of the largest of them, or of the first whose class is called `name`; each layer is run so often, and the median counts.
+
+        Raises `GraphError`.
+        """
 
 
 class MemoryBudget(Protocol):
@@ -247,6 +287,19 @@ class Adapter:
     def keep_to(self, limit: Limit) -> MemoryBudget:
         """Keep what the calling thread runs to a memory budget, from now on. Raises `NotSupported`."""
         raise NotSupported(self.name, "keep a program to a memory budget")
+
+    def pipeline(
+        self, order: PipelineOrder, aside: Callable[[], contextlib.AbstractContextManager[Any]]
+    ) -> ScriptPipeline:
+        """Train the calling thread's model over a pipeline, from now on. Within `aside` nothing counts as the script's.
+
+        Raises `NotSupported`.
+        """
+        raise NotSupported(self.name, "train a script's model over a pipeline")
+
+    def model_log(self) -> ModelLog:
+        """See the calls of models that this thread makes from now on. Raises `NotSupported`."""
+        raise NotSupported(self.name, "profile a script's model")
 
     def on_first_forward(self, call: Callable[[], None]) -> None:
         """Call this once, before the first forward pass that gradients can be computed of. Where that cannot be told, never."""

@@ -12,18 +12,18 @@ import click
 from detrain.errors import MissingExtra, UsageError
 
 _Words = ParamSpec("_Words")
-_Read = TypeVar("_Read")
+_Result = TypeVar("_Result")
 _Written = TypeVar("_Written")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 #: What the extra `plan` brings.
 _PLAN = ("numba", "scipy", "matplotlib", "yaml")
 
 
-def needs_plan(command: Callable[_Words, int]) -> Callable[_Words, int]:
+def needs_plan(command: Callable[_Words, _Result]) -> Callable[_Words, _Result]:
     """A command that says how to install what it needs and cannot import."""
 
     @functools.wraps(command)
-    def run(*words: _Words.args, **options: _Words.kwargs) -> int:
+    def run(*words: _Words.args, **options: _Words.kwargs) -> _Result:
         try:
             return command(*words, **options)
         except ImportError as error:
@@ -34,7 +34,7 @@ def needs_plan(command: Callable[_Words, int]) -> Callable[_Words, int]:
     return run
 
 
-def read_file(path: Path, read: Callable[[Path], _Read]) -> _Read:
+def read_file(path: Path, read: Callable[[Path], _Result]) -> _Result:
     """What `read` makes of it."""
     try:
         return read(path)

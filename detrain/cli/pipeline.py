@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 import click
 from click.core import ParameterSource
 
+from detrain.cli import pipeline_script
 from detrain.cli.files import FILE, check_folder, needs_plan, read_file, write_file
 from detrain.cli.look import as_json_option
 from detrain.cli.pipeline_options import (
@@ -149,8 +150,9 @@ def pipeline() -> None:
 @click.argument("profile", type=FILE)
 @click.option(
     "--planner",
-    required=True,
     type=click.Choice(catalogue.NAMES),
+    default=catalogue.DETRAIN,
+    show_default=True,
     metavar="NAME",
     help=f"One of {', '.join(catalogue.NAMES)}.",
 )
@@ -453,3 +455,7 @@ def convert(source: Path, target: Path, kind: str, profile: Path | None, modules
     made = write_file(target, lambda path: conversion.write(path, kind, read))
     click.echo(f"{target}: a {made}", err=True)
     return 0
+
+
+for _command in (pipeline_script.profile, pipeline_script.auto):
+    pipeline.add_command(_command)

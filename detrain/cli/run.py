@@ -12,6 +12,7 @@ import click
 
 from detrain import ranks as several
 from detrain.adapters import launchers
+from detrain.cli.files import read_file
 from detrain.errors import UsageError
 from detrain.job.place import place_of
 from detrain.remat.amounts import ONLINE
@@ -129,6 +130,19 @@ words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...",
     is_flag=True,
     help="With --memory-budget: compare what is made again with what was evicted, and stop where it differs.",
 )
+@click.option(
+    "--pipeline",
+    default="",
+    metavar="PLAN",
+    help="Train the script's model over the stages of a plan (detrain pipeline plan): one process for each device.",
+)
+@click.option(
+    "--micro-batches",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --pipeline: parts of each batch. [default: as many as the plan's]",
+)
+@click.option("--emulate", is_flag=True, help="With --pipeline: one process plays all devices, with the same bits.")
 @click.option("--no-pickle", is_flag=True, help="Refuse to resume from a checkpoint that contains pickled objects.")
 @click.option("--leave-files", is_flag=True, help="Do not restore the script's own output files on a resume.")
 @click.option(
@@ -163,6 +177,7 @@ def run(
         raise UsageError(
             "--restarts is for --ranks; `until detrain run …; do :; done` starts one process again and again"
         )
+    _check_pipeline(options, has_ranks=bool(ranks))
     several.refuse_several(os.environ)
     place = place_of(os.environ)
     if place is None:
@@ -172,11 +187,23 @@ def run(
         options_given, words_given = click.get_current_context().meta[_GIVEN]
         return lambda: _supervise(request, options_given, words_given, ranks, restarts)
 
+    if place is None:
+        return start_of(request)
+
     def start() -> int:
         from detrain.launch import environment, joining
 
-        if place is not None:
-            environment.replace_process(joining.of_rank(request, place))
+        environment.replace_process(joining.of_rank(request, place))
+
+    return start
+
+
+def start_of(request: Request) -> Callable[[], int]:
+    """What begins or resumes a run in this process."""
+
+    def start() -> int:
+        from detrain.launch import environment
+
         if os.path.isdir(request.ckpt_dir):
             from detrain.proof import probing
 
@@ -184,6 +211,25 @@ def run(
         environment.replace_process(request)
 
     return start
+
+
+def _check_pipeline(options: dict[str, Any], *, has_ranks: bool) -> None:
+    """Fills in the number of micro-batches. Raises `UsageError` for what does not go together, and `GraphError` for what is no plan."""
+    if not options["pipeline"]:
+        if options["micro_batches"] or options["emulate"]:
+            raise UsageError(f"--{'micro-batches' if options['micro_batches'] else 'emulate'} is for --pipeline")
+        options["micro_batches"] = 1
+        return
+    from detrain.pipeline import planfile
+
+    if has_ranks or place_of(os.environ) is not None:
+        raise UsageError("--pipeline starts its workers by itself, and is not for several ranks of a script")
+    if options["memory_budget"]:
+        raise UsageError("--memory-budget and --pipeline do not go together yet")
+    plan = read_file(Path(options["pipeline"]), planfile.read).plan
+    if options["micro_batches"] is None:
+        workload = plan.workload
+        options["micro_batches"] = workload.portions(plan.replication)[0] if workload is not None else 1
 
 
 def _check_launcher(module: str | None, words: tuple[str, ...]) -> None:

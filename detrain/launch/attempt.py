@@ -35,6 +35,7 @@ from detrain.session.context import Context, Settings
 from detrain.session.leaving import fail
 from detrain.session.libraries import Libraries
 from detrain.session.memory import limit_of
+from detrain.session.pipelines import order_of
 from detrain.session.replay import Replay, digest_of
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, chain_to, plan
@@ -126,6 +127,9 @@ class Attempt:
                 request.memory_budget, is_verified=request.remat_verify, planner=request.remat_planner
             )
             if request.memory_budget and (request.goal is None or request.goal.num_timed)
+            else None,
+            pipeline=order_of(request.pipeline, request.micro_batches, is_emulated=request.emulate)
+            if request.pipeline
             else None,
         )  # fmt: skip
         # Who names a checkpoint wants no other; and what old arguments made is known of the chosen ones alone.

@@ -120,6 +120,12 @@ class OpenRun:
             )
             if old != new
         ]
+        was, now = before.command or Command(), record.command or Command()
+        # Else gradients are added in another way, and dropout is drawn in another.
+        if bool(was.pipeline) != bool(now.pipeline):
+            changed.append(f"--pipeline was {'not given, is now' if now.pipeline else 'given, is not now'}")
+        elif was.micro_batches != now.micro_batches:
+            changed.append(f"--micro-batches was {was.micro_batches}, is {now.micro_batches}")
         leaves_files = self._request.leave_files
         if (before.command or Command()).leave_files != leaves_files:
             # What the one kind of attempt has not recorded the other cannot undo.
@@ -180,7 +186,8 @@ class OpenRun:
 def _new_record(request: Request) -> RunRecord:
     command = Command(
         request.script, request.module, request.nondeterministic, request.leave_files,
-        tuple(environment.interpreter_flags(sys.orig_argv[1:])),
+        tuple(environment.interpreter_flags(sys.orig_argv[1:])), os.path.abspath(request.pipeline) if request.pipeline else "",
+        request.micro_batches,
     )  # fmt: skip
     return RunRecord(
         script=os.path.abspath(request.script) if request.script else request.module,

@@ -43,6 +43,10 @@ class Request:
     memory_budget: str = ""
     remat_planner: str = "auto"
     remat_verify: bool = False
+    #: `--pipeline`: the file of a plan; "" for none. Then the number of micro-batches, and whether one process plays all devices.
+    pipeline: str = ""
+    micro_batches: int = 1
+    emulate: bool = False
     #: Why the run starts over by itself; "" if it does not.
     restarts: str = ""
     #: The directory that `detrain trace` of this script writes to; "" where the user has named one.

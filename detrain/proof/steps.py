@@ -6,12 +6,15 @@ import os
 import re
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from detrain.errors import GraphError
 from detrain.launch import environment
 from detrain.launch.request import Request
+from detrain.pipeline import graphtext
+from detrain.pipeline.layers import Profile
 from detrain.plans.errors import NoPlanError
 from detrain.proof.worker import Order
 from detrain.remat import graphfile
@@ -37,6 +40,32 @@ def record(request: Request, num_steps: int) -> Graph:
     raise GraphError(
         f"{request.name}: no training loop was seen, so there is no step to record. {found['said'].strip()}".strip()
     )
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """Of the model that a script's first batch calls."""
+
+    profile: Profile
+    num_samples: int
+    #: All that the model returns has samples in it.
+    is_splittable: bool
+
+
+def profile(request: Request, num_rounds: int, model: str) -> ModelProfile:
+    """Run the script in the same way until its first batch has called its models, and time the layers of the largest, or of `model`.
+
+    Raises `DetrainError`.
+    """
+    found = _carried_out(request, os.getcwd(), Goal(num_rounds=num_rounds, model=model))
+    if "profile" in found:
+        return ModelProfile(graphtext.parse(found["profile"]), found["num_samples"], found["is_splittable"])
+    said = found["said"].strip()
+    if found["status"]:
+        raise GraphError(
+            said.removeprefix("detrain: error: ") or f"the script ended with status {found['status']} before it trained"
+        )
+    raise GraphError(f"{request.name}: no training loop was seen, so there is no model to profile. {said}".strip())
 
 
 def measure(request: Request, order: TimingOrder) -> Timing:

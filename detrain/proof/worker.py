@@ -208,7 +208,8 @@ def _run(order: Order) -> NoReturn:
         seed=record.seed, start=order.start, nondeterministic=command.nondeterministic, leave_files=command.leave_files,
         trust_changes=order.goal.reports_arrivals, interpreter=list(command.interpreter), changes=record.changes,
         olds=str(directory / _OLDS), goal=order.goal, job=order.job, rank=order.rank, size=order.size,
-        memory_budget=order.memory_budget, remat_planner=order.remat_planner,
+        memory_budget=order.memory_budget, remat_planner=order.remat_planner, pipeline=command.pipeline,
+        micro_batches=command.micro_batches,
     )  # fmt: skip
     try:
         environment.replace_process(request)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from detrain.adapters.loaded import Frameworks
-from detrain.adapters.protocol import Limit
+from detrain.adapters.protocol import Limit, PipelineOrder
 from detrain.errors import InexactResume
 from detrain.job.protocol import Agreement, Alone, Member
 from detrain.loops.instfile import InstInfo
@@ -39,6 +39,8 @@ class Settings:
     on_inexact: str = "refuse"
     #: How much memory the training may have; None for as much as it takes.
     memory_limit: Limit | None = None
+    #: Over what its model is trained; None where the script does so by itself.
+    pipeline: PipelineOrder | None = None
 
 
 @dataclass(frozen=True)

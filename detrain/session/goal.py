@@ -15,8 +15,8 @@ Key = tuple[int, int]
 class Goal:
     """Which part of a run is to be done again.
 
-    With neither `position`, `operators`, `num_steps` nor `num_timed` the attempt goes as far as the ledger, or with `is_whole` to the
-    script's end.
+    With neither `position`, `operators`, `num_steps`, `num_timed` nor `num_rounds` the attempt goes as far as the ledger, or with
+    `is_whole` to the script's end.
     """
 
     #: Position of the checkpoint that is to be taken again, and whether its loop was exhausted there; None: none is.
@@ -31,6 +31,10 @@ class Goal:
     num_before: int = 0
     #: Those before go on for so long where no step has followed a plan. Seconds.
     most_planning_s: float = 0.0
+    #: The model that the first batch calls is profiled, each layer so often; 0: none is.
+    num_rounds: int = 0
+    #: Its class; "" for the largest.
+    model: str = ""
     is_whole: bool = False
     #: The attempt ends at the checkpoint that it begins from, and reports what set-up code has made at each checkpoint on the way there.
     reports_arrivals: bool = False

@@ -10,7 +10,7 @@ from time import monotonic  # the plain one: the script's clock is another
 from typing import TYPE_CHECKING, NoReturn
 
 from detrain.adapters.loaded import OperatorLog
-from detrain.adapters.protocol import MemoryBudget, StepLog
+from detrain.adapters.protocol import MemoryBudget, ModelLog, StepLog
 from detrain.errors import GraphError, NotSupported
 from detrain.loops.running import Loop
 from detrain.loops.stack import is_at
@@ -38,6 +38,7 @@ class Rerun:
         self._arrivals: dict[str, object] = {}
         self._log: OperatorLog | None = None
         self._steps: StepLog | None = None
+        self._models: ModelLog | None = None
         self._first_batch = 0
         self._began_s = 0.0
         self._headers_s: list[float] = []
@@ -68,6 +69,8 @@ class Rerun:
             self._record_steps(goal.num_steps)
         elif goal.num_timed:
             self._time_batch(goal, memory)
+        elif goal.num_rounds:
+            self._profile_model(goal)
         elif goal.position is None and not goal.is_whole and not (self._recorder and self._recorder.has_expectations):
             if not self._is_rank:
                 self._stop()
@@ -103,6 +106,27 @@ class Rerun:
         elif batches >= self._first_batch + num_steps:
             self._stop(**self._recorded())
         self._steps.begin_step()
+
+    def _profile_model(self, goal: Goal) -> None:
+        batches = self._context.position.batches
+        if self._models is None:
+            self._first_batch = batches
+            try:
+                self._models = self._context.frameworks.model_log()
+            except NotSupported as error:
+                fail(self._context.files, error)
+        elif batches > self._first_batch:
+            from detrain.pipeline import graphtext
+
+            try:
+                profiled = self._models.profile(goal.num_rounds, goal.model)
+            except GraphError as error:
+                fail(self._context.files, error)
+            self._stop(
+                profile=graphtext.render(profiled.profile),
+                num_samples=profiled.num_samples,
+                is_splittable=profiled.is_splittable,
+            )
 
     def _time_batch(self, goal: Goal, memory: MemoryBudget | None) -> None:
         now_s, batches = monotonic(), self._context.position.batches

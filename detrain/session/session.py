@@ -8,12 +8,12 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING
 
-from detrain.adapters.protocol import Adapter, MemoryBudget
+from detrain.adapters.protocol import Adapter, MemoryBudget, PipelineOrder, ScriptPipeline
 from detrain.errors import InexactResume, NotSupported
 from detrain.loops.running import Loop, address
 from detrain.loops.stack import LoopStack
@@ -43,6 +43,7 @@ class Session:
         #: Made when the training begins; a budget only where one is wanted.
         self.recorder: Recorder | None = None
         self.memory: MemoryBudget | None = None
+        self.pipeline: ScriptPipeline | None = None
         self.is_off = False
         self.on_saved: Callable[[], None] = lambda: None
         #: Called where this rank can take part in no cut any more.
@@ -77,6 +78,8 @@ class Session:
             self._frameworks.hold_loading(True)
         if self.context.settings.memory_limit is not None and adapter.can_train:
             adapter.on_first_forward(self._keep_within_memory)
+        if self.context.settings.pipeline is not None and adapter.can_train:
+            self._train_over(self.context.settings.pipeline, adapter)
 
     def stop(self) -> None:
         """Take part in nothing any more: in a forked child, or once the script has ended."""
@@ -317,6 +320,10 @@ class Session:
         except NotSupported as error:
             fail(self.context.files, error)
 
+    def _train_over(self, order: PipelineOrder, adapter: Adapter) -> None:
+        with suppress(NotSupported):  # a framework that a library has loaded beside the one that trains, it may be
+            self.pipeline = adapter.pipeline(order, self._frameworks.hidden_from_script)
+
     def _scan_again(self, loop: Loop) -> None:
         """Where a killed attempt has scanned its objects, under whose names then the ledger has digests of theirs."""
         if self.recorder is not None and self.recorder.is_to_scan(self._position.batches, loop):
@@ -334,6 +341,10 @@ class Session:
         unseen = self._frameworks.unseen() if self.rerun is not None else nullcontext()
         with handlers_deferred(), unseen:
             recorder.at_header(self._position, loop, now_s if self._agreement.is_alone else monotonic(), must=must)
+        if self.pipeline is None and self.context.settings.pipeline is not None:
+            fail(self.context.files, NotSupported("the script's framework", "train a model over a pipeline"))
+        if self.pipeline is not None:
+            self.pipeline.at_header(self._position.batches)
         if self.rerun is not None:
             self.rerun.at_header(loop, self.memory)
 

@@ -60,6 +60,9 @@ class Command:
     nondeterministic: bool = False
     leave_files: bool = False
     interpreter: tuple[str, ...] = ()
+    #: The file of the plan over whose stages the model is trained; "" for none.
+    pipeline: str = ""
+    micro_batches: int = 1
 
     @classmethod
     def decode(cls, document: dict[str, Any]) -> Command:

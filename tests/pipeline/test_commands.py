@@ -499,10 +499,12 @@ def test_what_cannot_be_done_is_said(command, folder, words, status, said):
     assert not any((folder / name).exists() for name in ("out", "out.json", "trace.txt"))
 
 
-def test_without_a_planner_there_are_some_to_choose_from(command):
-    status, _, err = command("plan", *TINY)
-    assert (status, err.split("Choose from:")[0]) == (2, "detrain: error: Missing option '--planner'. ")
-    assert [one.strip() for one in err.split("Choose from:")[1].split(",")] == list(catalogue.NAMES)
+def test_without_a_planner_it_is_our_own_and_for_another_there_are_some_to_choose_from(command):
+    status, out, _ = command("plan", *TINY, "--json")
+    assert (status, json.loads(out)["planner"]) == (0, catalogue.DETRAIN)
+    status, _, err = command("plan", *TINY, "--planner", "other")
+    assert status == 2
+    assert all(name in err for name in catalogue.NAMES)
 
 
 def test_every_option_of_a_planner_is_named_where_it_is_not_one():

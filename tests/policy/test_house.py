@@ -34,7 +34,19 @@ MAY_IMPORT = {
         "store",
         "tracer",
     },
-    "proof": {"adapters", "launch", "loops", "outputs", "plans", "remat", "session", "state", "store", "world"},
+    "proof": {
+        "adapters",
+        "launch",
+        "loops",
+        "outputs",
+        "pipeline",
+        "plans",
+        "remat",
+        "session",
+        "state",
+        "store",
+        "world",
+    },
     "doctor": {"adapters", "launch", "store", "world"},
     "launch": {
         "adapters",
@@ -53,7 +65,7 @@ MAY_IMPORT = {
     "export": {"adapters", "state", "store"},
     "hooks": {"session"},
     "job": {"adapters", "store"},
-    "session": {"adapters", "job", "loops", "outputs", "plans", "remat", "state", "store", "world"},
+    "session": {"adapters", "job", "loops", "outputs", "pipeline", "plans", "remat", "state", "store", "world"},
     "outputs": {"store", "world"},
     "rewrite": {"loops"},
     "tracer": {"loops"},
@@ -234,8 +246,9 @@ def test_the_flags_of_run_are_those_of_the_page() -> None:
     from detrain.cli.run import run
 
     assert sorted(option.opts[0] for option in run.params if option.opts[0].startswith("-")) == [
-        "--ckpt-dir", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files", "--memory-budget",
-        "--no-pickle", "--nondeterministic", "--on-inexact", "--ranks", "--remat-planner", "--remat-verify", "--restarts",
+        "--ckpt-dir", "--emulate", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files", "--memory-budget",
+            "--micro-batches", "--no-pickle", "--nondeterministic", "--on-inexact", "--pipeline", "--ranks",
+            "--remat-planner", "--remat-verify", "--restarts",
         "--seed", "--trust-changes", "-m",
     ]  # fmt: skip
 

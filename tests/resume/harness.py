@@ -15,11 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from tests.forkserver import Forked, server_for
 
 from .programs import Program
 
 TIMEOUT_S = 180.0
+#: Within so long a script's process has to end by itself whose pipeline has lost a worker.
+_MOST_S = 30.0
 BATCH_LINE = re.compile(r"^batch \S+ \S+ .*$", re.MULTILINE)
 # Not at the beginning of a line: a progress bar may stand there.
 OWN_WORDS = re.compile(r"detrain: .*")
@@ -39,13 +43,15 @@ class Moment:
     is_saving: bool = False  # a half-written checkpoint lies in the run directory
     delay_s: float = 0.0
     is_whole_group: bool = True  # False: SIGKILL for the script's process alone, its loader workers live on for a while
+    worker: int = 0  # of a pipeline: SIGKILL for this one alone, by which the script's process ends itself
 
     def __str__(self) -> str:
         words = [f"{self.batches} batches"] if self.batches else []
         words += [repr(self.text)] if self.text else []
         words += ["saving"] if self.is_saving else []
         words += [f"{self.delay_s * 1000:.0f} ms"] if self.delay_s else []
-        return " + ".join(words) + ("" if self.is_whole_group else ", main process only")
+        who = f", worker {self.worker}" if self.worker else "" if self.is_whole_group else ", main process only"
+        return " + ".join(words) + who
 
 
 @dataclass
@@ -166,6 +172,8 @@ class Place:
                 if due_s is None and self._has_come(moment, seen):
                     due_s = now_s + moment.delay_s
                 if due_s is not None and now_s >= due_s:
+                    if moment.worker:
+                        return _kill_worker(process, moment.worker)
                     if moment.is_whole_group:
                         kill_group(process.pid)
                     else:
@@ -221,6 +229,21 @@ def _events(log: bytes) -> Iterator[bytes]:
         if place:
             yield log[place + 12 + 9 : place + 12 + length]
         place += 16 + length
+
+
+def _kill_worker(process: Process, number: int) -> bool:
+    """SIGKILL for a pipeline's worker, if it is there; the script's process ends soon after it, and not well."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        own = [
+            one for one in psutil.Process(process.pid).children() if any("serving" in word for word in one.cmdline())
+        ]
+        if number <= len(own):
+            own[number - 1].kill()
+            until_s = time.monotonic() + _MOST_S
+            while process.poll() is None and time.monotonic() < until_s:
+                time.sleep(0.01)
+            return process.poll() not in (0, None)
+    return False
 
 
 def kill_group(pid: int) -> None:

@@ -14,7 +14,10 @@ from detrain.adapters.protocol import (
     Limit,
     LossReader,
     MemoryBudget,
+    ModelLog,
     OperatorCall,
+    PipelineOrder,
+    ScriptPipeline,
     Settings,
     StepLog,
 )
@@ -185,6 +188,18 @@ class TorchAdapter(Adapter):
         budget = Budget(limit)
         budget.begin()
         return budget
+
+    def pipeline(self, order: PipelineOrder, aside: Callable[[], AbstractContextManager[Any]]) -> ScriptPipeline:
+        from detrain.adapters.torch.pipeline import script
+
+        found = script.ScriptPipeline(order, aside)
+        found.begin()
+        return found
+
+    def model_log(self) -> ModelLog:
+        from detrain.adapters.torch.pipeline import profiling
+
+        return profiling.CalledModels()
 
     def on_first_forward(self, call: Callable[[], None]) -> None:
         updates.on_first_forward(call)

@@ -6,16 +6,19 @@ import copy
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from detrain.adapters.torch.pipeline.mail import LocalMail, Mail, RankMail
 from detrain.adapters.torch.pipeline.routes import Routes, split_evenly
 from detrain.adapters.torch.pipeline.splitting import Split, StageModule, split
+from detrain.adapters.torch.pipeline.tags import Tags
 from detrain.adapters.torch.pipeline.tracing import Traced, trace
 from detrain.adapters.torch.pipeline.worker import Batch, Update, Worker
 from detrain.errors import GraphError, UsageError
@@ -188,6 +191,8 @@ class Pipeline:
             raise UsageError(
                 "a step of this pipeline has failed before, and what it has left is not known: make a new one"
             )
+        if any(isinstance(one, (list, tuple, dict)) for one in inputs):
+            raise GraphError("a step is given a list, tuple or dict; a pipeline's inputs are tensors and plain values")
         first = next((one for one in inputs if isinstance(one, Tensor) and one.dim()), None)
         if first is None:
             raise UsageError("a step is given at least one tensor, with the samples in its first dimension")
@@ -249,17 +254,23 @@ class Pipeline:
             self._seed = self._agreed_seed()
         mail: Mail = LocalMail()
         if not self._is_emulated:
-            mail = RankMail(self._group, next(self.model.parameters()).device, self._number)
+            group = self._group if self._group is not None else dist.group.WORLD
+            assert group is not None
+            mail = RankMail(group, next(self.model.parameters()).device, self._number)
         running = _Running(cut, {}, mail)
+        tags = Tags(len(cut.crossings), len(cut.stages), 0)
         for number in range(self.plan.num_workers) if self._is_emulated else [dist.get_rank(self._group)]:
             modules, update = self._own(number, cut)
             running.workers[number] = Worker(
-                number, cut, modules, self._routes, mail, self._loss_fn, update, self._seed
-            )
+                number, tags, dict(enumerate(modules)), self._routes, mail, partial(self._loss_of, traced.out_spec), update, self._seed,
+            )  # fmt: skip
         _RUNNING[self] = running
         if self.schedule.is_asynchronous or (self._is_emulated and max(self._replicas) > 1):
             self._held = running
         return running
+
+    def _loss_of(self, out_spec: TreeSpec, outputs: Sequence[Tensor], targets: Sequence[Any]) -> Tensor:
+        return self._loss_fn(tree_unflatten(list(outputs), out_spec), *targets)
 
     def _check_cut(self, cut: Split) -> None:
         if max(self._replicas) == 1 or self.schedule.is_asynchronous:

@@ -67,7 +67,7 @@ _NUM_TAGS = 1 << 16
 class RankMail:
     """Worker i is rank i of a process group. Sending waits for nobody, receiving does."""
 
-    def __init__(self, group: dist.ProcessGroup | None, device: torch.device, number: int) -> None:
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, number: int) -> None:
         """`number`: no other mail over the group has the same."""
         self._first_tag = number * _NUM_TAGS
         self._group, self._device = group, device
@@ -83,7 +83,7 @@ class RankMail:
             self._own.post(tag, sender, receiver, tensor)
             return
         whole = tensor.detach().contiguous()
-        sending = dist.isend(whole, group_dst=receiver, group=self._group, tag=self._first_tag + tag)
+        sending = self._group.send([whole], receiver, self._first_tag + tag)
         self._under_way.append((self._turn, sending, whole))
 
     def has(self, tag: int, sender: int, receiver: int) -> bool:
@@ -95,7 +95,7 @@ class RankMail:
         if sender == receiver:
             return self._own.take(tag, sender, receiver, shape, dtype)
         tensor = torch.empty(tuple(shape), dtype=dtype, device=self._device)
-        dist.recv(tensor, group_src=sender, group=self._group, tag=self._first_tag + tag)
+        self._group.recv([tensor], sender, self._first_tag + tag).wait()
         return tensor
 
     def end_turn(self, num_kept: int) -> None:

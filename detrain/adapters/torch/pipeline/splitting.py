@@ -54,6 +54,8 @@ class StageModule:
     makes: tuple[Crossing, ...]
     #: Of what it takes, what it changes in place.
     changed: frozenset[int]
+    #: Names of the buffers that it changes.
+    written: tuple[str, ...] = ()
 
     def parameters(self) -> list[nn.Parameter]:
         """Its own, each once; a parameter of several stages belongs to the first."""
@@ -66,6 +68,8 @@ class Split:
 
     stages: tuple[StageModule, ...]
     crossings: tuple[Crossing, ...]
+    #: What the model returns, as if it went on from the last stage.
+    outputs: tuple[Crossing, ...]
     traced: Traced
 
 
@@ -182,7 +186,13 @@ class _Splitter:
                 crossings.append((node, crossing))
                 maker = taker
         stages = tuple(self._stage(number, crossings) for number in range(self.num_stages))
-        return Split(stages, tuple(crossing for _, crossing in crossings), self.traced)
+        outputs = tuple(
+            Crossing(
+                number, node.name, self.traced.shape(node), last, last + 1, last, node in self.with_gradient, node in self.of_inputs,
+            )
+            for number, node in enumerate(self.traced.outputs)
+        )  # fmt: skip
+        return Split(stages, tuple(crossing for _, crossing in crossings), outputs, self.traced)
 
     def _check_changes(self, takers: Mapping[fx.Node, set[int]]) -> None:
         for node in self.nodes:
@@ -233,9 +243,10 @@ class _Splitter:
         makes = [(node, crossing) for node, crossing in crossings if crossing.maker == number]
         graph.output(tuple(resolved(node) for node in (*(node for node, _ in makes), *outputs)))
         changed = frozenset(takes[source].number for node in own for source in self.changes[node] if source in takes)
+        written = {str(source.target) for node in own for source in self.changes[node] if source.op == "get_attr"}
         return StageModule(
             fx.GraphModule(self.traced.root, graph, f"Stage{number}"), tuple(inputs), tuple(takes.values()),
-            tuple(crossing for _, crossing in makes), changed,
+            tuple(crossing for _, crossing in makes), changed, tuple(sorted(written)),
         )  # fmt: skip
 
     def _keyed(self, node: fx.Node, key: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:

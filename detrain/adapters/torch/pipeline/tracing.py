@@ -9,14 +9,15 @@ from __future__ import annotations
 import operator
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import TreeSpec, tree_flatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch.symbolic import draws_unmoved
 from detrain.errors import GraphError
@@ -110,25 +111,35 @@ class Traced:
         return _size(node.meta["val"])
 
 
-def trace(model: nn.Module, sample: Sequence[Any]) -> Traced:
-    """`sample`: what the model is given in a step; tensors have the samples in their first dimension.
+def trace(model: nn.Module, sample: Sequence[Any], named: Mapping[str, Any] | None = None) -> Traced:
+    """`sample`, `named`: what the model is given in a step, by place and by name; tensors have the samples in their first dimension.
 
     Raises `GraphError` where the model cannot be exported, with the line that stands in the way.
     """
-    if any(isinstance(one, (list, tuple, dict)) for one in sample):
-        raise GraphError("the model is given a list, tuple or dict; a pipeline's inputs are tensors and plain values")
-    first = next((one for one in sample if isinstance(one, torch.Tensor) and one.dim()), None)
+    leaves, spec = tree_flatten((tuple(sample), dict(named or {})))
+    first = next((one for one in leaves if isinstance(one, torch.Tensor) and one.dim()), None)
     if first is None:
         raise GraphError("the model is given no tensor with samples in it")
     count = first.shape[0]
-    has_samples = tuple(isinstance(one, torch.Tensor) and one.dim() > 0 and one.shape[0] == count for one in sample)
-    dims = tuple({0: torch.export.Dim.AUTO} if has else None for has in has_samples)
+    has_samples = tuple(isinstance(one, torch.Tensor) and one.dim() > 0 and one.shape[0] == count for one in leaves)
+    dims = torch.export.ShapesCollection()
+    for one, has in zip(leaves, has_samples, strict=True):
+        if has:
+            dims[one] = {0: torch.export.Dim.AUTO}
+    next_hook = RemovableHandle.next_id  # counts the script's hooks
     try:
         with draws_unmoved(), warnings.catch_warnings(), mock.patch.object(torch.autograd.Function, "apply", _refused):
             # LSTM makes its list of weights anew; they are parameters all the same.
             warnings.filterwarnings("ignore", message="The tensor attributes")
-            exported = torch.export.export(model, tuple(sample), dynamic_shapes=dims, strict=False)
-    except (RuntimeError, ValueError, TypeError, NotImplementedError, torch._dynamo.exc.UserError) as error:
+            exported = torch.export.export(_Flat(model, spec), tuple(leaves), dynamic_shapes=dims, strict=False)
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        AssertionError,
+        NotImplementedError,
+        torch._dynamo.exc.UserError,
+    ) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         where = next((line for line in reversed(lines) if line.startswith("File ")), "")
         raise GraphError(
@@ -136,6 +147,7 @@ def trace(model: nn.Module, sample: Sequence[Any]) -> Traced:
             f"{f' ({where})' if where else ''}"
         ) from error
     module = exported.module()
+    RemovableHandle.next_id = next_hook
     assert isinstance(module, fx.GraphModule)
     nodes = list(module.graph.nodes)
     returned = tree_flatten(nodes[-1].args[0])[0]
@@ -147,6 +159,20 @@ def trace(model: nn.Module, sample: Sequence[Any]) -> Traced:
     inputs = tuple(node for node in nodes if node.op == "placeholder")
     least, most = _range(exported, inputs, has_samples, count)
     return Traced(module, tuple(_layers(model, nodes)), inputs, outputs, out_spec, count, least, most)
+
+
+class _Flat(nn.Module):  # type: ignore[misc]
+    """Is given a model's inputs one by one: torch.export takes no names that a signature leaves open."""
+
+    def __init__(self, model: nn.Module, spec: TreeSpec) -> None:
+        super().__init__()
+        self.model, self._spec = model, spec
+        self.training = model.training
+
+    def forward(self, *leaves: Any) -> Any:
+        """What the model returns."""
+        args, kwargs = tree_unflatten(list(leaves), self._spec)
+        return self.model(*args, **kwargs)
 
 
 def _refused(*_: object) -> object:
@@ -162,7 +188,7 @@ def _range(exported: Any, inputs: Sequence[fx.Node], has_samples: Sequence[bool]
         if not has:
             continue
         length = node.meta["val"].shape[0]
-        if isinstance(length, int):
+        if not _size(length).per_sample:  # the model takes samples one by one, say
             return count, count
         found = exported.range_constraints.get(length.node.expr)
         if found is not None:
@@ -228,7 +254,8 @@ def _is_check(node: fx.Node) -> bool:
 def _path(node: fx.Node) -> str:
     stack = node.meta.get("nn_module_stack") or {}
     entries = [path for path, _ in stack.values() if not path.startswith("_empty_nn_module_stack")]
-    return entries[-1].partition("@")[0] if entries else ""
+    path = entries[-1].partition("@")[0] if entries else ""
+    return path.partition(".")[2]  # without that of `_Flat`
 
 
 def _description(model: nn.Module, path: str, nodes: Sequence[fx.Node]) -> str:

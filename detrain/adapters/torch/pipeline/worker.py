@@ -6,24 +6,26 @@ the workers are timed, and in one process that plays them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_unflatten
 
 from detrain.adapters.torch.pipeline.keyed import Key
 from detrain.adapters.torch.pipeline.mail import Mail
 from detrain.adapters.torch.pipeline.routes import Link, Piece, Routes, links
-from detrain.adapters.torch.pipeline.splitting import Crossing, Split, StageModule
+from detrain.adapters.torch.pipeline.splitting import Crossing, StageModule
+from detrain.adapters.torch.pipeline.tags import Tags
 from detrain.errors import GraphError
 from detrain.pipeline.schedules import Kind, VersionUse, Work, in_flight, round_size, version_use
 
 #: A gradient for each parameter of a stage; None for those that nothing depends on.
 Gradients = list[Tensor | None]
+#: Of what the model returns for some samples, and of their targets.
+LossOf = Callable[[Sequence[Tensor], Sequence[Any]], Tensor]
 #: Has an optimizer take a step with these gradients.
 Update = Callable[[Sequence[tuple[nn.Parameter, Tensor | None]]], None]
 
@@ -103,12 +105,12 @@ class Worker:
     """One rank's part, or one of several that a process plays in turn."""
 
     def __init__(
-        self, number: int, split: Split, modules: Sequence[StageModule], routes: Routes, mail: Mail, loss_of: Callable[..., Tensor],
-        update: Update, seed: int,
+        self, number: int, tags: Tags, modules: Mapping[int, StageModule], routes: Routes, mail: Mail, loss_of: LossOf, update: Update,
+        seed: int,
     ) -> None:  # fmt: skip
-        """`modules`: by stage, this worker's own."""
+        """`modules`: by stage; this worker's own are among them."""
         self.number, self.routes, self.mail, self.seed = number, routes, mail, seed
-        self._split, self._loss_of, self._update = split, loss_of, update
+        self._tags, self._loss_of, self._update = tags, loss_of, update
         self._schedule = routes.schedule
         self.held = {
             stage: Held(stage, modules[stage], workers)
@@ -203,8 +205,6 @@ class Worker:
             yield
 
     def _place(self, micro_batch: int) -> tuple[Batch, int]:
-        if not self._schedule.is_asynchronous:
-            return self._batches[0], micro_batch
         index, within = divmod(micro_batch, self._schedule.num_micro_batches)
         return self._batches[index], within
 
@@ -221,7 +221,7 @@ class Worker:
         return list(links(makers, takers, is_whole=crossing.shape.sample_dim is None))
 
     def _tag(self, crossing: Crossing, kind: Kind) -> int:
-        return 2 * crossing.number + int(kind == Kind.BACKWARD)
+        return self._tags.crossing(crossing.number, is_back=kind == Kind.BACKWARD)
 
     def _needs(self, kind: Kind, micro_batch: int, held: Held) -> list[tuple[int, int]]:
         if kind == Kind.FORWARD:
@@ -256,7 +256,7 @@ class Worker:
         for crossing, tensor in zip(held.stage.makes, flight.roots, strict=False):
             for link in self._links(crossing, micro_batch):
                 if link.maker == self.number:
-                    part = _part(crossing, tensor, link.first - flight.piece.first, link.end - flight.piece.first)
+                    part = part_of(crossing, tensor, (link.first - flight.piece.first, link.end - flight.piece.first))
                     self.mail.post(self._tag(crossing, Kind.FORWARD), self.number, link.taker, part)
 
     def _flight(self, micro_batch: int, held: Held, taken: Sequence[Tensor]) -> Flight:
@@ -276,25 +276,33 @@ class Worker:
         given_inputs = batch.cut_inputs(first, end)
         inputs = [given_inputs[place] for place in held.stage.inputs]
         arguments = (piece.num_samples, Key(self.seed, batch.step, first), *inputs, *given)
-        parameters: list[Tensor] = list(held.parameters)
-        if self._schedule.is_asynchronous:
-            parameters = held.versions[self._use(held, micro_batch).used]
-            names = [name for name, _ in held.stage.module.named_parameters()]
-            made = functional_call(held.stage.module, dict(zip(names, parameters, strict=True)), arguments)
-        else:
-            made = held.stage.module(*arguments)
-        roots, loss = list(made[: len(held.stage.makes)]), None
+        replaced, module = self._replaced(held, micro_batch), held.stage.module
+        made = functional_call(module, replaced, arguments) if replaced else module(*arguments)
+        parameters = [replaced.get(name, one) for name, one in module.named_parameters()]
+        flight = Flight(piece, leaves, list(made[: len(held.stage.makes)]), None, parameters)
         if held.number == len(self.routes.workers) - 1:
-            output = tree_unflatten(list(made[len(held.stage.makes) :]), self._split.traced.out_spec)
-            output_of = [one for one in made if one.requires_grad]
-            loss = self._loss_of(output, *batch.cut_targets(first, end))
-            if not self._has_looked_at_loss:
-                _check_loss(loss, output_of, leaves)
-                self._has_looked_at_loss = True
-            if piece.num_samples != batch.num_samples:
-                loss = loss * (piece.num_samples / batch.num_samples)
-            self.losses.append((self._num_drained, micro_batch, loss.detach()))
-        return Flight(piece, leaves, roots, loss, parameters)
+            self._at_last(flight, list(made[len(held.stage.makes) :]), batch, (first, end), micro_batch)
+        return flight
+
+    def _replaced(self, held: Held, micro_batch: int) -> dict[str, Tensor]:
+        """What a micro-batch reads in place of the module's own parameters and buffers, by name."""
+        if not self._schedule.is_asynchronous:
+            return {}
+        names = [name for name, _ in held.stage.module.named_parameters()]
+        return dict(zip(names, held.versions[self._use(held, micro_batch).used], strict=True))
+
+    def _at_last(
+        self, flight: Flight, outputs: list[Tensor], batch: Batch, span: tuple[int, int], micro_batch: int
+    ) -> None:
+        """What the model returns for these samples has been made: the loss comes."""
+        loss = self._loss_of(outputs, batch.cut_targets(*span))
+        if not self._has_looked_at_loss:
+            _check_loss(loss, [one for one in (*flight.roots, *outputs) if one.requires_grad], flight.leaves)
+            self._has_looked_at_loss = True
+        if flight.piece.num_samples != batch.num_samples:
+            loss = loss * (flight.piece.num_samples / batch.num_samples)
+        self.losses.append((self._num_drained, micro_batch, loss.detach()))
+        flight.loss = loss
 
     def _taken(self, crossing: Crossing, held: Held, micro_batch: int) -> Tensor:
         parts = [
@@ -312,7 +320,7 @@ class Worker:
 
     def _backward(self, micro_batch: int, held: Held) -> None:
         flight = held.flights[micro_batch]
-        flight.came_back = [
+        flight.came_back += [
             self._came_back(crossing, micro_batch) if crossing.has_gradient else None for crossing in held.stage.makes
         ]
         is_split = self._schedule.splits_backward
@@ -330,7 +338,7 @@ class Worker:
             gradient = torch.zeros_like(leaf) if gradient is None else gradient
             for link in self._links(crossing, micro_batch):
                 if link.taker == self.number:
-                    part = _part(crossing, gradient, link.first - flight.piece.first, link.end - flight.piece.first)
+                    part = part_of(crossing, gradient, (link.first - flight.piece.first, link.end - flight.piece.first))
                     self.mail.post(self._tag(crossing, Kind.BACKWARD), self.number, link.maker, is_there)
                     self.mail.post(self._tag(crossing, Kind.BACKWARD), self.number, link.maker, part)
 
@@ -399,21 +407,18 @@ class Worker:
         for version in [one for one in held.versions if one < used]:
             del held.versions[version]
 
-    def _sums_tag(self, held: Held) -> int:
-        return 2 * len(self._split.crossings) + held.number
-
     def _send_sums(self, held: Held, gradients: Gradients) -> None:
         for receiver in held.replicas:
             if receiver == self.number:
                 continue
             flags = torch.tensor([gradient is not None for gradient in gradients], dtype=torch.uint8)
-            self.mail.post(self._sums_tag(held), self.number, receiver, flags)
+            self.mail.post(self._tags.gradients(held.number), self.number, receiver, flags)
             for gradient in gradients:
                 if gradient is not None:
-                    self.mail.post(self._sums_tag(held), self.number, receiver, gradient)
+                    self.mail.post(self._tags.gradients(held.number), self.number, receiver, gradient)
 
     def _sums_needed(self, held: Held, workers: Sequence[int]) -> list[tuple[int, int]]:
-        return [(self._sums_tag(held), worker) for worker in workers if worker != self.number]
+        return [(self._tags.gradients(held.number), worker) for worker in workers if worker != self.number]
 
     def _summed(self, held: Held, workers: Sequence[int], own: Gradients | None) -> Gradients:
         """Over the replicas, in their order."""
@@ -424,9 +429,13 @@ class Worker:
                 assert own is not None
                 came = own
             else:
-                flags = self.mail.take(self._sums_tag(held), worker, self.number, (len(parameters),), torch.uint8)
+                flags = self.mail.take(
+                    self._tags.gradients(held.number), worker, self.number, (len(parameters),), torch.uint8
+                )
                 came = [
-                    self.mail.take(self._sums_tag(held), worker, self.number, one.shape, one.dtype) if has else None
+                    self.mail.take(self._tags.gradients(held.number), worker, self.number, one.shape, one.dtype)
+                    if has
+                    else None
                     for one, has in zip(parameters, flags.tolist(), strict=True)
                 ]
             if total is None:
@@ -464,13 +473,13 @@ def _dim(crossing: Crossing) -> int:
     return dim
 
 
-def _part(crossing: Crossing, tensor: Tensor, first: int, end: int) -> Tensor:
-    """Samples of a tensor, its dimensions in the order in which they lie in memory."""
+def part_of(crossing: Crossing, tensor: Tensor, span: tuple[int, int] | None) -> Tensor:
+    """Samples of a tensor, all of them if None; its dimensions in the order in which they lie in memory."""
     dim = crossing.shape.sample_dim
-    if dim is None:
+    if dim is None or span is None:
         return tensor.permute(crossing.shape.order)
     each = crossing.shape.sizes[dim].per_sample
-    return tensor.narrow(dim, first * each, (end - first) * each).permute(crossing.shape.order)
+    return tensor.narrow(dim, span[0] * each, (span[1] - span[0]) * each).permute(crossing.shape.order)
 
 
 def _gradients(flight: Flight, wanted: Sequence[Tensor], *, is_kept: bool) -> Sequence[Tensor | None]:

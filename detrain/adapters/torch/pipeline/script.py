@@ -1,0 +1,233 @@
+"""A script's model over the stages of a plan, without a change to the script.
+
+Where the script calls the model, the forward passes of all micro-batches run on the workers; where it goes back through what the model has
+returned, the backward passes do, from the last micro-batch to the first (GPipe). The script's process is the first worker. It keeps the
+weights, which go to the others with each call, and is given the gradients: clipping, schedules of rates, evaluation, checkpoints and
+files are as they were, and no worker holds anything that a kill could lose.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from detrain.adapters.protocol import PipelineOrder
+from detrain.adapters.torch.pipeline import calls, checking
+from detrain.adapters.torch.pipeline.crew import Crew, Trained
+from detrain.adapters.torch.pipeline.routes import Routes, split_evenly
+from detrain.adapters.torch.pipeline.splitting import split
+from detrain.adapters.torch.pipeline.tracing import trace
+from detrain.adapters.torch.pipeline.worker import Batch
+from detrain.errors import GraphError, PipelineError
+from detrain.messages import say
+from detrain.pipeline.schedules import Schedule
+from detrain.state import registry
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A model as it was traced for one kind of call."""
+
+    trained: Trained
+    out_spec: TreeSpec
+    least_samples: int
+    most_samples: int
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a call gives to the model."""
+
+    leaves: tuple[Any, ...]
+    spec: TreeSpec
+    has_samples: tuple[bool, ...]
+    num_samples: int
+
+
+class ScriptPipeline:
+    """Has the script's calls of the plan's model, from `begin` on."""
+
+    def __init__(self, order: PipelineOrder, aside: Callable[[], AbstractContextManager[Any]]) -> None:
+        """`aside`: within it nothing counts as the script's."""
+        self._aside = aside
+        stages = order.plan.stages
+        checking.check_devices(order.plan, "gpipe")
+        self._num_micro_batches = order.num_micro_batches
+        self._routes = Routes(Schedule("gpipe", order.num_micro_batches), tuple(stage.devices for stage in stages))
+        self._crew = Crew(self._routes, is_emulated=order.is_emulated)
+        self._replicas = tuple(len(stage.devices) for stage in stages)
+        self._stage_of_layer = {name: number for number, stage in enumerate(stages) for name in stage.layers}
+        #: In checkpoints. How samples are split decides how gradients are added, so it cannot be another where a run goes on.
+        self.state: dict[str, Any] = {
+            "num_calls": 0,
+            "seed": None,
+            "num_micro_batches": order.num_micro_batches,
+            "replicas": self._replicas,
+        }
+        self._end_calls: Callable[[], None] = lambda: None
+        self._known: dict[Any, list[_Known]] = {}
+        #: At the first header of the attempt.
+        self._first_batch: int | None = None
+        #: Names of modules in training that the script calls.
+        self._called: dict[str, None] = {}
+
+    def begin(self) -> None:
+        """From now on, in this thread."""
+        registry.process_roots.append(self._roots)
+        self._end_calls = calls.take_over(self._on_call)
+
+    def end(self) -> None:
+        """From now on the script's calls are its own again."""
+        registry.process_roots.remove(self._roots)
+        self._end_calls()
+
+    def _roots(self) -> dict[str, Any]:
+        return {"pipeline": self.state}
+
+    def at_header(self, num_batches: int) -> None:
+        """See `detrain.adapters.protocol.ScriptPipeline`."""
+        if self._first_batch is None:
+            self._first_batch = num_batches
+        if num_batches > self._first_batch and not self._known:
+            raise GraphError(
+                f"the plan is for a model with layers {', '.join(list(self._stage_of_layer)[:3])}, ..., and the script trains without "
+                f"calling one: it calls {', '.join(self._called) or 'no module in training'}"
+            )
+
+    def _on_call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]) -> Any:
+        self._called[type(model).__name__] = None
+        if not self._is_planned(model):
+            return run()
+        leaves, spec = tree_flatten((args, kwargs))
+        first = next((one for one in leaves if isinstance(one, Tensor) and one.dim()), None)
+        if first is None:
+            raise GraphError(f"{type(model).__name__} is given no tensor with samples in it")
+        count = first.shape[0]
+        if count < max(self._replicas):
+            return run()  # the rest of an epoch, of less than a sample for each replica
+        has_samples = tuple(isinstance(one, Tensor) and one.dim() > 0 and one.shape[0] == count for one in leaves)
+        given = _Given(tuple(leaves), spec, has_samples, count)
+        with self._aside():
+            self._check_state()
+            ends = self._ends(count)
+            known = self._find(model, given, ends)
+        call = self.state["num_calls"]
+        self.state["num_calls"] += 1
+        batch = Batch(call, given.leaves, (), ends, has_samples)
+        parameters = [one for stage in known.trained.split.stages for one in stage.parameters() if one.requires_grad]
+        returned = _Through.apply(_Call(self._crew, known.trained, call, batch), *parameters)
+        return tree_unflatten(list(returned), known.out_spec)
+
+    def _is_planned(self, model: nn.Module) -> bool:
+        modules = {type(model).__name__, *(name for name, _ in model.named_modules())}
+        return all(name.partition("#")[0] in modules for name in self._stage_of_layer)
+
+    def _ends(self, num_samples: int) -> tuple[int, ...]:
+        """Where micro-batches end; fewer of them, where there would not be a sample for each replica."""
+        return tuple(split_evenly(num_samples, min(self._num_micro_batches, num_samples // max(self._replicas))))
+
+    def _check_state(self) -> None:
+        begun = self.state["num_micro_batches"], tuple(self.state["replicas"])
+        if begun != (self._num_micro_batches, self._replicas):
+            raise PipelineError(
+                f"the run was begun with {begun[0]} micro-batches and replicas {'-'.join(map(str, begun[1]))}, and is to go on with "
+                f"{self._num_micro_batches} and {'-'.join(map(str, self._replicas))}: gradients would be added in another way"
+            )
+        if self.state["seed"] is None:
+            self.state["seed"] = torch.initial_seed() % (1 << 62)
+
+    def _find(self, model: nn.Module, given: _Given, ends: Sequence[int]) -> _Known:
+        """As it is for this kind of call; traced, if there was none of the kind yet."""
+        sizes = {
+            piece.num_samples
+            for stage in range(len(self._replicas))
+            for first, end in zip((0, *ends[:-1]), ends, strict=True)
+            for piece in self._routes.pieces(stage, 0, end - first)
+        }
+        settings = checking.settings_of(model, given.leaves, given.has_samples)
+        kind = id(model), given.spec, settings
+        for one in self._known.setdefault(kind, []):
+            if one.least_samples <= min(sizes) and max(sizes) <= one.most_samples:
+                return one
+        is_split = min(sizes) < given.num_samples
+        if is_split:
+            checking.check_samples(model, given.leaves, given.has_samples, given.spec, min(sizes))
+        # A single sample would be taken for a fixed length.
+        count = min(max(*sizes, 2), given.num_samples)
+        sample = [
+            one[:count].detach() if has else one for one, has in zip(given.leaves, given.has_samples, strict=True)
+        ]
+        args, kwargs = tree_unflatten(sample, given.spec)
+        with checking.refusing_draws(model):
+            traced = trace(model, args, kwargs)
+        if checking.settings_of(model, given.leaves, given.has_samples) != settings:
+            raise GraphError(
+                f"{type(model).__name__}'s forward changes attributes of modules, and a pipeline's stages would not"
+            )
+        cut = split(traced, self._stage_of_layer)
+        checking.check_outputs(cut, is_split=is_split)
+        if self._crew.num_processes:
+            say(f"pipeline: {self._crew.num_processes} workers are started beside this process")
+        known = _Known(
+            self._crew.take(cut, self.state["seed"]), traced.out_spec, traced.least_samples, traced.most_samples
+        )
+        self._known[kind].append(known)
+        return known
+
+
+class _Call:
+    """One call of the model. Workers keep what it needs until the script has gone back through it, or cannot any more."""
+
+    def __init__(self, crew: Crew, model: Trained, number: int, batch: Batch) -> None:
+        self._crew, self._model, self._number, self._batch = crew, model, number, batch
+        self._drop: weakref.finalize[Any, _Call] | None = None
+
+    def forward(self) -> list[Tensor]:
+        returned = self._crew.forward(self._model, self._number, self._batch)
+        self._drop = weakref.finalize(self, self._crew.drop, self._model, self._number)
+        return returned
+
+    @property
+    def has_gradients(self) -> list[bool]:
+        return [output.has_gradient for output in self._model.split.outputs]
+
+    def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Of the parameters that are trained, stage by stage."""
+        if self._drop is None:
+            raise PipelineError(
+                "the script goes back twice through one call of a model that is trained over a pipeline"
+            )
+        self._drop.detach()
+        self._drop = None
+        sums = self._crew.backward(self._model, self._number, gradients, self._batch.ends)
+        return [
+            gradient
+            for stage, found in zip(self._model.split.stages, sums, strict=True)
+            for parameter, gradient in zip(stage.parameters(), found, strict=True)
+            if parameter.requires_grad
+        ]
+
+
+class _Through(torch.autograd.Function):  # type: ignore[misc]
+    """A call as one operator of the script's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *parameters: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004 - gradients go to them
+        ctx.set_materialize_grads(False)
+        ctx.call = call
+        returned = call.forward()
+        ctx.mark_non_differentiable(*(one for one, has in zip(returned, call.has_gradients, strict=True) if not has))
+        return tuple(returned)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        return None, *ctx.call.backward(gradients)
