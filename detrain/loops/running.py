@@ -86,7 +86,7 @@ class Loop:
         self.gradient_at = -1  # the last iteration in which gradients were computed
         self.updated_at, self.num_updated = -1, 0  # the last iteration with a weight update, and how many there were
         self.is_exhausted = False
-        #: The loop that was on top when this one, its sibling, continued: it may still be running.
+        #: The loop that was on top when this one, beside it, was entered or continued: it may still be running.
         self.interrupted: Loop | None = None
         #: Entries of loops within, at any depth, in the present iteration, by site.
         self.children: dict[Site, int] = {}
@@ -123,11 +123,20 @@ class Loop:
 
     def _come_to_top(self, stack: Stack) -> None:
         """Inner loops have ended; or this loop runs in a generator (a sampler's, say) that feeds the one on top, or is fed by it."""
-        loop = stack.top
+        loop, beside = stack.top, self.interrupted
         while loop is not None and loop is not self:
+            if loop.interrupted is not None and not loop.interrupted.is_within(self):
+                beside = loop.interrupted  # what runs beside a loop within, which has ended, runs beside this one
             loop = loop.parent
-        self.interrupted = stack.top if loop is None else None
+        self.interrupted = stack.top if loop is None else beside
         stack.top = self
+
+    def is_within(self, outer: Loop) -> bool:
+        """True for `outer` itself, too."""
+        loop: Loop | None = self
+        while loop is not None and loop is not outer:
+            loop = loop.parent
+        return loop is outer
 
     def wrap(self, iterable: Iterable[object]) -> Iterator[object]:
         """What the interpreter iterates over in place of `iterable`."""

@@ -94,6 +94,7 @@ QUICK = [
     "iterators_over_what_the_loop_changes",
     "iterators_held_by_generators",
     "feed_that_takes_from_its_own_iterator",
+    "fetched_ahead_by_generators",
     "training_in_a_generator_counted",
     "csv_reader_that_the_body_reads",
     "tensor_under_tqdm",
@@ -114,6 +115,7 @@ QUICK = [
 #: Those of them that `make test` runs.
 NEWCOMERS = [
     "hooks_and_queues_made_in_the_loop", "generators_that_share_and_spawn", "scripted_model", "state_kept_by_workers",
-    "loader_workers_2_persistent", "loader_enumerate_tqdm", "iterable_dataset", "endless_next", "two_loops_per_epoch", "folds",
+    "loader_workers_2_persistent", "loader_enumerate_tqdm", "iterable_dataset", "fetched_ahead_by_generators",
+    "two_loops_per_epoch", "folds",
     "resumes_by_itself", "iterators_held_by_generators", "second_stage_made_in_the_loop", "queues_and_loggers",
 ]  # fmt: skip

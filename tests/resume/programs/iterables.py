@@ -566,6 +566,46 @@ for epoch in range(2):
         log(epoch, batch, step(model, optimizer, x, y))
 save(model=model, optimizer=optimizer)
 """,
+    "fetched_ahead_by_generators": """\
+def samples():
+    rng = random.Random(3)
+    points = Points(24, shake=False)
+    while True:
+        order = list(range(24))
+        rng.shuffle(order)
+        for number in order:
+            yield points[number]
+
+
+def batches():
+    for rows in iter(lambda: list(itertools.islice(source, 4)), []):
+        yield torch.stack([x for x, _ in rows]), torch.tensor([int(y) for _, y in rows])
+
+
+def moved(feed):
+    for x, y in feed:
+        yield x.clone(), y
+
+
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+source = samples()
+feed = moved(batches())
+x, y = next(feed)
+number = 0
+while True:
+    for part in range(3):
+        loss = torch.nn.functional.cross_entropy(model(x), y) / 3
+        x, y = next(feed)
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    log(0, number, loss)
+    number += 1
+    if number == 30:
+        break
+save(model=model, optimizer=optimizer)
+""",
     "training_in_a_generator_counted": """\
 def fit(loader, epochs):
     for epoch in range(epochs):
