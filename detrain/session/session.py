@@ -14,7 +14,7 @@ from time import monotonic  # the plain one, which is quicker than what takes it
 from typing import TYPE_CHECKING
 
 from detrain.adapters.protocol import Adapter, MemoryBudget, PipelineOrder, ScriptPipeline
-from detrain.errors import InexactResume, NotSupported
+from detrain.errors import DetrainError, InexactResume, NotSupported
 from detrain.loops.running import Loop, address
 from detrain.loops.stack import LoopStack
 from detrain.messages import warn
@@ -344,7 +344,10 @@ class Session:
         if self.pipeline is None and self.context.settings.pipeline is not None:
             fail(self.context.files, NotSupported("the script's framework", "train a model over a pipeline"))
         if self.pipeline is not None:
-            self.pipeline.at_header(self._position.batches)
+            try:
+                self.pipeline.at_header(self._position.batches)
+            except DetrainError as error:
+                fail(self.context.files, error)
         if self.rerun is not None:
             self.rerun.at_header(loop, self.memory)
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import random
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -123,11 +124,15 @@ def test_calls_may_wait_for_each_other_add_up_and_be_left():
     alone = train(*made("recurrent"))
     layers = layers_of("recurrent")
     with over(layers, (1, 1)) as pipeline:
-        assert train(*made("recurrent")) == alone
+        model, optimizer = made("recurrent")
+        assert train(model, optimizer) == alone
         gc.collect()
         pipeline._crew._tell_dropped()
-        (known,) = [one for found in pipeline._known.values() for one in found]
+        (known,) = [one for kinds in pipeline._known.values() for found in kinds.values() for one in found]
         assert all(not worker.own.flights for worker in known.trained.workers.values())
+        del model, optimizer
+        gc.collect()
+        assert not pipeline._known
 
 
 class Named(nn.Module):
@@ -205,12 +210,74 @@ class Losses(Mixes):
         return self.last(self.first(x)).square().mean()
 
 
-class Counts(Mixes):
-    count = 0
+class Causal(Mixes):
+    """The first samples are the same without those behind them."""
 
     def forward(self, x):
-        self.count = self.count + 1
+        return self.last(self.first(x).cumsum(0))
+
+
+class MixesInTraining(Mixes):
+    def forward(self, x):
+        y = self.first(x)
+        return self.last(y - y.mean(0) if self.training else y)
+
+
+class Counts(Mixes):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def forward(self, x):
+        self.count += 1
         return self.last(self.first(x))
+
+
+class Keeps(Counts):
+    """For a loss of its own, say."""
+
+    def forward(self, x):
+        self.hidden = self.first(x)
+        return self.last(self.hidden)
+
+
+class Averages(Mixes):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x):
+        y = self.first(x)
+        self.average = 0.9 * self.average + 0.1 * y.detach().mean(0)
+        return self.last(y - self.average)
+
+
+class Notes(Mixes):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(len(self.seen))
+        return self.last(self.first(x))
+
+
+class DrawsByItself(Mixes):
+    def __init__(self):
+        super().__init__()
+        self.generator = random.Random(0)
+
+    def forward(self, x):
+        return self.last(self.first(x) * self.generator.random())
+
+
+class Renormalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Embedding(9, 4, max_norm=0.5), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(self.first(x.abs().long() % 9))
 
 
 class Draws(Mixes):
@@ -235,14 +302,24 @@ def hooked():
     [
         (Mixes, 2, "not independent"),
         (Losses, 2, "has no samples in it"),
-        (Counts, 1, "changes attributes"),
-        (Draws, 1, "draws from Python's or NumPy's generator"),
+        (Causal, 2, "not independent"),
+        (MixesInTraining, 2, "not independent"),
+        (Counts, 1, "keeps something in count"),
+        (Keeps, 1, "keeps something in hidden"),
+        (Averages, 1, "keeps something in _buffers"),
+        (Notes, 1, "keeps something in seen"),
+        (Draws, 1, "draws from a generator of Python's"),
+        (DrawsByItself, 1, "draws from a generator of Python's"),
+        (Renormalised, 1, "first.weight, a parameter, is changed in place"),
         (hooked, 1, "first has hooks"),
     ],
 )
 def test_what_a_pipeline_would_do_in_another_way_is_refused(make, num_micro_batches, said):
     model, x = make(), torch.randn(4, 4)
-    layers = ["first", "last", *([make.__name__] if make in (Mixes, Losses) else [])]
+    own = {Mixes: 1, Losses: 1, Causal: 1, MixesInTraining: 1, Averages: 1, DrawsByItself: 1, Renormalised: 1}.get(
+        make, 0
+    )
+    layers = ["first", "last", *[make.__name__][:own]]
     with over(layers, (1,), num_micro_batches), pytest.raises(GraphError, match=re.escape(said)):
         model(x)
 
@@ -254,6 +331,153 @@ def test_what_the_model_returns_may_be_changed_in_place():
         found /= 2
         found.sum().backward()
     assert torch.equal(model.last.bias.grad, torch.full((4,), 2.0))
+
+
+FACTOR = {"all": 1.0}
+
+
+class Decided(nn.Module):
+    """By more than its plain attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.act, self.last = nn.Linear(4, 4), nn.Sigmoid(), nn.Linear(4, 4)
+        self.factors, self.config, self.shift = [1.0, 2.0], SimpleNamespace(scale=1.0), torch.zeros(4)
+
+    def forward(self, x):
+        y = self.act(self.first(x)) * self.factors[1] * self.config.scale * FACTOR["all"]
+        return self.last(y + self.shift)
+
+
+def _in_list(model):
+    model.factors[1] = 5.0
+
+
+def _in_config(model):
+    model.config.scale = 5.0
+
+
+def _act(model):
+    model.act = nn.Tanh()
+
+
+def _shift(model):
+    model.shift = torch.ones(4)
+
+
+@pytest.mark.parametrize("change", [_in_list, _in_config, _act, _shift, lambda _: FACTOR.update(all=5.0)])
+def test_whatever_a_forward_is_decided_by_may_change(change, monkeypatch):
+    monkeypatch.setitem(FACTOR, "all", 1.0)
+    torch.manual_seed(0)
+    model, x = Decided(), torch.randn(4, 4)
+    before = model(x)
+    with over(["first", "act", "Decided", "last"], (1, 1)):
+        assert torch.equal(model(x), before)
+        change(model)
+        found = model(x)
+        assert not torch.equal(found, before)
+    assert torch.equal(found, model(x))
+
+
+def test_hooks_of_parameters_run_once():
+    model, x, seen = Plain(), torch.randn(4, 4), []
+    model.first.weight.register_hook(lambda gradient: seen.append(gradient) or gradient * 2)
+    with over(["first", "last"], (1, 1)):
+        model(x).sum().backward()
+    assert len(seen) == 1
+    assert torch.equal(model.first.weight.grad, seen[0] * 2)
+
+
+def test_a_buffer_may_be_changed_by_a_view_of_it():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.register_buffer("counts", torch.zeros(3))
+
+        def forward(self, x):
+            self.counts[1] += 1
+            return self.last(self.first(x))
+
+    model = Counting()
+    layers = [layer.name for layer in trace(model, [torch.randn(4, 4)]).layers]
+    with over(layers, (1, 1)):
+        for _ in range(3):
+            model(torch.randn(4, 4)).sum().backward()
+    assert model.counts.tolist() == [0, 3, 0]
+
+
+def test_batch_statistics_are_never_of_one_sample():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+    with over(["0", "1", "2"], (1, 1, 1), 4):
+        for count in (10, 5, 2):
+            model(torch.randn(count, 4)).sum().backward()
+        assert not model[1].running_var.isnan().any()
+        with pytest.raises(GraphError, match="more than 1 value per channel"):
+            model(torch.randn(1, 4))
+
+
+@pytest.mark.parametrize("size", range(9, 15))
+def test_gradients_lie_in_memory_as_without_a_pipeline(size):
+    class Language(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 50)
+
+        def forward(self, x):
+            return self.head(self.cell(x)[0])
+
+    torch.manual_seed(size)
+    model, x, y = Language(), torch.randn(size, 29, 8), torch.randint(0, 50, (size, 29))
+    found = []
+    layers = [layer.name for layer in trace(model, [x]).layers]
+    for context in (contextlib.nullcontext(), over(layers, (1, 1))):
+        model.zero_grad()
+        with context:
+            nn.functional.cross_entropy(model(x).transpose(1, 2), y).backward()
+        found.append([one.grad.clone() for one in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_refusal_that_the_script_passes_over_ends_the_run_at_the_next_batch():
+    model, x = Plain(), torch.randn(4, 4)
+    with over(["first", "last"], (1, 1)) as pipeline:
+        pipeline.at_header(0)
+        model(x)
+        model.first.register_forward_hook(lambda *_: None)
+        with contextlib.suppress(GraphError):
+            model(x)
+        with pytest.raises(GraphError, match="has hooks"):
+            pipeline.at_header(1)
+
+
+def test_after_a_call_that_has_failed_there_is_no_other():
+    class Looks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Embedding(3, 4)
+
+        def forward(self, x, rows):
+            return self.first(x) + self.last(rows)
+
+    model, x = Looks(), torch.randn(4, 4)
+    layers = [layer.name for layer in trace(model, [x, torch.zeros(4, dtype=torch.long)]).layers]
+    with over(layers, (1, 1)):
+        with pytest.raises(IndexError):
+            model(x, torch.tensor([0, 1, 2, 3]))
+        with pytest.raises(PipelineError, match="has failed before"):
+            model(x, torch.zeros(4, dtype=torch.long))
+
+
+def test_another_model_of_the_same_names_trains_by_itself():
+    actor, critic = (
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)),
+    )
+    x = torch.randn(4, 4)
+    with over(["0", "1"], (1, 1)):
+        assert torch.equal(actor(x), actor[1](actor[0](x)))
+        assert torch.equal(critic(x), critic[2](critic[1](critic[0](x))))
 
 
 def test_autocast_gradients_of_inputs_and_a_second_way_back_are_refused():

@@ -288,9 +288,9 @@ class Pipeline:
             first = batch.ends[micro_batch - 1] if micro_batch else 0
             for stage in range(len(self.plan.stages)):
                 for piece in self._routes.pieces(stage, micro_batch, end - first):
-                    if not traced.least_samples <= piece.num_samples <= traced.most_samples:
+                    if not traced.least_in_parts <= piece.num_samples <= traced.most_samples:
                         raise GraphError(
-                            f"the model does the same for {traced.least_samples} to {traced.most_samples} samples at a time, and stage "
+                            f"the model does the same for {traced.least_in_parts} to {traced.most_samples} samples at a time, and stage "
                             f"{stage} would have {piece.num_samples} of micro-batch {micro_batch}"
                         )
 

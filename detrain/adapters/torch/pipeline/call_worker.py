@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from detrain.adapters.torch.pipeline.mail import Mail
@@ -15,10 +16,13 @@ from detrain.adapters.torch.pipeline.shipping import Like, post_all, take_some
 from detrain.adapters.torch.pipeline.splitting import Crossing, StageModule
 from detrain.adapters.torch.pipeline.tags import Tags
 from detrain.adapters.torch.pipeline.worker import Batch, Flight, Gradients, Held, Worker
+from detrain.errors import GraphError
 from detrain.pipeline.schedules import Kind, Schedule, orders
 
 #: The worker that has the script, and is given what the model returns.
 SCRIPT = 0
+#: The orders in which gradients lie in memory, which are not always those of what they are gradients of; None where there is none.
+Layouts = tuple[tuple[int, ...] | None, ...]
 #: Parameters and buffers by name, as a call reads them.
 Tensors = Mapping[str, Tensor]
 
@@ -33,6 +37,7 @@ class CallWorker(Worker):
         """`outputs`: what the model returns, from the last stage to nobody's."""
         super().__init__(number, tags, modules, routes, mail, _no_loss, _no_update, seed)
         self._outputs = outputs
+        self._layouts: Layouts = ()
         self._tensors: dict[int, Tensors] = {}
         (self.own,) = self.held.values()
 
@@ -41,14 +46,17 @@ class CallWorker(Worker):
         self._batches[call], self._tensors[call] = batch, tensors
         yield from self._all_of(call, Kind.FORWARD)
 
-    def backward(self, call: int) -> Iterator[None]:
-        """Back through what `forward` has kept."""
+    def backward(self, call: int, layouts: Layouts) -> Iterator[None]:
+        """Back through what `forward` has kept. `layouts`: of the gradients of what the model has returned."""
+        self._layouts = layouts
         yield from self._all_of(call, Kind.BACKWARD)
         self.forget(call)
 
     def take_gradients(self) -> Gradients:
         """What `backward` has added up, by the stage's parameters."""
         found, self.own.gradients = self.own.gradients, [None] * len(self.own.gradients)
+        if any(one is not None and one.layout is not torch.strided for one in found):
+            raise GraphError("a gradient is sparse (nn.Embedding's with sparse=True), which a pipeline does not send")
         return found
 
     def buffers_of(self, call: int) -> list[Tensor]:
@@ -104,13 +112,13 @@ class CallWorker(Worker):
     def _of_output(self, output: Crossing, flight: Flight) -> Tensor | None:
         if not output.has_gradient:
             return None
-        like = like_of(output, flight.piece.num_samples)
+        like = like_of(output, flight.piece.num_samples, self._layouts[output.number])
         return take_some(self.mail, self._output_tag(output, Kind.BACKWARD), SCRIPT, self.number, [like])[0]
 
 
-def like_of(crossing: Crossing, num_samples: int) -> Like:
-    """So many samples of it."""
-    return Like(crossing.shape.dtype, crossing.shape.of(num_samples), crossing.shape.order)
+def like_of(crossing: Crossing, num_samples: int, order: tuple[int, ...] | None = None) -> Like:
+    """So many samples of it; in memory as it is made, or in another order."""
+    return Like(crossing.shape.dtype, crossing.shape.of(num_samples), crossing.shape.order if order is None else order)
 
 
 def _no_loss(*_: object) -> Tensor:

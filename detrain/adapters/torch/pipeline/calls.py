@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -23,10 +24,11 @@ class _Depth(threading.local):
 
 def take_over(on_call: OnCall) -> Callable[[], None]:
     """From now on `on_call` has each such call of this thread in which a module in training has gradients. Returns what ends that."""
-    plain, depth, thread = nn.Module.__call__, _Depth(), threading.get_ident()
+    plain, depth, thread, process = nn.Module.__call__, _Depth(), threading.get_ident(), os.getpid()
 
     def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if depth.within or not torch.is_grad_enabled() or threading.get_ident() != thread:
+        is_other = threading.get_ident() != thread or os.getpid() != process
+        if depth.within or not torch.is_grad_enabled() or is_other:
             return plain(module, *args, **kwargs)
         depth.within = True
         try:

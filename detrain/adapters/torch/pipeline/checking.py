@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
-from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
+from detrain.adapters.torch.pipeline.settings import Attributes, generators_of, state_of
 from detrain.adapters.torch.pipeline.splitting import Split
 from detrain.errors import GraphError
 from detrain.pipeline.plan import Plan
 
-_PLAIN = (bool, int, float, str, type(None))
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
 )  # fmt: skip
@@ -37,11 +36,8 @@ def check_devices(plan: Plan, schedule: str) -> None:
         )
 
 
-def settings_of(model: nn.Module, leaves: Sequence[Any], has_samples: Sequence[bool]) -> Any:
-    """What a trace is made for: sizes beside the number of samples, types, plain values; modes, flags and rates of all modules.
-
-    Raises `GraphError` where a pipeline would not do what the model does.
-    """
+def check_call(model: nn.Module, leaves: Sequence[Any]) -> None:
+    """Raises `GraphError` where a pipeline would not do what this call does."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise GraphError("within torch.autocast a model cannot be trained over a pipeline yet")
     if any(isinstance(one, Tensor) and one.requires_grad for one in leaves):
@@ -52,19 +48,9 @@ def settings_of(model: nn.Module, leaves: Sequence[Any], has_samples: Sequence[b
         raise GraphError("a script's model is trained over a pipeline on CPUs only, so far")
     if any(getattr(hooks, f"_global{name}") for name in _HOOKS if name != "_backward_pre_hooks"):
         raise GraphError("global hooks on modules would not run in a pipeline's stages")
-    given = tuple(
-        (str(one.dtype), tuple(one.shape[1:]) if has else tuple(one.shape)) if isinstance(one, Tensor) else repr(one)
-        for one, has in zip(leaves, has_samples, strict=True)
-    )
-    modules = []
     for name, module in model.named_modules():
-        own = vars(module)
-        if any(own.get(kind) for kind in _HOOKS):
+        if any(vars(module).get(kind) for kind in _HOOKS):
             raise GraphError(f"{name or type(model).__name__} has hooks, which would not run in a pipeline's stages")
-        modules.append(tuple((key, value) for key, value in own.items() if isinstance(value, _PLAIN)))
-    trained = tuple((id(one), one.requires_grad) for one in model.parameters())
-    buffers = tuple(map(id, model.buffers()))
-    return given, tuple(modules), trained, buffers, str(torch.get_default_dtype())
 
 
 def check_outputs(cut: Split, *, is_split: bool) -> None:
@@ -85,66 +71,78 @@ def check_outputs(cut: Split, *, is_split: bool) -> None:
 
 
 def check_samples(
-    model: nn.Module, leaves: Sequence[Any], has_samples: Sequence[bool], spec: TreeSpec, count: int
-) -> None:
-    """Raises `GraphError` where the model, in evaluation, returns for the first `count` samples alone other things than for all."""
-    part = [one[:count] if has else one for one, has in zip(leaves, has_samples, strict=True)]
-    with _in_evaluation(model):
-        whole_args, whole_kwargs = tree_unflatten(list(leaves), spec)
-        args, kwargs = tree_unflatten(part, spec)
-        whole, alone = model.forward(*whole_args, **whole_kwargs), model.forward(*args, **kwargs)
-    for one, other in zip(tree_leaves(whole), tree_leaves(alone), strict=True):
-        if not isinstance(one, Tensor) or not one.is_floating_point() or one.shape == other.shape:
+    name: str, call: Callable[[list[Any]], Sequence[Any]], leaves: Sequence[Any], has_samples: Sequence[bool],
+    spans: Sequence[tuple[int, int]],
+) -> None:  # fmt: skip
+    """Raises `GraphError` where `call` returns for samples alone other things than for them among all. `spans`: how they are split."""
+
+    def of(first: int, end: int) -> Sequence[Any]:
+        given = [one.clone() if isinstance(one, Tensor) else one for one in leaves]
+        return call([one[first:end] if has else one for one, has in zip(given, has_samples, strict=True)])
+
+    count = spans[-1][1]
+    try:
+        with torch.no_grad():
+            whole, parts = of(0, count), [of(first, end) for first, end in spans]
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise GraphError(
+            f"{name} cannot be split into micro-batches: it fails for a part of its samples: {error}"
+        ) from error
+    for place, one in enumerate(whole):
+        if not isinstance(one, Tensor) or not one.is_floating_point() or one.shape == parts[0][place].shape:
             continue  # what has no samples is refused by its sizes
-        dims = [dim for dim, (length, part) in enumerate(zip(one.shape, other.shape, strict=True)) if length != part]
-        of_first = one.narrow(dims[0], 0, other.shape[dims[0]])
-        if len(dims) > 1 or (of_first - other).abs().max() > _NEAR * (1.0 + other.abs().max()):
+        lengths = zip(one.shape, parts[0][place].shape, strict=True)
+        dims = [dim for dim, (length, part) in enumerate(lengths) if length != part]
+        joined = torch.cat([part[place] for part in parts], dims[0])
+        if joined.shape != one.shape or not (joined - one).abs().max() <= _NEAR * (1.0 + one.abs().max()):
             raise GraphError(
-                f"{type(model).__name__} returns other things for its first {count} samples alone than for all: what lies along the "
-                "first dimension of its inputs is not independent, so it cannot be split into micro-batches: --micro-batches 1"
+                f"{name} returns other things for some of its samples alone than for all: what lies along the first dimension of its "
+                "inputs is not independent, so it cannot be split into micro-batches: --micro-batches 1"
             )
 
 
 @contextmanager
-def refusing_draws(model: nn.Module) -> Iterator[None]:
-    """While a model is traced. Raises `GraphError` if its own code draws numbers, and so decides what stages would do ever after."""
+def watching_forward(model: nn.Module) -> Iterator[None]:
+    """While a model is traced. Raises `GraphError` if its own code draws numbers or keeps something, which stages would not do again."""
     forward, name = model.forward, type(model).__name__
 
     @functools.wraps(forward)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        before = _states()
+        generators, attributes = generators_of(model), Attributes(model)
+        before = _states(generators)
         found = forward(*args, **kwargs)
-        if _states() != before:
+        if _states(generators) != before:
             raise GraphError(
-                f"{name}'s forward draws from Python's or NumPy's generator, which a pipeline's stages would not"
+                f"{name}'s forward draws from a generator of Python's or NumPy's, which a pipeline's stages would not"
+            )
+        if changed := attributes.changed():
+            raise GraphError(
+                f"{name}'s forward keeps something in {changed}, which a pipeline's stages would not; a buffer can be changed by copy_"
             )
         return found
 
-    own = vars(model)
-    had = {"forward": forward} if "forward" in own else {}  # put there by a library that wraps it
+    own, attributes = vars(model), Attributes(model)
     own["forward"] = watched
     try:
         yield
     finally:
-        del own["forward"]
-        own.update(had)
+        attributes.put_back()  # torch.export leaves copies
 
 
-def _states() -> list[Any]:
+def _states(generators: Sequence[Any]) -> list[Any]:
     numpy = sys.modules.get("numpy")
-    return [random.getstate(), *([repr(numpy.random.get_state(legacy=False))] if numpy is not None else [])]
+    of_numpy = [repr(numpy.random.get_state(legacy=False))] if numpy is not None else []
+    return [random.getstate(), *of_numpy, *map(state_of, generators)]
 
 
 @contextmanager
-def _in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Modes, plain attributes and PyTorch's generator are as they were afterwards."""
-    before = [{key: value for key, value in vars(one).items() if isinstance(value, _PLAIN)} for one in model.modules()]
-    modules = list(model.modules())
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+def in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Modes, attributes and PyTorch's generator are as they were afterwards."""
+    attributes = Attributes(model)
+    with torch.random.fork_rng(devices=[]):
         try:
-            for module in modules:
+            for module in model.modules():
                 module.training = False
             yield
         finally:
-            for module, attributes in zip(modules, before, strict=True):
-                vars(module).update(attributes)
+            attributes.put_back()

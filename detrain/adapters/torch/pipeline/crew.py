@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from detrain.adapters.torch import switches
-from detrain.adapters.torch.pipeline.call_worker import SCRIPT, CallWorker, like_of
+from detrain.adapters.torch.pipeline.call_worker import SCRIPT, CallWorker, Layouts, like_of
 from detrain.adapters.torch.pipeline.mail import LocalMail, Mail
 from detrain.adapters.torch.pipeline.orders import Backward, Forget, Forward, Take
 from detrain.adapters.torch.pipeline.remote import Remote
@@ -42,7 +42,7 @@ class Crew:
         self._is_alone = is_emulated or len(self._stage_of) == 1
         self._remote: Remote | None = None
         self._mail: Mail = LocalMail()
-        self._num_models = 0
+        self._num_models, self._has_failed = 0, False
         #: Calls that the script will not go back through, which nobody has been told yet.
         self._dropped: list[tuple[Trained, int]] = []
 
@@ -74,15 +74,18 @@ class Crew:
 
     def forward(self, model: Trained, call: int, batch: Batch) -> list[Tensor]:
         """What the model returns for a batch. Buffers are as the first replicas have left them."""
-        self._tell_dropped()
         with self._heard():
+            self._tell_dropped()
             work = []
             for worker, stage in self._stage_of.items():
                 if not self._is_here(worker):
                     self._send(model, call, batch, worker, stage)
                     continue
                 module = model.split.stages[stage].module
-                tensors: dict[str, Tensor] = dict(module.named_parameters())
+                # Not the parameters themselves, whose hooks would run here as well.
+                tensors = {
+                    name: one.detach().requires_grad_(one.requires_grad) for name, one in module.named_parameters()
+                }
                 tensors.update((name, one.detach().clone()) for name, one in module.named_buffers())
                 work.append(model.workers[worker].forward(call, batch, tensors))
             with torch.enable_grad():
@@ -97,14 +100,15 @@ class Crew:
         self, model: Trained, call: int, gradients: Sequence[Tensor | None], ends: Sequence[int]
     ) -> list[Gradients]:
         """By stage, the gradients of its parameters, given those of what the model has returned."""
-        self._tell_dropped()
         with self._heard():
+            self._tell_dropped()
+            layouts = tuple(None if one is None else Like.of(one).order for one in gradients)
             for worker in self._stage_of:
                 if not self._is_here(worker):
-                    self._told(worker).tell(worker, Backward(model.number, call))
-            self._send_gradients(model, gradients, ends)
+                    self._told(worker).tell(worker, Backward(model.number, call, layouts))
+            self._send_gradients(model, gradients, layouts, ends)
             workers = list(model.workers.values())
-            _run(workers, [worker.backward(call) for worker in workers])
+            _run(workers, [worker.backward(call, layouts) for worker in workers])
             sums = [self._summed(model, stage) for stage in range(len(model.split.stages))]
             self._mail.settle()
         return sums
@@ -122,8 +126,17 @@ class Crew:
         assert self._remote is not None, worker
         return self._remote
 
-    def _heard(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._remote is None else self._remote.heard()
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Work of one call. After a failure nobody knows what is under way between the workers."""
+        if self._has_failed:
+            raise PipelineError(
+                "a call of the model has failed before, and what it has left with the pipeline's workers is not known: start again"
+            )
+        self._has_failed = True
+        with nullcontext() if self._remote is None else self._remote.heard():
+            yield
+        self._has_failed = False
 
     def _tell_dropped(self) -> None:
         while self._dropped:
@@ -164,12 +177,14 @@ class Crew:
             for output, found in zip(model.split.outputs, parts, strict=True)
         ]
 
-    def _send_gradients(self, model: Trained, gradients: Sequence[Tensor | None], ends: Sequence[int]) -> None:
+    def _send_gradients(
+        self, model: Trained, gradients: Sequence[Tensor | None], layouts: Layouts, ends: Sequence[int]
+    ) -> None:
         last = len(model.split.stages) - 1
         for micro_batch in reversed(range(len(ends))):
             begin = ends[micro_batch - 1] if micro_batch else 0
             for piece in self._routes.pieces(last, micro_batch, ends[micro_batch] - begin):
-                for output, gradient in zip(model.split.outputs, gradients, strict=True):
+                for output, gradient, layout in zip(model.split.outputs, gradients, layouts, strict=True):
                     if not output.has_gradient:
                         continue
                     dim, part = output.shape.sample_dim, gradient
@@ -177,7 +192,7 @@ class Crew:
                         each = output.shape.sizes[dim].per_sample
                         part = part.narrow(dim, (begin + piece.first) * each, piece.num_samples * each)
                     tag = model.tags.output(output.number, is_back=True)
-                    like = like_of(output, piece.num_samples)
+                    like = like_of(output, piece.num_samples, layout)
                     post_some(self._mail, tag, SCRIPT, piece.worker, [part], [like])
 
     def _bring_buffers(self, model: Trained, call: int, stage: int, own: StageModule) -> None:

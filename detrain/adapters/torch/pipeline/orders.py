@@ -59,6 +59,8 @@ class Backward:
 
     model: int
     call: int
+    #: Of these: the orders of their dimensions in memory.
+    layouts: tuple[tuple[int, ...] | None, ...]
 
 
 @dataclass(frozen=True)

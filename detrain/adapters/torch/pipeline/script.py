@@ -17,16 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from detrain.adapters.protocol import PipelineOrder
 from detrain.adapters.torch.pipeline import calls, checking
 from detrain.adapters.torch.pipeline.crew import Crew, Trained
 from detrain.adapters.torch.pipeline.routes import Routes, split_evenly
-from detrain.adapters.torch.pipeline.splitting import split
+from detrain.adapters.torch.pipeline.settings import settings_of
+from detrain.adapters.torch.pipeline.splitting import Split, split
 from detrain.adapters.torch.pipeline.tracing import trace
 from detrain.adapters.torch.pipeline.worker import Batch
-from detrain.errors import GraphError, PipelineError
+from detrain.errors import DetrainError, GraphError, PipelineError
 from detrain.messages import say
 from detrain.pipeline.schedules import Schedule
 from detrain.state import registry
@@ -52,6 +53,12 @@ class _Given:
     num_samples: int
 
 
+#: A single sample is treated in another way by some operators (batch statistics, squeeze), so no part of a batch is one alone.
+_LEAST_SAMPLES = 2
+#: So often something is said of it.
+_MANY_TRACES = 20
+
+
 class ScriptPipeline:
     """Has the script's calls of the plan's model, from `begin` on."""
 
@@ -73,7 +80,11 @@ class ScriptPipeline:
             "replicas": self._replicas,
         }
         self._end_calls: Callable[[], None] = lambda: None
-        self._known: dict[Any, list[_Known]] = {}
+        #: By model and by kind of call.
+        self._known: dict[int, dict[Any, list[_Known]]] = {}
+        self._num_traces = 0
+        #: Of the first call that could not be done.
+        self._failure: DetrainError | None = None
         #: At the first header of the attempt.
         self._first_batch: int | None = None
         #: Names of modules in training that the script calls.
@@ -96,7 +107,9 @@ class ScriptPipeline:
         """See `detrain.adapters.protocol.ScriptPipeline`."""
         if self._first_batch is None:
             self._first_batch = num_batches
-        if num_batches > self._first_batch and not self._known:
+        if self._failure is not None:
+            raise self._failure
+        if num_batches > self._first_batch and not self._num_traces:
             raise GraphError(
                 f"the plan is for a model with layers {', '.join(list(self._stage_of_layer)[:3])}, ..., and the script trains without "
                 f"calling one: it calls {', '.join(self._called) or 'no module in training'}"
@@ -106,19 +119,29 @@ class ScriptPipeline:
         self._called[type(model).__name__] = None
         if not self._is_planned(model):
             return run()
+        try:
+            return self._call(model, args, kwargs, run)
+        except DetrainError as error:
+            self._failure = self._failure or error  # a script that goes on in spite of it would not go on as it should
+            raise
+
+    def _call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]) -> Any:
         leaves, spec = tree_flatten((args, kwargs))
         first = next((one for one in leaves if isinstance(one, Tensor) and one.dim()), None)
         if first is None:
             raise GraphError(f"{type(model).__name__} is given no tensor with samples in it")
-        count = first.shape[0]
-        if count < max(self._replicas):
-            return run()  # the rest of an epoch, of less than a sample for each replica
+        count, most = first.shape[0], max(self._replicas)
+        if most > 1 and count < _LEAST_SAMPLES * most:
+            return run()  # the rest of an epoch, of too few samples for the replicas
         has_samples = tuple(isinstance(one, Tensor) and one.dim() > 0 and one.shape[0] == count for one in leaves)
         given = _Given(tuple(leaves), spec, has_samples, count)
+        checking.check_call(model, leaves)
         with self._aside():
             self._check_state()
             ends = self._ends(count)
             known = self._find(model, given, ends)
+        if known is None:
+            return run()
         call = self.state["num_calls"]
         self.state["num_calls"] += 1
         batch = Batch(call, given.leaves, (), ends, has_samples)
@@ -131,8 +154,9 @@ class ScriptPipeline:
         return all(name.partition("#")[0] in modules for name in self._stage_of_layer)
 
     def _ends(self, num_samples: int) -> tuple[int, ...]:
-        """Where micro-batches end; fewer of them, where there would not be a sample for each replica."""
-        return tuple(split_evenly(num_samples, min(self._num_micro_batches, num_samples // max(self._replicas))))
+        """Where micro-batches end; fewer of them, where there would not be enough samples for each replica."""
+        most = max(num_samples // (_LEAST_SAMPLES * max(self._replicas)), 1)
+        return tuple(split_evenly(num_samples, min(self._num_micro_batches, most)))
 
     def _check_state(self) -> None:
         begun = self.state["num_micro_batches"], tuple(self.state["replicas"])
@@ -144,43 +168,75 @@ class ScriptPipeline:
         if self.state["seed"] is None:
             self.state["seed"] = torch.initial_seed() % (1 << 62)
 
-    def _find(self, model: nn.Module, given: _Given, ends: Sequence[int]) -> _Known:
-        """As it is for this kind of call; traced, if there was none of the kind yet."""
-        sizes = {
-            piece.num_samples
-            for stage in range(len(self._replicas))
+    def _find(self, model: nn.Module, given: _Given, ends: Sequence[int]) -> _Known | None:
+        """As it is for this kind of call; traced, if there was none of the kind yet. None if the plan is for another model."""
+        spans = [
+            (first + piece.first, first + piece.end)
             for first, end in zip((0, *ends[:-1]), ends, strict=True)
-            for piece in self._routes.pieces(stage, 0, end - first)
-        }
-        settings = checking.settings_of(model, given.leaves, given.has_samples)
-        kind = id(model), given.spec, settings
-        for one in self._known.setdefault(kind, []):
-            if one.least_samples <= min(sizes) and max(sizes) <= one.most_samples:
-                return one
-        is_split = min(sizes) < given.num_samples
-        if is_split:
-            checking.check_samples(model, given.leaves, given.has_samples, given.spec, min(sizes))
-        # A single sample would be taken for a fixed length.
-        count = min(max(*sizes, 2), given.num_samples)
-        sample = [
-            one[:count].detach() if has else one for one, has in zip(given.leaves, given.has_samples, strict=True)
+            for piece in self._routes.pieces(self._replicas.index(max(self._replicas)), 0, end - first)
         ]
+        least = min(end - first for first, end in spans)
+        most = max(end - first for first, end in zip((0, *ends[:-1]), ends, strict=True)) if 1 in self._replicas else 0
+        most = max(most, *(end - first for first, end in spans))
+        kind = given.spec, settings_of(model, given.leaves, given.has_samples)
+        if id(model) not in self._known:
+            weakref.finalize(model, self._known.pop, id(model), None).atexit = False
+        of_model = self._known.setdefault(id(model), {})
+        for one in of_model.setdefault(kind, []):
+            if one.least_samples <= least and most <= one.most_samples:
+                return one
+        sample = [one[:most].detach() if has else one for one, has in zip(given.leaves, given.has_samples, strict=True)]
+        name = type(model).__name__
         args, kwargs = tree_unflatten(sample, given.spec)
-        with checking.refusing_draws(model):
+        with checking.watching_forward(model):
             traced = trace(model, args, kwargs)
-        if checking.settings_of(model, given.leaves, given.has_samples) != settings:
-            raise GraphError(
-                f"{type(model).__name__}'s forward changes attributes of modules, and a pipeline's stages would not"
-            )
+        if {layer.name for layer in traced.layers} != self._stage_of_layer.keys() and self._is_another(id(model)):
+            del self._known[id(model)]
+            return None
         cut = split(traced, self._stage_of_layer)
-        checking.check_outputs(cut, is_split=is_split)
+        if least < traced.least_samples or most > traced.most_samples:
+            raise GraphError(
+                f"{name} does the same for {traced.least_samples} to {traced.most_samples} samples at a time, and would be given "
+                f"{least} to {most}"
+            )
+        if len(spans) > 1:
+            self._check_split(model, given, spans, cut)
         if self._crew.num_processes:
             say(f"pipeline: {self._crew.num_processes} workers are started beside this process")
         known = _Known(
             self._crew.take(cut, self.state["seed"]), traced.out_spec, traced.least_samples, traced.most_samples
         )
-        self._known[kind].append(known)
+        of_model[kind].append(known)
+        self._num_traces += 1
+        if self._num_traces % _MANY_TRACES == 0:
+            say(
+                f"pipeline: {name} has been traced {self._num_traces} times, as it is called in other ways: each takes time, and memory. "
+                "Sizes, plain values that it is given, and attributes that change make it so"
+            )
         return known
+
+    def _is_another(self, own: int) -> bool:
+        """The plan's model is known, and is not this one."""
+        return any(found for key, kinds in self._known.items() if key != own for found in kinds.values())
+
+    def _check_split(self, model: nn.Module, given: _Given, spans: Sequence[tuple[int, int]], cut: Split) -> None:
+        checking.check_outputs(cut, is_split=True)
+        name = type(model).__name__
+
+        def evaluated(leaves: list[Any]) -> list[Any]:
+            args, kwargs = tree_unflatten(leaves, given.spec)
+            return list(tree_leaves(model.forward(*args, **kwargs)))
+
+        with checking.in_evaluation(model):
+            checking.check_samples(name, evaluated, given.leaves, given.has_samples, spans)
+        if not cut.is_random and not any(stage.written for stage in cut.stages):
+            (whole,) = split(cut.traced, dict.fromkeys(self._stage_of_layer, 0)).stages
+
+            def trained(leaves: list[Any]) -> list[Any]:
+                count = next(len(one) for one, has in zip(leaves, given.has_samples, strict=True) if has)
+                return list(whole.module(count, None, *(leaves[place] for place in whole.inputs)))
+
+            checking.check_samples(name, trained, given.leaves, given.has_samples, spans)
 
 
 class _Call:
@@ -193,6 +249,7 @@ class _Call:
     def forward(self) -> list[Tensor]:
         returned = self._crew.forward(self._model, self._number, self._batch)
         self._drop = weakref.finalize(self, self._crew.drop, self._model, self._number)
+        self._drop.atexit = False
         return returned
 
     @property

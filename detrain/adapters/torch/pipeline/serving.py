@@ -113,7 +113,7 @@ class _Server:
 
     def _backward(self, order: Backward) -> None:
         worker, tags = self._models[order.model]
-        for _ in worker.backward(order.call):
+        for _ in worker.backward(order.call, order.layouts):
             raise AssertionError("mail over ranks is always waited for")
         likes = self._likes[order.model]
         post_some(self._mail, tags.gradients(self._stage), self._begin.number, SCRIPT, worker.take_gradients(), likes)

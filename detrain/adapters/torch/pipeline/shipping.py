@@ -204,7 +204,7 @@ class Like:
     @classmethod
     def of(cls, tensor: Tensor) -> Like:
         """As this one is."""
-        return cls(tensor.dtype, tuple(tensor.shape), _order(tensor))
+        return cls(tensor.dtype, tuple(tensor.shape), order_of(tensor))
 
     @property
     def num_elements(self) -> int:
@@ -212,6 +212,7 @@ class Like:
         return int(torch.Size(self.shape).numel())
 
 
-def _order(tensor: Tensor) -> tuple[int, ...]:
+def order_of(tensor: Tensor) -> tuple[int, ...]:
+    """Its dimensions as they lie in memory, the outermost first."""
     strides = tensor.stride()
     return tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))

@@ -71,6 +71,8 @@ class Split:
     #: What the model returns, as if it went on from the last stage.
     outputs: tuple[Crossing, ...]
     traced: Traced
+    #: Some of its operators draw numbers.
+    is_random: bool = False
 
 
 def split(traced: Traced, stage_of_layer: Mapping[str, int]) -> Split:
@@ -104,12 +106,14 @@ class _Splitter:
         self.changes = {node: _changed(node) for node in self.nodes}
         #: By it two dropouts of one layer have other numbers.
         self.draw_of = {node: number for number, node in enumerate(self.nodes)}
+        self.is_random = False
         self._look_through()
         self._place_attributes()
 
     def _look_through(self) -> None:
         """Which nodes hang on inputs, and of which a gradient is wanted."""
         self.of_inputs, self.with_gradient = set(self.traced.inputs), set[fx.Node]()
+        self.parameters = {name for name, _ in self.traced.root.named_parameters(remove_duplicate=False)}
         trained = {name for name, one in self.traced.root.named_parameters(remove_duplicate=False) if one.requires_grad}
         for node in self.traced.root.graph.nodes:
             if node.op == "get_attr" and node.target in trained:
@@ -150,7 +154,9 @@ class _Splitter:
             if not users:
                 continue
             self.stage_of[node] = min(self.stage_of[user] for user in users)
-            writers = [user for user in users if node in self.changes[user]]
+            writers = [user for user in self.nodes if any(_base(source) is node for source in self.changes[user])]
+            if writers and node.target in self.parameters:
+                raise GraphError(f"{node.target}, a parameter, is changed in place: {source_of(writers[0])}")
             if writers and len({self.stage_of[user] for user in users}) > 1:
                 raise GraphError(
                     f"{node.target} is changed in stage {self.stage_of[writers[0]]} and read in others: {source_of(writers[0])}"
@@ -192,11 +198,15 @@ class _Splitter:
             )
             for number, node in enumerate(self.traced.outputs)
         )  # fmt: skip
-        return Split(stages, tuple(crossing for _, crossing in crossings), outputs, self.traced)
+        return Split(stages, tuple(crossing for _, crossing in crossings), outputs, self.traced, self.is_random)
 
     def _check_changes(self, takers: Mapping[fx.Node, set[int]]) -> None:
         for node in self.nodes:
             for source in self.changes[node]:
+                if _base(source) in self.traced.inputs and self.stage_of[node] > 0:
+                    raise GraphError(
+                        f"{node.name} in stage {self.stage_of[node]} changes in place what the model is given: {source_of(node)}"
+                    )
                 if (
                     source in self.stage_of
                     and self.stage_of[_base(source)] != self.stage_of[node]
@@ -235,6 +245,7 @@ class _Splitter:
         for node in own:
             keyed_args = self._keyed(node, key)
             if keyed_args is not None:
+                self.is_random = True
                 function, args = keyed_args
                 args = fx.node.map_arg(args, lambda one: one if one is key else resolved(one))
                 env[node] = graph.call_function(function, args)
@@ -243,7 +254,8 @@ class _Splitter:
         makes = [(node, crossing) for node, crossing in crossings if crossing.maker == number]
         graph.output(tuple(resolved(node) for node in (*(node for node, _ in makes), *outputs)))
         changed = frozenset(takes[source].number for node in own for source in self.changes[node] if source in takes)
-        written = {str(source.target) for node in own for source in self.changes[node] if source.op == "get_attr"}
+        bases = {_base(source) for node in own for source in self.changes[node]}
+        written = {str(base.target) for base in bases if base.op == "get_attr"}
         return StageModule(
             fx.GraphModule(self.traced.root, graph, f"Stage{number}"), tuple(inputs), tuple(takes.values()),
             tuple(crossing for _, crossing in makes), changed, tuple(sorted(written)),

@@ -99,6 +99,12 @@ class Traced:
     least_samples: int
     most_samples: int
 
+    @property
+    def least_in_parts(self) -> int:
+        """Of a part of more samples, whose operators are those of the whole: a single one, if none of them treats that in another way."""
+        is_single_apart = any(_is_single_apart(node) for layer in self.layers for node in layer.nodes)
+        return 1 if self.least_samples <= 2 and not is_single_apart else self.least_samples
+
     def shape(self, node: fx.Node) -> Shape:
         """Of the tensor that a node makes."""
         value = node.meta["val"]
@@ -129,8 +135,8 @@ def trace(model: nn.Module, sample: Sequence[Any], named: Mapping[str, Any] | No
     next_hook = RemovableHandle.next_id  # counts the script's hooks
     try:
         with draws_unmoved(), warnings.catch_warnings(), mock.patch.object(torch.autograd.Function, "apply", _refused):
-            # LSTM makes its list of weights anew; they are parameters all the same.
-            warnings.filterwarnings("ignore", message="The tensor attributes")
+            # LSTM makes its list of weights anew; they are parameters all the same. What a script's model keeps is refused elsewhere.
+            warnings.filterwarnings("ignore", message="The tensor attribute")
             exported = torch.export.export(_Flat(model, spec), tuple(leaves), dynamic_shapes=dims, strict=False)
     except (
         RuntimeError,
@@ -192,8 +198,8 @@ def _range(exported: Any, inputs: Sequence[fx.Node], has_samples: Sequence[bool]
             return count, count
         found = exported.range_constraints.get(length.node.expr)
         if found is not None:
-            # A single sample takes the same operators; torch.export says 2 because it treats 1 apart where it may be broadcast.
-            least = max(least, 1 if found.lower <= 2 else int(found.lower))
+            # 2 in most cases: a model may ask for a single sample, and torch.export takes it that there is none.
+            least = max(least, int(found.lower))
             most = min(most, int(found.upper) if found.upper < sys.maxsize else sys.maxsize)
     return least, most
 
@@ -201,6 +207,13 @@ def _range(exported: Any, inputs: Sequence[fx.Node], has_samples: Sequence[bool]
 def is_number(node: fx.Node) -> bool:
     """It makes a whole number, of sizes."""
     return isinstance(node.meta.get("val"), (int, torch.SymInt))
+
+
+def _is_single_apart(node: fx.Node) -> bool:
+    """An operator drops the dimension of a single sample, or has no statistics of one."""
+    if node.target is torch.ops.aten.batch_norm.default and node.args[5] and isinstance(node.args[0], fx.Node):
+        return all(length == 1 for length in node.args[0].meta["val"].shape[2:])
+    return bool(node.target is torch.ops.aten.squeeze.default)
 
 
 def source_of(node: fx.Node) -> str:

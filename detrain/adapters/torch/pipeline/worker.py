@@ -17,6 +17,7 @@ from torch.func import functional_call
 from detrain.adapters.torch.pipeline.keyed import Key
 from detrain.adapters.torch.pipeline.mail import Mail
 from detrain.adapters.torch.pipeline.routes import Link, Piece, Routes, links
+from detrain.adapters.torch.pipeline.shipping import order_of
 from detrain.adapters.torch.pipeline.splitting import Crossing, StageModule
 from detrain.adapters.torch.pipeline.tags import Tags
 from detrain.errors import GraphError
@@ -256,7 +257,12 @@ class Worker:
         for crossing, tensor in zip(held.stage.makes, flight.roots, strict=False):
             for link in self._links(crossing, micro_batch):
                 if link.maker == self.number:
-                    part = part_of(crossing, tensor, (link.first - flight.piece.first, link.end - flight.piece.first))
+                    part = part_of(
+                        crossing,
+                        tensor,
+                        (link.first - flight.piece.first, link.end - flight.piece.first),
+                        crossing.shape.order,
+                    )
                     self.mail.post(self._tag(crossing, Kind.FORWARD), self.number, link.taker, part)
 
     def _flight(self, micro_batch: int, held: Held, taken: Sequence[Tensor]) -> Flight:
@@ -306,15 +312,15 @@ class Worker:
 
     def _taken(self, crossing: Crossing, held: Held, micro_batch: int) -> Tensor:
         parts = [
-            self._take(crossing, self._tag(crossing, Kind.FORWARD), link.maker, link)
+            self._take(crossing, self._tag(crossing, Kind.FORWARD), link.maker, link, crossing.shape.order)
             for link in self._links(crossing, micro_batch)
             if link.taker == self.number
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, _dim(crossing))
 
-    def _take(self, crossing: Crossing, tag: int, sender: int, link: Link) -> Tensor:
+    def _take(self, crossing: Crossing, tag: int, sender: int, link: Link, order: Sequence[int]) -> Tensor:
         """In memory as it was made: kernels may add in another order where it lies otherwise."""
-        order, shape = crossing.shape.order, crossing.shape.of(link.end - link.first)
+        shape = crossing.shape.of(link.end - link.first)
         lying = self.mail.take(tag, sender, self.number, [shape[dim] for dim in order], crossing.shape.dtype)
         return lying.permute([order.index(dim) for dim in range(len(order))])
 
@@ -334,12 +340,16 @@ class Worker:
             if not crossing.has_gradient:
                 continue
             gradient = next(found)
-            is_there = torch.tensor([gradient is not None], dtype=torch.uint8)
-            gradient = torch.zeros_like(leaf) if gradient is None else gradient
+            there = gradient if gradient is not None else torch.zeros_like(leaf)
+            order = order_of(there)
+            # Where there is none, an optimizer has to hear of it; and kernels may add in another order where it lies otherwise.
+            header = torch.tensor([gradient is not None, *order], dtype=torch.int64)
             for link in self._links(crossing, micro_batch):
                 if link.taker == self.number:
-                    part = part_of(crossing, gradient, (link.first - flight.piece.first, link.end - flight.piece.first))
-                    self.mail.post(self._tag(crossing, Kind.BACKWARD), self.number, link.maker, is_there)
+                    part = part_of(
+                        crossing, there, (link.first - flight.piece.first, link.end - flight.piece.first), order
+                    )
+                    self.mail.post(self._tag(crossing, Kind.BACKWARD), self.number, link.maker, header)
                     self.mail.post(self._tag(crossing, Kind.BACKWARD), self.number, link.maker, part)
 
     def _weights_gradients(self, flight: Flight) -> Gradients:
@@ -351,8 +361,10 @@ class Worker:
         for link in self._links(crossing, micro_batch):
             if link.maker == self.number:
                 tag = self._tag(crossing, Kind.BACKWARD)
-                is_there |= bool(self.mail.take(tag, link.taker, self.number, (1,), torch.uint8).item())
-                parts.append(self._take(crossing, tag, link.taker, link))
+                count = len(crossing.shape.sizes)
+                has, *order = self.mail.take(tag, link.taker, self.number, (1 + count,), torch.int64).tolist()
+                is_there |= bool(has)
+                parts.append(self._take(crossing, tag, link.taker, link, order))
         if not is_there:  # nothing hangs on it there; an optimizer leaves alone what has no gradient
             return None
         if crossing.shape.sample_dim is not None:
@@ -473,13 +485,13 @@ def _dim(crossing: Crossing) -> int:
     return dim
 
 
-def part_of(crossing: Crossing, tensor: Tensor, span: tuple[int, int] | None) -> Tensor:
-    """Samples of a tensor, all of them if None; its dimensions in the order in which they lie in memory."""
+def part_of(crossing: Crossing, tensor: Tensor, span: tuple[int, int], order: Sequence[int]) -> Tensor:
+    """Samples of a tensor; its dimensions in the order in which they lie in memory."""
     dim = crossing.shape.sample_dim
-    if dim is None or span is None:
-        return tensor.permute(crossing.shape.order)
+    if dim is None:
+        return tensor.permute(order)
     each = crossing.shape.sizes[dim].per_sample
-    return tensor.narrow(dim, span[0] * each, (span[1] - span[0]) * each).permute(crossing.shape.order)
+    return tensor.narrow(dim, span[0] * each, (span[1] - span[0]) * each).permute(order)
 
 
 def _gradients(flight: Flight, wanted: Sequence[Tensor], *, is_kept: bool) -> Sequence[Tensor | None]:
