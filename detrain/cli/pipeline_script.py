@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,12 @@ from detrain.cli.pipeline_options import DeviceOptions, topology_of
 from detrain.cli.run import ScriptCommand, module_option, request_of, seed_option, start_of, words_argument
 from detrain.errors import GraphError, UsageError
 from detrain.messages import say
+from detrain.pipeline.planners import catalogue
+
+if TYPE_CHECKING:
+    from detrain.pipeline.plan import Plan, Stage
+    from detrain.pipeline.topology import Topology
+    from detrain.proof.steps import ModelProfile
 
 _model_option = click.option(
     "--model",
@@ -108,11 +115,7 @@ def auto(
     Profile and plan are written beside the run directory, and taken from there by the same command, which resumes the run. Delete them to
     have them made anew.
     """
-    from detrain.cli.waiting import planning
     from detrain.pipeline import graphtext, planfile
-    from detrain.pipeline.plan import Workload
-    from detrain.pipeline.planners import registry
-    from detrain.pipeline.schedules import Schedule
     from detrain.proof import steps
 
     if devices is None and topology is None:
@@ -126,11 +129,10 @@ def auto(
     graph, target = Path(f"{request.ckpt_dir}.graph.txt"), Path(f"{request.ckpt_dir}.plan.json")
     if target.exists():
         known = read_file(target, planfile.read)
-        workload = known.plan.workload
-        if workload is not None:
-            micro_batches = -(-workload.batch // workload.micro_batch)
         if known.topology != places:
             raise UsageError(f"{target} is a plan for other devices: delete it to plan anew, or give --ckpt-dir")
+        if known.plan.workload is not None:
+            micro_batches = known.plan.workload.portions(1)[0]
     else:
         say("pipeline: profiling the model")
         measured = steps.profile(request, num_rounds, model)
@@ -141,25 +143,32 @@ def auto(
                 "pipeline: the model returns what has no samples in it (a loss, it may be): one micro-batch, one device a stage"
             )
             micro_batches = 1
-        if measured.num_samples < micro_batches:
-            raise GraphError(
-                f"a batch of {measured.num_samples} samples cannot be split into {micro_batches} micro-batches"
-            )
-        count = measured.num_samples
-        workload = Workload(count, count, -(-count // micro_batches))
-        options = None
-        if not measured.is_splittable:
-            options = replace(registry.options_of(places), is_straight=True)
-        asked = registry.Request(measured.profile, places, workload, options, schedule=Schedule("gpipe", micro_batches))
-        with planning("detrain", asked.time_limit_s):
-            plan = registry.plan("detrain" if measured.is_splittable else "pipedream", asked)
-        plan = replace(plan, workload=workload)
+        plan = _planned(measured, places, micro_batches)
         write_file(target, lambda path: planfile.write(path, planfile.Planned(plan, measured.profile, places)))
-        stages = "; ".join(
-            f"{stage.layers[0]} to {stage.layers[-1]} on {'device' if len(stage.devices) == 1 else 'devices'} "
-            f"{', '.join(map(str, stage.devices))}"
-            for stage in plan.stages
-        )
-        say(f"pipeline: {target}: {stages}")
+        say(f"pipeline: {target}: {'; '.join(map(_stage_text, plan.stages))}")
     request.pipeline, request.micro_batches = str(target), micro_batches
     return start_of(request)
+
+
+def _planned(measured: ModelProfile, places: Topology, micro_batches: int) -> Plan:
+    """For batches as the profile's; with one device a stage, where what the model returns cannot be put together from parts."""
+    from detrain.cli.waiting import planning
+    from detrain.pipeline.plan import Workload
+    from detrain.pipeline.planners import registry
+    from detrain.pipeline.schedules import Schedule
+
+    count = measured.num_samples
+    if count < micro_batches:
+        raise GraphError(f"a batch of {count} samples cannot be split into {micro_batches} micro-batches")
+    workload = Workload(count, count, -(-count // micro_batches))
+    name, options = catalogue.DETRAIN, None
+    if not measured.is_splittable:
+        name, options = catalogue.PIPEDREAM, replace(registry.options_of(places), is_straight=True)
+    asked = registry.Request(measured.profile, places, workload, options, schedule=Schedule("gpipe", micro_batches))
+    with planning(name, asked.time_limit_s):
+        return replace(registry.plan(name, asked), workload=workload)
+
+
+def _stage_text(stage: Stage) -> str:
+    numbers = ", ".join(map(str, stage.devices))
+    return f"{stage.layers[0]} to {stage.layers[-1]} on device{'s' if len(stage.devices) > 1 else ''} {numbers}"

@@ -15,12 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
+from detrain.adapters.torch.pipeline import checking
 from detrain.adapters.torch.pipeline.mail import LocalMail, Mail, RankMail
 from detrain.adapters.torch.pipeline.routes import Routes, split_evenly
 from detrain.adapters.torch.pipeline.splitting import Split, StageModule, split
 from detrain.adapters.torch.pipeline.tags import Tags
 from detrain.adapters.torch.pipeline.tracing import Traced, trace
-from detrain.adapters.torch.pipeline.worker import Batch, Update, Worker
+from detrain.adapters.torch.pipeline.worker import Batch, Update, Worker, in_turn
 from detrain.errors import GraphError, UsageError
 from detrain.pipeline import planfile
 from detrain.pipeline.plan import Plan
@@ -84,7 +85,7 @@ class Pipeline:
             chunks = len(self.plan.stages) // self.plan.num_workers if schedule == "interleaved" else 1
             schedule = Schedule(schedule, 1 if is_single else num_micro_batches, chunks)
         self.schedule, self._group = schedule, group
-        self._check_devices()
+        checking.check_devices(self.plan, schedule)
         self._routes = Routes(schedule, tuple(stage.devices for stage in self.plan.stages))
         schedule.check(self._replicas)
         num_workers = self.plan.num_workers
@@ -249,7 +250,8 @@ class Pipeline:
             )
         self._code = traced.root.code
         cut = split(traced, {name: number for number, stage in enumerate(self.plan.stages) for name in stage.layers})
-        self._check_cut(cut)
+        if max(self._replicas) > 1 and not self.schedule.is_asynchronous:
+            checking.check_crossings(cut)
         if self._seed is None:
             self._seed = self._agreed_seed()
         mail: Mail = LocalMail()
@@ -271,17 +273,6 @@ class Pipeline:
 
     def _loss_of(self, out_spec: TreeSpec, outputs: Sequence[Tensor], targets: Sequence[Any]) -> Tensor:
         return self._loss_fn(tree_unflatten(list(outputs), out_spec), *targets)
-
-    def _check_cut(self, cut: Split) -> None:
-        if max(self._replicas) == 1 or self.schedule.is_asynchronous:
-            return
-        for crossing in cut.crossings:
-            dim = crossing.shape.sample_dim
-            is_mixed = crossing.is_of_inputs if dim is None else crossing.shape.sizes[dim].per_sample != 1
-            if is_mixed:
-                raise GraphError(
-                    f"{crossing.name}, which stage {crossing.maker} sends to stage {crossing.taker}, cannot be split by samples"
-                )
 
     def _check_sizes(self, batch: Batch, traced: Traced) -> None:
         for micro_batch, end in enumerate(batch.ends):
@@ -321,31 +312,8 @@ class Pipeline:
         for module, mode in zip(self.model.modules(), modes, strict=True):
             module.training = mode
 
-    def _check_devices(self) -> None:
-        """Stages and devices as the executor takes them. Raises `GraphError`."""
-        devices = [stage.devices for stage in self.plan.stages]
-        if sorted({device for own in devices for device in own}) != list(range(self.plan.num_workers)):
-            raise GraphError(f"the devices of the plan are not 0 to {self.plan.num_workers - 1}")
-        if self.schedule.name == "interleaved":
-            count = len(devices) // self.schedule.chunks
-            if any(own != (number % count,) for number, own in enumerate(devices)):
-                raise GraphError("interleaved: stage i of the plan is on one device, i modulo the number of devices")
-        elif sum(map(len, devices)) != self.plan.num_workers:
-            raise GraphError(
-                f"a device of the plan has several stages: that is an interleaved schedule's, not {self.schedule.name}'s"
-            )
-
     def _run(self, work: Mapping[int, Iterator[None]]) -> None:
-        """Workers in turn, each as far as it comes."""
-        waiting = dict(work)
-        workers = _RUNNING[self].workers.values()
-        while waiting:
-            before = len(waiting), sum(worker.num_tasks for worker in workers)
-            for number, steps in list(waiting.items()):
-                if next(steps, self) is self:
-                    del waiting[number]
-            if (len(waiting), sum(worker.num_tasks for worker in workers)) == before:
-                raise GraphError(f"{self.schedule.name}: every worker waits for another")
+        in_turn(list(_RUNNING[self].workers.values()), work.values(), self.schedule.name)
 
     def _loss(self, batch: Batch, running: _Running) -> Tensor:
         """Of all pieces, added in their order."""

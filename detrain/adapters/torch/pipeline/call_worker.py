@@ -73,9 +73,9 @@ class CallWorker(Worker):
     def _all_of(self, call: int, kind: Kind) -> Iterator[None]:
         count = len(self._batches[call].ends)
         first = call * self._schedule.num_micro_batches
-        for work in orders(Schedule("gpipe", count), self._replicas)[self.own.number]:
-            if work[0] == kind:
-                micro_batch = first + work[1]
+        for own_kind, number, _ in orders(Schedule("gpipe", count), self._replicas)[self.own.number]:
+            if own_kind == kind:
+                micro_batch = first + number
                 yield from self._when_there(self._needs(kind, micro_batch, self.own))
                 self._do(kind, micro_batch, self.own)
 

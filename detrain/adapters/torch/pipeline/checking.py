@@ -17,6 +17,7 @@ from detrain.adapters.torch.pipeline.settings import Attributes, generators_of, 
 from detrain.adapters.torch.pipeline.splitting import Split
 from detrain.errors import GraphError
 from detrain.pipeline.plan import Plan
+from detrain.pipeline.schedules import Schedule
 
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
@@ -25,14 +26,18 @@ _HOOKS = (
 _NEAR = 1e-3
 
 
-def check_devices(plan: Plan, schedule: str) -> None:
+def check_devices(plan: Plan, schedule: Schedule) -> None:
     """Stages and devices as the executor takes them. Raises `GraphError`."""
     devices = [stage.devices for stage in plan.stages]
     if sorted({device for own in devices for device in own}) != list(range(plan.num_workers)):
         raise GraphError(f"the devices of the plan are not 0 to {plan.num_workers - 1}")
-    if sum(map(len, devices)) != plan.num_workers:
+    if schedule.name == "interleaved":
+        count = len(devices) // schedule.chunks
+        if any(own != (number % count,) for number, own in enumerate(devices)):
+            raise GraphError("interleaved: stage i of the plan is on one device, i modulo the number of devices")
+    elif sum(map(len, devices)) != plan.num_workers:
         raise GraphError(
-            f"a device of the plan has several stages: that is an interleaved schedule's, not {schedule}'s"
+            f"a device of the plan has several stages: that is an interleaved schedule's, not {schedule.name}'s"
         )
 
 
@@ -53,18 +58,22 @@ def check_call(model: nn.Module, leaves: Sequence[Any]) -> None:
             raise GraphError(f"{name or type(model).__name__} has hooks, which would not run in a pipeline's stages")
 
 
-def check_outputs(cut: Split, *, is_split: bool) -> None:
-    """`is_split`: a call's samples go apart, and what comes of them is put together. Raises `GraphError` where that cannot be."""
-    for crossing in cut.outputs if is_split else ():
-        dim = crossing.shape.sample_dim
-        if dim is None:
+def check_outputs(cut: Split) -> None:
+    """Raises `GraphError` where what the model returns cannot be put together from what it returns for parts of the samples."""
+    for output in cut.outputs:
+        if output.shape.sample_dim is None:
             raise GraphError(
-                f"the model returns {crossing.name}, which has no samples in it "
+                f"the model returns {output.name}, which has no samples in it "
                 "(a loss, it may be), so it cannot be put together from micro-batches: --micro-batches 1, and a plan without replicas"
             )
-    for crossing in cut.crossings if is_split else ():
+
+
+def check_crossings(cut: Split) -> None:
+    """Raises `GraphError` where replicas cannot share out the samples of what goes across a cut."""
+    for crossing in cut.crossings:
         dim = crossing.shape.sample_dim
-        if crossing.is_of_inputs if dim is None else crossing.shape.sizes[dim].per_sample != 1:
+        is_mixed = crossing.is_of_inputs if dim is None else crossing.shape.sizes[dim].per_sample != 1
+        if is_mixed:
             raise GraphError(
                 f"{crossing.name}, which stage {crossing.maker} sends to stage {crossing.taker}, cannot be split by samples"
             )

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from detrain.adapters.torch import switches
 from detrain.adapters.torch.pipeline.call_worker import SCRIPT, CallWorker, Layouts, like_of
+from detrain.adapters.torch.pipeline.instructions import Backward, Forget, Forward, Take
 from detrain.adapters.torch.pipeline.mail import LocalMail, Mail
-from detrain.adapters.torch.pipeline.orders import Backward, Forget, Forward, Take
 from detrain.adapters.torch.pipeline.remote import Remote
 from detrain.adapters.torch.pipeline.routes import Routes
 from detrain.adapters.torch.pipeline.shipping import Like, post_all, post_some, ship, take_all, take_some
 from detrain.adapters.torch.pipeline.splitting import Split, StageModule
 from detrain.adapters.torch.pipeline.tags import Tags
-from detrain.adapters.torch.pipeline.worker import Batch, Gradients
+from detrain.adapters.torch.pipeline.worker import Batch, Gradients, in_turn
 from detrain.errors import PipelineError
 
 
@@ -89,7 +89,7 @@ class Crew:
                 tensors.update((name, one.detach().clone()) for name, one in module.named_buffers())
                 work.append(model.workers[worker].forward(call, batch, tensors))
             with torch.enable_grad():
-                _run(list(model.workers.values()), work)
+                in_turn(list(model.workers.values()), work, "gpipe")
             outputs = self._outputs(model, batch)
             for stage, module in enumerate(model.split.stages):
                 self._bring_buffers(model, call, stage, module)
@@ -108,7 +108,7 @@ class Crew:
                     self._told(worker).tell(worker, Backward(model.number, call, layouts))
             self._send_gradients(model, gradients, layouts, ends)
             workers = list(model.workers.values())
-            _run(workers, [worker.backward(call, layouts) for worker in workers])
+            in_turn(workers, [worker.backward(call, layouts) for worker in workers], "gpipe")
             sums = [self._summed(model, stage) for stage in range(len(model.split.stages))]
             self._mail.settle()
         return sums
@@ -155,8 +155,10 @@ class Crew:
         given = tuple(Like.of(read[place]) if place in read else None for place in range(len(batch.inputs)))
         values = tuple(None if isinstance(one, Tensor) else one for one in batch.inputs)
         has_samples = tuple(has and place in read for place, has in enumerate(batch.has_samples))
-        order = Forward(model.number, call, batch.step, batch.ends, has_samples, given, values, likes, switches.flags())
-        self._told(worker).tell(worker, order)
+        instruction = Forward(
+            model.number, call, batch.step, batch.ends, has_samples, given, values, likes, switches.flags()
+        )
+        self._told(worker).tell(worker, instruction)
         post_all(self._mail, model.tags.weights(stage), SCRIPT, worker, tensors, likes)
         post_all(
             self._mail, model.tags.inputs(stage), SCRIPT, worker, list(read.values()), list(map(Like.of, read.values()))
@@ -220,16 +222,3 @@ class Crew:
                 came = take_some(self._mail, model.tags.gradients(stage), worker, SCRIPT, likes)
             total = [a if b is None else b if a is None else a + b for a, b in zip(total, came, strict=True)]
         return total
-
-
-def _run(workers: Sequence[CallWorker], work: Sequence[Iterator[None]]) -> None:
-    """Workers in turn, each as far as it comes."""
-    waiting = list(work)
-    while waiting:
-        before = len(waiting), sum(worker.num_tasks for worker in workers)
-        waiting = [one for one in waiting if next(one, _DONE) is not _DONE]
-        if (len(waiting), sum(worker.num_tasks for worker in workers)) == before:
-            raise PipelineError("every worker of the pipeline waits for another")
-
-
-_DONE = object()

@@ -15,7 +15,7 @@ from detrain.adapters.protocol import Profiled
 from detrain.adapters.torch.pipeline import calls
 from detrain.adapters.torch.pipeline.keyed import Key
 from detrain.adapters.torch.pipeline.splitting import Split, split
-from detrain.adapters.torch.pipeline.tracing import Traced, trace
+from detrain.adapters.torch.pipeline.tracing import Traced, samples_in, trace
 from detrain.errors import GraphError
 from detrain.pipeline.layers import Layer, Profile
 
@@ -44,7 +44,7 @@ class CalledModels:
             chosen = max(found, key=lambda one: sum(parameter.numel() for parameter in one[0].parameters()))
         model, args, kwargs = chosen
         leaves = tree_leaves((args, kwargs))
-        num_samples = next((one.shape[0] for one in leaves if isinstance(one, Tensor) and one.dim()), 0)
+        num_samples, _ = samples_in(leaves)
         made, cut = _measured(model, args, kwargs, num_rounds, type(model).__name__)
         return Profiled(made, num_samples, all(one.shape.sample_dim is not None for one in cut.outputs))
 

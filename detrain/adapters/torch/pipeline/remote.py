@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from detrain.adapters.torch.pipeline.call_worker import SCRIPT
+from detrain.adapters.torch.pipeline.instructions import Begin, Failed, Instruction
 from detrain.adapters.torch.pipeline.mail import RankMail
-from detrain.adapters.torch.pipeline.orders import Begin, Failed, Order
 from detrain.adapters.torch.pipeline.routes import Routes
 from detrain.adapters.torch.pipeline.serving import group_of
 from detrain.errors import PipelineError
@@ -58,10 +58,10 @@ class Remote:
             )  # fmt: skip
         return Connection(here.detach())
 
-    def tell(self, number: int, order: Order) -> None:
+    def tell(self, number: int, instruction: Instruction) -> None:
         """Raises `PipelineError` where the worker has ended."""
         try:
-            self._connections[number].send(order)
+            self._connections[number].send(instruction)
         except OSError:
             raise PipelineError(self._why(number)) from None
 

@@ -25,7 +25,7 @@ from detrain.adapters.torch.pipeline.crew import Crew, Trained
 from detrain.adapters.torch.pipeline.routes import Routes, split_evenly
 from detrain.adapters.torch.pipeline.settings import settings_of
 from detrain.adapters.torch.pipeline.splitting import Split, split
-from detrain.adapters.torch.pipeline.tracing import trace
+from detrain.adapters.torch.pipeline.tracing import samples_in, trace
 from detrain.adapters.torch.pipeline.worker import Batch
 from detrain.errors import DetrainError, GraphError, PipelineError
 from detrain.messages import say
@@ -66,9 +66,10 @@ class ScriptPipeline:
         """`aside`: within it nothing counts as the script's."""
         self._aside = aside
         stages = order.plan.stages
-        checking.check_devices(order.plan, "gpipe")
+        schedule = Schedule("gpipe", order.num_micro_batches)
+        checking.check_devices(order.plan, schedule)
         self._num_micro_batches = order.num_micro_batches
-        self._routes = Routes(Schedule("gpipe", order.num_micro_batches), tuple(stage.devices for stage in stages))
+        self._routes = Routes(schedule, tuple(stage.devices for stage in stages))
         self._crew = Crew(self._routes, is_emulated=order.is_emulated)
         self._replicas = tuple(len(stage.devices) for stage in stages)
         self._stage_of_layer = {name: number for number, stage in enumerate(stages) for name in stage.layers}
@@ -127,13 +128,10 @@ class ScriptPipeline:
 
     def _call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]) -> Any:
         leaves, spec = tree_flatten((args, kwargs))
-        first = next((one for one in leaves if isinstance(one, Tensor) and one.dim()), None)
-        if first is None:
-            raise GraphError(f"{type(model).__name__} is given no tensor with samples in it")
-        count, most = first.shape[0], max(self._replicas)
+        count, has_samples = samples_in(leaves)
+        most = max(self._replicas)
         if most > 1 and count < _LEAST_SAMPLES * most:
             return run()  # the rest of an epoch, of too few samples for the replicas
-        has_samples = tuple(isinstance(one, Tensor) and one.dim() > 0 and one.shape[0] == count for one in leaves)
         given = _Given(tuple(leaves), spec, has_samples, count)
         checking.check_call(model, leaves)
         with self._aside():
@@ -220,7 +218,8 @@ class ScriptPipeline:
         return any(found for key, kinds in self._known.items() if key != own for found in kinds.values())
 
     def _check_split(self, model: nn.Module, given: _Given, spans: Sequence[tuple[int, int]], cut: Split) -> None:
-        checking.check_outputs(cut, is_split=True)
+        checking.check_outputs(cut)
+        checking.check_crossings(cut)
         name = type(model).__name__
 
         def evaluated(leaves: list[Any]) -> list[Any]:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from detrain.adapters.torch import kernels, switches
 from detrain.adapters.torch.pipeline.call_worker import SCRIPT, CallWorker
+from detrain.adapters.torch.pipeline.instructions import Backward, Begin, Failed, Forget, Forward, Instruction, Take
 from detrain.adapters.torch.pipeline.mail import RankMail
-from detrain.adapters.torch.pipeline.orders import Backward, Begin, Failed, Forget, Forward, Order, Take
 from detrain.adapters.torch.pipeline.shipping import Like, post_all, post_some, take_all, unship
 from detrain.adapters.torch.pipeline.tags import Tags
 from detrain.adapters.torch.pipeline.worker import Batch
@@ -65,30 +65,30 @@ class _Server:
         while True:
             self._do(connection.recv())
 
-    def _do(self, order: Order) -> None:
-        if isinstance(order, Take):
-            self._take(order)
-        elif isinstance(order, Forward):
-            self._forward(order)
-        elif isinstance(order, Backward):
-            self._backward(order)
-        elif isinstance(order, Forget):
-            self._models[order.model][0].forget(order.call)
+    def _do(self, instruction: Instruction) -> None:
+        if isinstance(instruction, Take):
+            self._take(instruction)
+        elif isinstance(instruction, Forward):
+            self._forward(instruction)
+        elif isinstance(instruction, Backward):
+            self._backward(instruction)
+        elif isinstance(instruction, Forget):
+            self._models[instruction.model][0].forget(instruction.call)
 
-    def _take(self, order: Take) -> None:
+    def _take(self, instruction: Take) -> None:
         begin = self._begin
-        stages = {self._stage: unship(order.stage)}
-        tags = Tags(order.num_crossings, len(begin.routes.workers), len(order.outputs))
-        worker = CallWorker(begin.number, tags, order.outputs, stages, begin.routes, self._mail, begin.seed)
-        self._models[order.model] = worker, tags
+        stages = {self._stage: unship(instruction.stage)}
+        tags = Tags(instruction.num_crossings, len(begin.routes.workers), len(instruction.outputs))
+        worker = CallWorker(begin.number, tags, instruction.outputs, stages, begin.routes, self._mail, begin.seed)
+        self._models[instruction.model] = worker, tags
 
-    def _forward(self, order: Forward) -> None:
-        worker, tags = self._models[order.model]
-        switches.set_flags(order.flags)
+    def _forward(self, instruction: Forward) -> None:
+        worker, tags = self._models[instruction.model]
+        switches.set_flags(instruction.flags)
         here, stage = self._begin.number, worker.own.stage
-        tensors = take_all(self._mail, tags.weights(self._stage), SCRIPT, here, order.tensors)
+        tensors = take_all(self._mail, tags.weights(self._stage), SCRIPT, here, instruction.tensors)
         names = [name for name, _ in stage.module.named_parameters()]
-        self._likes[order.model] = order.tensors[: len(names)]
+        self._likes[instruction.model] = instruction.tensors[: len(names)]
         named: dict[str, Tensor] = {}
         for (name, parameter), tensor in zip(stage.module.named_parameters(), tensors, strict=False):
             named[name] = tensor.requires_grad_(parameter.requires_grad)
@@ -96,25 +96,30 @@ class _Server:
         named.update(zip(buffers, tensors[len(names) :], strict=True))
         read = iter(
             take_all(
-                self._mail, tags.inputs(self._stage), SCRIPT, here, [one for one in order.likes if one is not None]
+                self._mail,
+                tags.inputs(self._stage),
+                SCRIPT,
+                here,
+                [one for one in instruction.likes if one is not None],
             )
         )
         inputs = tuple(
-            next(read) if like is not None else value for like, value in zip(order.likes, order.values, strict=True)
+            next(read) if like is not None else value
+            for like, value in zip(instruction.likes, instruction.values, strict=True)
         )
-        batch = Batch(order.step, inputs, (), order.ends, order.has_samples)
+        batch = Batch(instruction.step, inputs, (), instruction.ends, instruction.has_samples)
         with torch.enable_grad():
-            for _ in worker.forward(order.call, batch, named):
+            for _ in worker.forward(instruction.call, batch, named):
                 raise AssertionError("mail over ranks is always waited for")
         if stage.written and worker.own.replicas[0] == here:
-            changed = worker.buffers_of(order.call)
+            changed = worker.buffers_of(instruction.call)
             post_all(self._mail, tags.buffers(self._stage), here, SCRIPT, changed, [Like.of(one) for one in changed])
         self._mail.settle()
 
-    def _backward(self, order: Backward) -> None:
-        worker, tags = self._models[order.model]
-        for _ in worker.backward(order.call, order.layouts):
+    def _backward(self, instruction: Backward) -> None:
+        worker, tags = self._models[instruction.model]
+        for _ in worker.backward(instruction.call, instruction.layouts):
             raise AssertionError("mail over ranks is always waited for")
-        likes = self._likes[order.model]
+        likes = self._likes[instruction.model]
         post_some(self._mail, tags.gradients(self._stage), self._begin.number, SCRIPT, worker.take_gradients(), likes)
         self._mail.settle()

@@ -123,11 +123,7 @@ def trace(model: nn.Module, sample: Sequence[Any], named: Mapping[str, Any] | No
     Raises `GraphError` where the model cannot be exported, with the line that stands in the way.
     """
     leaves, spec = tree_flatten((tuple(sample), dict(named or {})))
-    first = next((one for one in leaves if isinstance(one, torch.Tensor) and one.dim()), None)
-    if first is None:
-        raise GraphError("the model is given no tensor with samples in it")
-    count = first.shape[0]
-    has_samples = tuple(isinstance(one, torch.Tensor) and one.dim() > 0 and one.shape[0] == count for one in leaves)
+    count, has_samples = samples_in(leaves)
     dims = torch.export.ShapesCollection()
     for one, has in zip(leaves, has_samples, strict=True):
         if has:
@@ -165,6 +161,15 @@ def trace(model: nn.Module, sample: Sequence[Any], named: Mapping[str, Any] | No
     inputs = tuple(node for node in nodes if node.op == "placeholder")
     least, most = _range(exported, inputs, has_samples, count)
     return Traced(module, tuple(_layers(model, nodes)), inputs, outputs, out_spec, count, least, most)
+
+
+def samples_in(leaves: Sequence[Any]) -> tuple[int, tuple[bool, ...]]:
+    """How many samples a model is given, and which of its inputs have them in their first dimension. Raises `GraphError` for none."""
+    first = next((one for one in leaves if isinstance(one, torch.Tensor) and one.dim()), None)
+    if first is None:
+        raise GraphError("the model is given no tensor with samples in it")
+    count = first.shape[0]
+    return count, tuple(isinstance(one, torch.Tensor) and one.dim() > 0 and one.shape[0] == count for one in leaves)
 
 
 class _Flat(nn.Module):  # type: ignore[misc]

@@ -6,7 +6,7 @@ the workers are timed, and in one process that plays them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -455,6 +455,19 @@ class Worker:
             else:
                 total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, came, strict=True)]
         return total if total is not None else [None] * len(parameters)
+
+
+_DONE = object()
+
+
+def in_turn(workers: Sequence[Worker], work: Iterable[Iterator[None]], name: str) -> None:
+    """Workers that one process plays, each as far as it comes. `name`: of what they do, for the `GraphError` if none comes further."""
+    waiting = list(work)
+    while waiting:
+        before = len(waiting), sum(worker.num_tasks for worker in workers)
+        waiting = [one for one in waiting if next(one, _DONE) is not _DONE]
+        if (len(waiting), sum(worker.num_tasks for worker in workers)) == before:
+            raise GraphError(f"{name}: every worker waits for another")
 
 
 def _check_loss(loss: Tensor, outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:

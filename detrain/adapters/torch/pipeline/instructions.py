@@ -78,4 +78,4 @@ class Failed:
     why: str
 
 
-Order = Begin | Take | Forward | Backward | Forget
+Instruction = Begin | Take | Forward | Backward | Forget
