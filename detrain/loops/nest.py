@@ -1,8 +1,9 @@
 """Which of the loops around a weight update are the nest: from what happens, and not from what things are called. Pure.
 
 Both the session, while the first attempt runs, and the tracer see weights updated and gradients computed, each time with the path
-of the loops that are running. Of those, the innermost in whose present iteration gradients were computed as well is the batch loop (a
-loop over optimizers that only steps them is not), the next one out is the epoch loop, and whatever stands further out is outer.
+of the loops that are running. Of those, the innermost that has computed gradients as well is the batch loop (a loop over optimizers that
+only steps them is not; one that begins with an update by the gradients of the iteration before is), the next one out is the epoch loop,
+and whatever stands further out is outer.
 
 A loop that makes up one update is no batch loop where the two loops around it make a nest: that over the micro-batches of an update, or
 over optimizers that are stepped with a closure.
@@ -99,7 +100,7 @@ class NestFinder:
             self._most_updated[one.site] = max(self._most_updated.get(one.site, 0), one.num_updated)
         with_gradient = [
             number for number, one in enumerate(path)
-            if one.gradient_at == one.iteration and not one.site.is_demoted
+            if one.gradient_at >= 0 and not one.site.is_demoted
         ]  # fmt: skip
         if not with_gradient:
             return self._without_gradients(path)

@@ -214,6 +214,19 @@ def round_size(schedule: Schedule, replicas: Sequence[int], stage: int) -> int:
     return schedule.num_micro_batches if schedule.name == "2bw" else replicas[stage]
 
 
+class Done(NamedTuple):
+    """How many micro-batches a worker of an asynchronous schedule has had."""
+
+    forwards: int
+    backwards: int
+
+
+def num_done(schedule: Schedule, replicas: Sequence[int], stage: int, turn: int, num_mini_batches: int) -> Done:
+    """What the worker with this turn among the replicas of a stage has done when so many mini-batches have come, and no more can."""
+    forwards = len(range(turn, num_mini_batches * schedule.num_micro_batches, replicas[stage]))
+    return Done(forwards, max(forwards - in_flight(schedule, replicas)[stage] + 1, 0))
+
+
 def version_use(schedule: Schedule, replicas: Sequence[int], stage: int, micro_batches: Any) -> VersionUse:
     """The weights that forward and backward pass of micro-batches use at a stage. `micro_batches`: one, or an array.
 

@@ -1,5 +1,6 @@
 """Run by `torch.distributed.run` with four ranks: several plans over ranks, each beside one process that plays all of them."""
 
+import copy
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import detrain.pipeline
+from detrain.adapters.torch.pipeline import live
 from tests.pipeline.pipelined import layers_of, loss_of, made, piped, plan_of
 
 #: Model, replicas, schedule, micro-batches, chunks, dropout.
@@ -40,7 +42,12 @@ def main():
         count = sum(case[1])
         group = dist.new_group(list(range(count)))
         if dist.get_rank() < count:
-            found, losses = piped(pipeline_of(case, group=group), case[0], 6)
+            # Another takes its place, that has no more than what a checkpoint holds.
+            def replaced(step, pipeline, group=group):
+                live.take_in()
+                return copy.deepcopy(pipeline, {id(group): group}) if step in (2, 4) else pipeline
+
+            found, losses = piped(pipeline_of(case, group=group), case[0], 6, on_step=replaced)
             is_same = True
             if dist.get_rank() == 0:
                 expected, expected_losses = piped(pipeline_of(case, emulate=True), case[0], 6)

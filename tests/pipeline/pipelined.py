@@ -156,10 +156,16 @@ def plainly(name, num_micro_batches):
     return digest(model), losses
 
 
-def piped(pipeline, name, num_batches=4, size=10):
-    """Digest and losses of a training by a pipeline."""
+def piped(pipeline, name, num_batches=4, size=10, begin=0, on_step=lambda number, pipeline: pipeline):
+    """Digest and losses of a training by a pipeline.
+
+    `on_step`: called before each step but the first; the training goes on with what it returns.
+    """
     losses = []
-    for x, y in batches(name, num_batches, size):
+    for number, (x, y) in enumerate(batches(name, num_batches, size)):
+        if number < begin:
+            continue
+        pipeline = on_step(number, pipeline) if number else pipeline
         loss = pipeline.step(x, target=y)
         if loss is not None:
             losses.append(loss.item())

@@ -1,5 +1,6 @@
 """Plans that train: the bits of one process, whatever the plan, in one process that plays all workers, and over ranks."""
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,13 @@ from torch.func import functional_call
 
 import detrain.pipeline
 from detrain.adapters.torch.pipeline import keyed
+from detrain.adapters.torch.pipeline.api import _RUNNING
 from detrain.adapters.torch.pipeline.splitting import split
 from detrain.adapters.torch.pipeline.tracing import trace
 from detrain.adapters.torch.pipeline.worker import Worker
 from detrain.errors import DetrainError, GraphError, UsageError
 from detrain.pipeline.plan import Plan, Stage
-from detrain.pipeline.schedules import Kind, Schedule, orders
+from detrain.pipeline.schedules import Kind, Schedule, num_done, orders
 from tests.pipeline.pipelined import MODELS, batches, digest, layers_of, loss_of, made, piped, plainly, plan_of
 from tests.tiers import full_but
 
@@ -126,6 +128,44 @@ def test_weight_stashing_is_training_with_delayed_gradients(name, num_stages, is
 
 
 @pytest.mark.parametrize(("schedule", "num_micro_batches"), [("1f1b-async", 1), ("2bw", 4)])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_under_way_between_steps_is_all_that_a_resumed_run_needs(name, schedule, num_micro_batches):
+    """A copy of the pipeline is what a checkpoint brings back: what stands beside it, autograd's graphs above all, is made anew."""
+    held = {}
+
+    def hold(number, pipeline):
+        held[number] = copy.deepcopy(pipeline)
+        return pipeline
+
+    pipeline = pipeline_of(name, (1, 1, 1), schedule, num_micro_batches, dropout=0.1)
+    weights, losses = piped(pipeline, name, 6, on_step=hold)
+    assert len(losses) == 6 * num_micro_batches
+    for number in (1, 2, 4):
+        assert held[number].schedule.is_asynchronous
+        assert piped(held[number], name, 6, begin=number) == (weights, losses)
+
+
+def test_a_pipeline_that_had_begun_before_a_resume_goes_on_from_what_was_held():
+    """A resume restores weights and moments in place, in a process where the script may have done steps before its loop."""
+    held = {}
+
+    def hold(number, pipeline):
+        held[number] = copy.deepcopy(pipeline)
+        return pipeline
+
+    expected = piped(pipeline_of("gpt", (1, 1), "1f1b-async", 1, dropout=0.1), "gpt", 6, on_step=hold)
+    begun = pipeline_of("gpt", (1, 1), "1f1b-async", 1, dropout=0.1)
+    x, y = next(batches("gpt"))
+    for _ in range(3):
+        begun.step(x, target=y)
+    begun.model.load_state_dict(held[4].model.state_dict())
+    begun.optimizer.load_state_dict(held[4].optimizer.state_dict())
+    kept = {"model": begun.model, "optimizer": begun.optimizer}
+    vars(begun).update({key: value for key, value in vars(held[4]).items() if key not in kept})
+    assert piped(begun, "gpt", 6, begin=4) == expected
+
+
+@pytest.mark.parametrize(("schedule", "num_micro_batches"), [("1f1b-async", 1), ("2bw", 4)])
 @pytest.mark.parametrize("replicas", [(2, 1), (1, 2), (2, 1, 1), (3, 1)])
 def test_asynchronous_replicas_train(schedule, num_micro_batches, replicas):
     pipeline = pipeline_of("gpt", replicas, schedule, num_micro_batches)
@@ -146,8 +186,15 @@ def test_workers_of_asynchronous_schedules_do_what_the_simulator_says(name, num_
 
     monkeypatch.setattr(Worker, "_do", noted)
     pipeline = pipeline_of("gpt", replicas, name, num_micro_batches)
-    for x, y in batches("gpt", 8):
+    for number, (x, y) in enumerate(batches("gpt", 8)):
         pipeline.step(x, target=y)
+        for worker in _RUNNING[pipeline].workers.values():
+            ((stage, held),) = worker.held.items()
+            turn = held.replicas.index(worker.number)
+            assert num_done(pipeline.schedule, replicas, stage, turn, number + 1) == (
+                held.num_forwards,
+                held.num_backwards,
+            )
     for worker, order in enumerate(orders(Schedule(name, num_micro_batches), replicas)):
         assert done[worker] == order[: len(done[worker])]
         assert {kind for kind, _, _ in done[worker]} == {Kind.FORWARD, Kind.BACKWARD}

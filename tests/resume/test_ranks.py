@@ -213,6 +213,8 @@ def test_other_kills(tmp_path, expected, kills):
         (2, ("parallel", "tensor")),
         (4, ("parallel", "hybrid")),
         (3, ("parallel", "zero, power")),
+        (3, ("pipelined", "gpt", "2-1", "1f1b-async", "1")),
+        (3, ("pipelined", "dense", "1-2", "2bw", "4")),
     ],
     ids=str,
 )
@@ -394,6 +396,9 @@ def _rank_beneath(process: psutil.Process, rank: int) -> psutil.Process:
         (2, ("libraries", "transformers"), 0),
         (2, ("libraries", "accelerate"), 0),
         (2, ("libraries", "lightning"), 0),
+        (3, ("pipelined", "recurrent", "1-1-1", "1f1b", "4"), 0),
+        (3, ("pipelined", "gpt", "2-1", "1f1b-async", "1"), 0),
+        (3, ("pipelined", "dense", "1-2", "2bw", "4"), 0),
     ],
     ids=str,
 )

@@ -1,6 +1,7 @@
 """The small parts of a session, each by itself."""
 
 import contextlib
+import dataclasses
 import os
 import signal
 import struct
@@ -9,6 +10,7 @@ import threading
 import pytest
 
 from detrain.adapters.loaded import Frameworks
+from detrain.loops.nest import NestFinder
 from detrain.session import progress
 from detrain.session.background import Background
 from detrain.session.losses import MOST_VALUES, Losses
@@ -172,3 +174,36 @@ def test_update_in_the_script_itself_is_none_of_a_child(capfd):
     for _ in range(ENOUGH * 2):
         counts.in_child()
     assert capfd.readouterr().err == ""
+
+
+@dataclasses.dataclass(eq=False)
+class ASite:
+    part: str = ""
+    is_demoted: bool = False
+    is_fixed: bool = False
+
+
+@dataclasses.dataclass
+class AnEntry:
+    site: ASite
+    iteration: int = 0
+    gradient_at: int = -1
+    updated_at: int = -1
+    num_updated: int = 0
+    iterator: object = None
+
+
+@pytest.mark.parametrize("num_steps_late", [0, 1])
+def test_a_batch_loop_may_begin_with_the_update_of_the_iteration_before(num_steps_late):
+    """As a pipeline without flushes does, or a script that steps late; a loop over optimizers has no gradients of its own."""
+    finder = NestFinder(lambda: True)
+    epoch, batch, optimizers = ASite(), ASite(), ASite()
+    outer, inner = AnEntry(epoch), AnEntry(batch)
+    for inner.iteration in range(4):
+        if num_steps_late and inner.iteration:
+            finder.on_update([outer, inner])
+        finder.on_gradient([outer, inner])
+        if not num_steps_late:
+            for number in range(2):
+                finder.on_update([outer, inner, AnEntry(optimizers, number)])
+    assert [epoch.part, batch.part, optimizers.part] == ["epoch", "batch", ""]

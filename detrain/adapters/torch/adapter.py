@@ -41,6 +41,7 @@ from detrain.adapters.torch import (
     tensors,
     updates,
 )
+from detrain.adapters.torch.pipeline import live
 from detrain.state import registry, tree
 from detrain.state.handlers import objects
 from detrain.state.registry import register
@@ -148,6 +149,7 @@ class TorchAdapter(Adapter):
 
     def settle(self) -> None:
         buckets.settle()
+        live.take_in()
 
     def has_optimizer(self) -> bool:
         return updates.has_optimizer()

@@ -60,10 +60,27 @@ class Reporter:
         self._on_gradient(outputs)
         return self._plain(outputs, *args, **kwargs)
 
+    def note_step_of_all(self) -> None:
+        """Report gradients and an update."""
+        self._on_gradient(())
+        self._on_update()
+
+
+_reporters: list[Reporter] = []
+
 
 def report_updates(on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
     """Report from now on: `on_update` after each optimizer step, `on_gradient` before each backward pass, with its outputs."""
-    Reporter(on_update, on_gradient)
+    _reporters.append(Reporter(on_update, on_gradient))
+
+
+def note_step_of_all() -> None:
+    """A step of a training over ranks has ended, in which this one may have had neither gradients nor an update, and others have.
+
+    Ranks that do not see their loops train at the same iterations would be out of step.
+    """
+    for reporter in _reporters:
+        reporter.note_step_of_all()
 
 
 #: Under which our hook stands among torch's of all modules: a number would be the next one that the script's own hooks get.

@@ -15,12 +15,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
-from detrain.adapters.torch.pipeline import checking
+from detrain.adapters.torch import updates
+from detrain.adapters.torch.pipeline import checking, live, under_way
 from detrain.adapters.torch.pipeline.mail import LocalMail, Mail, RankMail
 from detrain.adapters.torch.pipeline.routes import Routes, split_evenly
 from detrain.adapters.torch.pipeline.splitting import Split, StageModule, split
 from detrain.adapters.torch.pipeline.tags import Tags
 from detrain.adapters.torch.pipeline.tracing import Traced, trace
+from detrain.adapters.torch.pipeline.under_way import UnderWay
 from detrain.adapters.torch.pipeline.worker import Batch, Update, Worker, in_turn
 from detrain.errors import GraphError, UsageError
 from detrain.pipeline import planfile
@@ -30,14 +32,17 @@ from detrain.pipeline.schedules import Schedule, orders
 
 @dataclass
 class _Running:
-    """What is made of the model at the first step of a process, and holds nothing of the training between steps.
+    """What is made of the model at the first step of a process.
 
-    It stands beside the pipeline and not in it: a resumed run makes it anew, so no checkpoint has to hold it.
+    It stands beside the pipeline and not in it: a resumed run makes it anew, so no checkpoint has to hold it. What it holds of the training
+    between steps is in the pipeline's `UnderWay` as well.
     """
 
     split: Split
     workers: dict[int, Worker]
     mail: Mail
+    #: The `UnderWay` that the workers are at.
+    at: tuple[int, int] = (0, 0)
 
 
 _NUM_PIPELINES: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -115,8 +120,10 @@ class Pipeline:
         self._seed: int | None = None
         #: What the first step was given, as much of it as shows how the model goes on.
         self._sample: list[Any] | None = None
-        #: Of an asynchronous schedule, or with copies that one process plays: then it does hold something, and no resume may miss that.
-        self._held: _Running | None = None
+        #: Of an asynchronous schedule, after each step.
+        self._under_way: UnderWay | None = None
+        #: With copies that one process plays: they are nowhere else, and no resume may miss them.
+        self._copied: _Running | None = None
 
     @property
     def _replicas(self) -> tuple[int, ...]:
@@ -145,8 +152,10 @@ class Pipeline:
                     {number: worker.advance(batch, self._num_under_way) for number, worker in running.workers.items()}
                 )
                 self._num_under_way += 1
+                self._note_under_way(running)
                 # A worker gets as far as it has to take a message when the sender is no more than that ahead of it.
                 running.mail.end_turn(2 * sum(self._replicas) + 2)
+                updates.note_step_of_all()
                 return None
             done = orders(self.schedule, self._replicas)
             self._run({
@@ -164,14 +173,20 @@ class Pipeline:
             with torch.enable_grad():
                 self._run({number: worker.drain(self._num_under_way) for number, worker in running.workers.items()})
             self._num_under_way = 0
+            self._note_under_way(running)
         running.mail.settle()
 
     def losses(self) -> list[float]:
         """Under an asynchronous schedule, on the workers of the last stage: of the micro-batches since the last call, in their order."""
-        workers = self._held.workers.values() if self._held is not None else ()
-        found = sorted((entry for worker in workers for entry in worker.losses), key=lambda entry: entry[:2])
-        for worker in workers:
+        if self._sample is None or not self.schedule.is_asynchronous:
+            return []
+        running = self._started()
+        found = sorted(
+            (entry for worker in running.workers.values() for entry in worker.losses), key=lambda entry: entry[:2]
+        )
+        for worker in running.workers.values():
             worker.losses.clear()
+        self._note_under_way(running)
         return [loss.item() for _, _, loss in found]
 
     def gather(self) -> nn.Module:
@@ -185,7 +200,30 @@ class Pipeline:
                 dist.broadcast(tensor.detach(), group_src=workers[0], group=self._group)
         return self.model
 
+    def take_in(self) -> None:
+        """Under an asynchronous schedule: receive what other ranks have sent by now, so that a checkpoint holds it."""
+        running = _RUNNING.get(self)
+        if running is not None and not self._is_emulated and self._under_way is not None and not self._is_broken:
+            for worker in self._started().workers.values():
+                under_way.take_in(worker, self._num_under_way)
+            self._note_under_way(running)
+
     # --- within ---------------------------------------------------------------------------------------------------------------
+
+    def _note_under_way(self, running: _Running) -> None:
+        running.at = self._num_steps, self._num_under_way
+        workers = {number: under_way.of_worker(worker) for number, worker in running.workers.items()}
+        self._under_way = UnderWay(running.at, workers, running.mail.unread())
+
+    def _go_on(self, running: _Running) -> None:
+        """From what a checkpoint has held."""
+        assert self._under_way is not None
+        for number, worker in running.workers.items():
+            if not self._is_emulated:  # what others have sent in this process is not of this state
+                under_way.take_in(worker, running.at[1])
+            under_way.put_back(worker, self._under_way.workers[number])
+        running.mail.replace(self._under_way.unread)
+        running.at = self._under_way.at
 
     def _batch(self, inputs: tuple[Any, ...], targets: tuple[Any, ...]) -> Batch:
         if self._is_broken:
@@ -235,8 +273,13 @@ class Pipeline:
     def _started(self) -> _Running:
         """Made of the model and the sample, once in a process."""
         running = _RUNNING.get(self)
-        if running is not None:
-            return running
+        if running is None:
+            running = self._start()
+        if self._under_way is not None and self._under_way.at != running.at:
+            self._go_on(running)
+        return running
+
+    def _start(self) -> _Running:
         assert self._sample is not None
         now = [module.training for module in self.model.modules()]
         try:
@@ -267,8 +310,10 @@ class Pipeline:
                 number, tags, dict(enumerate(modules)), self._routes, mail, partial(self._loss_of, traced.out_spec), update, self._seed,
             )  # fmt: skip
         _RUNNING[self] = running
-        if self.schedule.is_asynchronous or (self._is_emulated and max(self._replicas) > 1):
-            self._held = running
+        if self._is_emulated and max(self._replicas) > 1:
+            self._copied = running
+        if self.schedule.is_asynchronous:
+            live.add(self)
         return running
 
     def _loss_of(self, out_spec: TreeSpec, outputs: Sequence[Tensor], targets: Sequence[Any]) -> Tensor:

@@ -43,7 +43,7 @@ class CallWorker(Worker):
 
     def forward(self, call: int, batch: Batch, tensors: Tensors) -> Iterator[None]:
         """The stage's part of a call. `tensors`: the parameters and buffers that it reads; buffers are changed in place."""
-        self._batches[call], self._tensors[call] = batch, tensors
+        self.batches[call], self._tensors[call] = batch, tensors
         yield from self._all_of(call, Kind.FORWARD)
 
     def backward(self, call: int, layouts: Layouts) -> Iterator[None]:
@@ -65,13 +65,13 @@ class CallWorker(Worker):
 
     def forget(self, call: int) -> None:
         """The script will not go back through it."""
-        del self._batches[call], self._tensors[call]
+        del self.batches[call], self._tensors[call]
         first = call * self._schedule.num_micro_batches
         for micro_batch in range(first, first + self._schedule.num_micro_batches):
             self.own.flights.pop(micro_batch, None)
 
     def _all_of(self, call: int, kind: Kind) -> Iterator[None]:
-        count = len(self._batches[call].ends)
+        count = len(self.batches[call].ends)
         first = call * self._schedule.num_micro_batches
         for own_kind, number, _ in orders(Schedule("gpipe", count), self._replicas)[self.own.number]:
             if own_kind == kind:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+#: What is there and has not been taken, by tag, sender and receiver.
+Unread = dict[tuple[int, int, int], list[Tensor]]
 
 
 class Mail(Protocol):
@@ -22,6 +25,17 @@ class Mail(Protocol):
 
     def take(self, tag: int, sender: int, receiver: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The next one, in memory of its own."""
+
+    def look(
+        self, tag: int, sender: int, receiver: int, place: int, shape: Sequence[int], dtype: torch.dtype
+    ) -> Tensor:
+        """What `take` will return after `place` others. Waits until it is there, and then it is among what is `unread`."""
+
+    def unread(self) -> Unread:
+        """What is here and has not been taken."""
+
+    def replace(self, unread: Mapping[tuple[int, int, int], Sequence[Tensor]]) -> None:
+        """That alone is unread."""
 
     def end_turn(self, num_kept: int) -> None:
         """A mini-batch has been worked on. What was posted so many of them ago is taken by now, or will be without anything more."""
@@ -53,6 +67,24 @@ class LocalMail:
         assert tensor.dtype is dtype
         return tensor
 
+    def look(
+        self, tag: int, sender: int, receiver: int, place: int, shape: Sequence[int], dtype: torch.dtype
+    ) -> Tensor:
+        """See `Mail`."""
+        return self._boxes[tag, sender, receiver][place]
+
+    def count(self, tag: int, sender: int, receiver: int) -> int:
+        """Of what can be taken."""
+        return len(self._boxes.get((tag, sender, receiver), ()))
+
+    def unread(self) -> Unread:
+        """See `Mail`."""
+        return {key: list(box) for key, box in self._boxes.items() if box}
+
+    def replace(self, unread: Mapping[tuple[int, int, int], Sequence[Tensor]]) -> None:
+        """See `Mail`."""
+        self._boxes = {key: deque(tensors) for key, tensors in unread.items()}
+
     def end_turn(self, num_kept: int) -> None:
         """See `Mail`."""
 
@@ -74,13 +106,13 @@ class RankMail:
         #: The turn, what to wait for, and what is sent. Gloo does not say that it was taken, so it has to be waited for.
         self._under_way: deque[tuple[int, Any, Tensor]] = deque()
         self._turn = 0
-        #: A worker's mail to itself, between stages that it has both.
-        self._own = LocalMail()
+        #: A worker's mail to itself, between stages that it has both; and what it has received before it was to take it.
+        self._here = LocalMail()
 
     def post(self, tag: int, sender: int, receiver: int, tensor: Tensor) -> None:
         """See `Mail`."""
         if sender == receiver:
-            self._own.post(tag, sender, receiver, tensor)
+            self._here.post(tag, sender, receiver, tensor)
             return
         whole = tensor.detach().contiguous()
         sending = self._group.send([whole], receiver, self._first_tag + tag)
@@ -92,8 +124,28 @@ class RankMail:
 
     def take(self, tag: int, sender: int, receiver: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """See `Mail`."""
-        if sender == receiver:
-            return self._own.take(tag, sender, receiver, shape, dtype)
+        if self._here.has(tag, sender, receiver):
+            return self._here.take(tag, sender, receiver, shape, dtype)
+        assert sender != receiver
+        return self._receive(tag, sender, shape, dtype)
+
+    def look(
+        self, tag: int, sender: int, receiver: int, place: int, shape: Sequence[int], dtype: torch.dtype
+    ) -> Tensor:
+        """See `Mail`."""
+        while self._here.count(tag, sender, receiver) <= place:
+            self._here.post(tag, sender, receiver, self._receive(tag, sender, shape, dtype))
+        return self._here.look(tag, sender, receiver, place, shape, dtype)
+
+    def unread(self) -> Unread:
+        """See `Mail`."""
+        return self._here.unread()
+
+    def replace(self, unread: Mapping[tuple[int, int, int], Sequence[Tensor]]) -> None:
+        """See `Mail`."""
+        self._here.replace(unread)
+
+    def _receive(self, tag: int, sender: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         tensor = torch.empty(tuple(shape), dtype=dtype, device=self._device)
         self._group.recv([tensor], sender, self._first_tag + tag).wait()
         return tensor

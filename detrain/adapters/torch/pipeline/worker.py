@@ -75,6 +75,8 @@ class Flight:
     roots: list[Tensor]
     loss: Tensor | None
     parameters: list[Tensor]
+    #: Of an asynchronous schedule: those that the forward pass changes, as they were before it.
+    buffers: dict[str, Tensor]
     #: Of zb-h1: what has come back, until the gradients of the weights are made.
     came_back: list[Tensor | None] = field(default_factory=list)
 
@@ -118,11 +120,11 @@ class Worker:
             for stage, workers in enumerate(routes.workers)
             if number in workers
         }
-        self._batches: dict[int, Batch] = {}
+        self.batches: dict[int, Batch] = {}
         #: Losses of the last stage's pieces since they were last asked for: drains before it, micro-batch, and loss, weighed by its
         #: share of the samples.
         self.losses: list[tuple[int, int, Tensor]] = []
-        self._num_drained = 0
+        self.num_drained = 0
         #: Done so far; by it is seen whether something goes on.
         self.num_tasks = 0
         self._has_looked_at_loss = False
@@ -140,7 +142,7 @@ class Worker:
 
     def step(self, batch: Batch, order: Sequence[Work]) -> Iterator[None]:
         """One step of a synchronous schedule. Yields where it would have to wait for mail."""
-        self._batches = {0: batch}
+        self.batches = {0: batch}
         for kind, micro_batch, stage in order:
             yield from self._when_there(self._needs(kind, micro_batch, self.held[stage]))
             self._do(kind, micro_batch, self.held[stage])
@@ -155,7 +157,7 @@ class Worker:
 
     def advance(self, batch: Batch, index: int) -> Iterator[None]:
         """Mini-batch `index` of an asynchronous schedule has come: all is done up to the forward pass of the next."""
-        self._batches[index] = batch
+        self.batches[index] = batch
         (held,) = self.held.values()
         limit = (index + 1) * self._schedule.num_micro_batches
         most = in_flight(self._schedule, self._replicas)[held.number]
@@ -185,8 +187,8 @@ class Worker:
         size = round_size(self._schedule, self._replicas, held.number)
         yield from self._update_up_to(held, -(-total // size), total)
         self._begin()
-        self._batches.clear()
-        self._num_drained += 1
+        self.batches.clear()
+        self.num_drained += 1
 
     def _go_back(self, held: Held, micro_batch: int) -> Iterator[None]:
         yield from self._when_there(self._needs(Kind.BACKWARD, micro_batch, held))
@@ -196,8 +198,8 @@ class Worker:
         if (micro_batch + len(held.replicas)) // size > micro_batch // size:  # this worker's last of the round
             self._finish(held, micro_batch // size)
         batch = micro_batch // self._schedule.num_micro_batches
-        for done in [one for one in self._batches if one < batch]:
-            del self._batches[done]
+        for done in [one for one in self.batches if one < batch]:
+            del self.batches[done]
 
     # --- one task -------------------------------------------------------------------------------------------------------------
 
@@ -207,7 +209,7 @@ class Worker:
 
     def _place(self, micro_batch: int) -> tuple[Batch, int]:
         index, within = divmod(micro_batch, self._schedule.num_micro_batches)
-        return self._batches[index], within
+        return self.batches[index], within
 
     def _pieces(self, stage: int, micro_batch: int) -> list[Piece]:
         batch, within = self._place(micro_batch)
@@ -221,26 +223,33 @@ class Worker:
         makers, takers = self._pieces(crossing.maker, micro_batch), self._pieces(crossing.taker, micro_batch)
         return list(links(makers, takers, is_whole=crossing.shape.sample_dim is None))
 
-    def _tag(self, crossing: Crossing, kind: Kind) -> int:
+    def tag(self, crossing: Crossing, kind: Kind) -> int:
+        """Under which it goes."""
         return self._tags.crossing(crossing.number, is_back=kind == Kind.BACKWARD)
+
+    def tag_of_gradients(self, held: Held) -> int:
+        """Under which the replicas of a stage send each other theirs."""
+        return self._tags.gradients(held.number)
+
+    def links_back(self, held: Held, micro_batch: int) -> Iterator[tuple[Crossing, Link]]:
+        """What gradients come back to this worker, of what it has made."""
+        for crossing in held.stage.makes:
+            if crossing.has_gradient:
+                for link in self._links(crossing, micro_batch):
+                    if link.maker == self.number:
+                        yield crossing, link
 
     def _needs(self, kind: Kind, micro_batch: int, held: Held) -> list[tuple[int, int]]:
         if kind == Kind.FORWARD:
             return [
-                (self._tag(crossing, kind), link.maker)
+                (self.tag(crossing, kind), link.maker)
                 for crossing in held.stage.takes
                 for link in self._links(crossing, micro_batch)
                 if link.taker == self.number
             ]
         if kind == Kind.WEIGHT:
             return []
-        return [
-            (self._tag(crossing, kind), link.taker)
-            for crossing in held.stage.makes
-            if crossing.has_gradient
-            for link in self._links(crossing, micro_batch)
-            if link.maker == self.number
-        ]
+        return [(self.tag(crossing, kind), link.taker) for crossing, link in self.links_back(held, micro_batch)]
 
     def _do(self, kind: Kind, micro_batch: int, held: Held) -> None:
         self.num_tasks += 1
@@ -263,10 +272,12 @@ class Worker:
                         (link.first - flight.piece.first, link.end - flight.piece.first),
                         crossing.shape.order,
                     )
-                    self.mail.post(self._tag(crossing, Kind.FORWARD), self.number, link.taker, part)
+                    self.mail.post(self.tag(crossing, Kind.FORWARD), self.number, link.taker, part)
 
-    def _flight(self, micro_batch: int, held: Held, taken: Sequence[Tensor]) -> Flight:
-        """The forward pass of what was taken."""
+    def _flight(
+        self, micro_batch: int, held: Held, taken: Sequence[Tensor], buffers: Mapping[str, Tensor] | None = None
+    ) -> Flight:
+        """The forward pass of what was taken. `buffers`: to be read, and changed, in place of the stage's own."""
         batch, within = self._place(micro_batch)
         piece = self._own(held.number, micro_batch)
         begin = batch.span(within)[0]
@@ -283,12 +294,22 @@ class Worker:
         inputs = [given_inputs[place] for place in held.stage.inputs]
         arguments = (piece.num_samples, Key(self.seed, batch.step, first), *inputs, *given)
         replaced, module = self._replaced(held, micro_batch), held.stage.module
+        before: dict[str, Tensor] = {}
+        if buffers is not None:
+            before = dict(buffers)
+            replaced.update((name, one.clone()) for name, one in before.items())
+        elif self._schedule.is_asynchronous:
+            before = {name: module.get_buffer(name).detach().clone() for name in held.stage.written}
         made = functional_call(module, replaced, arguments) if replaced else module(*arguments)
         parameters = [replaced.get(name, one) for name, one in module.named_parameters()]
-        flight = Flight(piece, leaves, list(made[: len(held.stage.makes)]), None, parameters)
+        flight = Flight(piece, leaves, list(made[: len(held.stage.makes)]), None, parameters, before)
         if held.number == len(self.routes.workers) - 1:
             self._at_last(flight, list(made[len(held.stage.makes) :]), batch, (first, end), micro_batch)
         return flight
+
+    def fly_again(self, micro_batch: int, held: Held, taken: Sequence[Tensor], buffers: Mapping[str, Tensor]) -> None:
+        """A forward pass that another process has done before: what is kept for its backward pass is made once more."""
+        held.flights[micro_batch] = self._flight(micro_batch, held, taken, buffers)
 
     def _replaced(self, held: Held, micro_batch: int) -> dict[str, Tensor]:
         """What a micro-batch reads in place of the module's own parameters and buffers, by name."""
@@ -307,12 +328,12 @@ class Worker:
             self._has_looked_at_loss = True
         if flight.piece.num_samples != batch.num_samples:
             loss = loss * (flight.piece.num_samples / batch.num_samples)
-        self.losses.append((self._num_drained, micro_batch, loss.detach()))
+        self.losses.append((self.num_drained, micro_batch, loss.detach()))
         flight.loss = loss
 
     def _taken(self, crossing: Crossing, held: Held, micro_batch: int) -> Tensor:
         parts = [
-            self._take(crossing, self._tag(crossing, Kind.FORWARD), link.maker, link, crossing.shape.order)
+            self._take(crossing, self.tag(crossing, Kind.FORWARD), link.maker, link, crossing.shape.order)
             for link in self._links(crossing, micro_batch)
             if link.taker == self.number
         ]
@@ -349,8 +370,8 @@ class Worker:
                     part = part_of(
                         crossing, there, (link.first - flight.piece.first, link.end - flight.piece.first), order
                     )
-                    self.mail.post(self._tag(crossing, Kind.BACKWARD), self.number, link.maker, header)
-                    self.mail.post(self._tag(crossing, Kind.BACKWARD), self.number, link.maker, part)
+                    self.mail.post(self.tag(crossing, Kind.BACKWARD), self.number, link.maker, header)
+                    self.mail.post(self.tag(crossing, Kind.BACKWARD), self.number, link.maker, part)
 
     def _weights_gradients(self, flight: Flight) -> Gradients:
         found = iter(_gradients(flight, [one for one in flight.parameters if one.requires_grad], is_kept=False))
@@ -360,7 +381,7 @@ class Worker:
         parts, is_there = [], False
         for link in self._links(crossing, micro_batch):
             if link.maker == self.number:
-                tag = self._tag(crossing, Kind.BACKWARD)
+                tag = self.tag(crossing, Kind.BACKWARD)
                 count = len(crossing.shape.sizes)
                 has, *order = self.mail.take(tag, link.taker, self.number, (1 + count,), torch.int64).tolist()
                 is_there |= bool(has)
@@ -424,13 +445,13 @@ class Worker:
             if receiver == self.number:
                 continue
             flags = torch.tensor([gradient is not None for gradient in gradients], dtype=torch.uint8)
-            self.mail.post(self._tags.gradients(held.number), self.number, receiver, flags)
+            self.mail.post(self.tag_of_gradients(held), self.number, receiver, flags)
             for gradient in gradients:
                 if gradient is not None:
-                    self.mail.post(self._tags.gradients(held.number), self.number, receiver, gradient)
+                    self.mail.post(self.tag_of_gradients(held), self.number, receiver, gradient)
 
     def _sums_needed(self, held: Held, workers: Sequence[int]) -> list[tuple[int, int]]:
-        return [(self._tags.gradients(held.number), worker) for worker in workers if worker != self.number]
+        return [(self.tag_of_gradients(held), worker) for worker in workers if worker != self.number]
 
     def _summed(self, held: Held, workers: Sequence[int], own: Gradients | None) -> Gradients:
         """Over the replicas, in their order."""
@@ -442,10 +463,10 @@ class Worker:
                 came = own
             else:
                 flags = self.mail.take(
-                    self._tags.gradients(held.number), worker, self.number, (len(parameters),), torch.uint8
+                    self.tag_of_gradients(held), worker, self.number, (len(parameters),), torch.uint8
                 )
                 came = [
-                    self.mail.take(self._tags.gradients(held.number), worker, self.number, one.shape, one.dtype)
+                    self.mail.take(self.tag_of_gradients(held), worker, self.number, one.shape, one.dtype)
                     if has
                     else None
                     for one, has in zip(parameters, flags.tolist(), strict=True)
