@@ -145,6 +145,31 @@ def test_what_is_under_way_between_steps_is_all_that_a_resumed_run_needs(name, s
         assert piped(held[number], name, 6, begin=number) == (weights, losses)
 
 
+def test_what_is_done_again_is_done_of_the_batch_as_it_was():
+    """The script may have filled its memory with the next one since."""
+    held, buffer = {}, torch.empty(10, 8, dtype=torch.int64)
+
+    def trained(pipeline, begin):
+        for number, (x, y) in enumerate(batches("gpt", 6)):
+            if number >= begin:
+                pipeline.step(buffer.copy_(x), target=y)
+            if not begin:
+                held[number + 1] = copy.deepcopy(pipeline)
+        return digest(pipeline.gather()), pipeline.losses()
+
+    expected = trained(pipeline_of("gpt", (1, 1, 1), "1f1b-async", 1), 0)
+    assert expected == piped(pipeline_of("gpt", (1, 1, 1), "1f1b-async", 1), "gpt", 6)
+    for number in (3, 6):
+        buffer.zero_()
+        assert trained(held[number], number) == expected
+
+
+def test_autocast_is_refused():
+    x, y = next(batches("gpt"))
+    with torch.autocast("cpu"), pytest.raises(GraphError, match=r"within torch\.autocast"):
+        pipeline_of("gpt", (1, 1), "1f1b", 1).step(x, target=y)
+
+
 def test_a_pipeline_that_had_begun_before_a_resume_goes_on_from_what_was_held():
     """A resume restores weights and moments in place, in a process where the script may have done steps before its loop."""
     held = {}

@@ -230,6 +230,7 @@ class Pipeline:
             raise UsageError(
                 "a step of this pipeline has failed before, and what it has left is not known: make a new one"
             )
+        checking.check_no_autocast()
         if any(isinstance(one, (list, tuple, dict)) for one in inputs):
             raise GraphError("a step is given a list, tuple or dict; a pipeline's inputs are tensors and plain values")
         first = next((one for one in inputs if isinstance(one, Tensor) and one.dim()), None)
@@ -256,6 +257,10 @@ class Pipeline:
         count = self.schedule.num_micro_batches
         if first.shape[0] < count:
             raise UsageError(f"a batch of {first.shape[0]} samples cannot be split into {count} micro-batches")
+        if (
+            self.schedule.is_asynchronous
+        ):  # a resume reads them again, and the script may have filled them with the next
+            inputs, targets = _copied(inputs), _copied(targets)
         return Batch(self._num_steps, inputs, targets, tuple(split_evenly(first.shape[0], count)), self._has_samples)
 
     def _running(self, batch: Batch) -> _Running:
@@ -405,6 +410,10 @@ class _Step:
         self._optimizer.step()
         for parameter, _ in sums:
             parameter.grad = None
+
+
+def _copied(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(one.clone() if isinstance(one, Tensor) else one for one in values)
 
 
 def _described(inputs: Sequence[Any], has_samples: Sequence[bool]) -> list[Any]:

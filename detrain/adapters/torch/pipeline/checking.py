@@ -41,10 +41,15 @@ def check_devices(plan: Plan, schedule: Schedule) -> None:
         )
 
 
-def check_call(model: nn.Module, leaves: Sequence[Any]) -> None:
-    """Raises `GraphError` where a pipeline would not do what this call does."""
+def check_no_autocast() -> None:
+    """Raises `GraphError` within it: what crosses a cut would be of other types than it was when the model was traced."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise GraphError("within torch.autocast a model cannot be trained over a pipeline yet")
+
+
+def check_call(model: nn.Module, leaves: Sequence[Any]) -> None:
+    """Raises `GraphError` where a pipeline would not do what this call does."""
+    check_no_autocast()
     if any(isinstance(one, Tensor) and one.requires_grad for one in leaves):
         raise GraphError(
             f"{type(model).__name__} is given a tensor that has gradients, which a pipeline would not bring back"
