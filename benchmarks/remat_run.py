@@ -171,6 +171,8 @@ class Trainer:
         )
         self.steps: list[dict[str, Any]] = []
         self.over = ""
+        #: Seconds and steps until it followed a plan; None if it has none.
+        self.first_plan: tuple[float, int] | None = None
 
     def step(self) -> None:
         """Take one."""
@@ -213,6 +215,7 @@ def compare(model: str, device: str, shares: Sequence[float], rounds: int, warm_
         while not planned.over and time.monotonic() - began_s < MOST_PLANNING_S:
             planned.step()
             if planned.steps and "planned" in planned.steps[-1]:
+                planned.first_plan = time.monotonic() - began_s, len(planned.steps)
                 break
     for _ in range(warm_up):
         for trainer in budgets.values():
@@ -226,7 +229,7 @@ def compare(model: str, device: str, shares: Sequence[float], rounds: int, warm_
     for name, trainer in trainers.items():
         trainer.end()
         if trainer.over:
-            rows.append([name, "no room", "", "", "", ""])
+            rows.append([name, "no room", "", "", "", "", ""])
             continue
         pairs = zip(trainer.steps[-rounds:], trainers["plain"].steps[-rounds:], strict=True)
         slower = [one["seconds"] / plain["seconds"] for one, plain in pairs]
@@ -238,6 +241,7 @@ def compare(model: str, device: str, shares: Sequence[float], rounds: int, warm_
             f"{last['peak'] / peak:.3f}" if "peak" in last else "",
             spread(slower),
             f"{last['planned']:.3f}, {last['planner']}" if "planned" in last else "",
+            "{:.0f} s, {} steps".format(*trainer.first_plan) if trainer.first_plan is not None else "",
             f"{again:.2f}" if name.startswith("budget") else "",
             f"{last['allocated'] / 2**20:,.0f}" if "allocated" in last else "",
         ])  # fmt: skip
@@ -251,6 +255,7 @@ def compare(model: str, device: str, shares: Sequence[float], rounds: int, warm_
             "peak over that of all kept",
             "step over a plain one",
             "as planned",
+            "to the first plan",
             "of it run again",
             "MiB allocated",
         ],
