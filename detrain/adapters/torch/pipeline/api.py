@@ -127,7 +127,7 @@ class Pipeline:
 
     @property
     def _replicas(self) -> tuple[int, ...]:
-        return tuple(len(stage.devices) for stage in self.plan.stages)
+        return self._routes.replicas
 
     def step(self, *inputs: Any, target: Any = ()) -> Tensor | None:
         """Train on one batch: the samples lie in the first dimension of each tensor that has as many of them as the first.
@@ -257,10 +257,9 @@ class Pipeline:
         count = self.schedule.num_micro_batches
         if first.shape[0] < count:
             raise UsageError(f"a batch of {first.shape[0]} samples cannot be split into {count} micro-batches")
-        if (
-            self.schedule.is_asynchronous
-        ):  # a resume reads them again, and the script may have filled them with the next
-            inputs, targets = _copied(inputs), _copied(targets)
+        if self.schedule.is_asynchronous:
+            # A resume reads them again, and the script may have filled their memory with the next ones by then.
+            inputs, targets = _in_own_memory(inputs), _in_own_memory(targets)
         return Batch(self._num_steps, inputs, targets, tuple(split_evenly(first.shape[0], count)), self._has_samples)
 
     def _running(self, batch: Batch) -> _Running:
@@ -412,7 +411,7 @@ class _Step:
             parameter.grad = None
 
 
-def _copied(values: Sequence[Any]) -> tuple[Any, ...]:
+def _in_own_memory(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(one.clone() if isinstance(one, Tensor) else one for one in values)
 
 

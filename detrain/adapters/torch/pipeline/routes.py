@@ -30,6 +30,11 @@ class Routes:
     schedule: Schedule
     workers: tuple[tuple[int, ...], ...]
 
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """How many workers each stage has."""
+        return tuple(map(len, self.workers))
+
     def pieces(self, stage: int, micro_batch: int, num_samples: int) -> list[Piece]:
         """A synchronous schedule splits each micro-batch over the replicas as evenly as can be; others deal whole ones in turn."""
         replicas = self.workers[stage]

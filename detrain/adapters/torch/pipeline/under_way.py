@@ -126,23 +126,21 @@ def _held(worker: Worker) -> Held:
     return held
 
 
-def _backwards(routes: Routes, stage: int, worker: int, num_mini_batches: int) -> int:
-    workers = routes.workers[stage]
-    replicas = tuple(map(len, routes.workers))
-    return num_done(routes.schedule, replicas, stage, workers.index(worker), num_mini_batches).backwards
+def _backwards(routes: Routes, stage: int, turn: int, num_mini_batches: int) -> int:
+    return num_done(routes.schedule, routes.replicas, stage, turn, num_mini_batches).backwards
 
 
 def _has_gone_back(routes: Routes, stage: int, micro_batch: int, num_mini_batches: int) -> bool:
-    workers = routes.workers[stage]
-    turn, place = micro_batch % len(workers), micro_batch // len(workers)
-    return place < _backwards(routes, stage, workers[turn], num_mini_batches)
+    place, turn = divmod(micro_batch, routes.replicas[stage])
+    return place < _backwards(routes, stage, turn, num_mini_batches)
 
 
 def _rounds_finished(routes: Routes, held: Held, worker: int, num_mini_batches: int) -> Iterator[int]:
     """Those whose gradients the other worker of the stage has sent, and this one has not had an update of."""
-    size, count = round_size(routes.schedule, tuple(map(len, routes.workers)), held.number), len(held.replicas)
+    size, count = round_size(routes.schedule, routes.replicas, held.number), len(held.replicas)
     turn = held.replicas.index(worker)
-    for place in range(_backwards(routes, held.number, worker, num_mini_batches)):
+    first = max(held.num_updates * size - turn, 0) // count  # of an earlier round at the most by one
+    for place in range(first, _backwards(routes, held.number, turn, num_mini_batches)):
         micro_batch = turn + place * count
         number = micro_batch // size
         if (micro_batch + count) // size > number and number >= held.num_updates:

@@ -128,7 +128,7 @@ class Worker:
         #: Done so far; by it is seen whether something goes on.
         self.num_tasks = 0
         self._has_looked_at_loss = False
-        self._replicas = tuple(map(len, routes.workers))
+        self._replicas = routes.replicas
         for held in self.held.values():
             held.gradients = [None] * len(held.parameters)
         self._begin()
