@@ -68,7 +68,7 @@ def test_what_the_loop_has_made_is_made_again(name, folder):  # noqa: F811
 #: Kinds that no program in small has.
 ELSEWHERE = {
     "torch.DataLoader iterator": "needs worker processes: `tests.resume`",
-    "torch.DTensor": "needs a process group: `tests.resume.test_ranks`",
+    "torch.DTensor": "needs a process group: `tests.state.test_shards`, `tests.resume.test_ranks`",
     "torch.distributed.Reducer": "needs a process group: `tests.resume.test_ranks`",
     "torch.cuda.Stream": "needs a device: `tests.state.test_streams`, `tests.resume.test_ranks`",
     "torch.cuda.Event": "needs a device: `tests.state.test_streams`",

@@ -25,7 +25,7 @@ class DTensorHandler(Handler):
     kind = "torch.DTensor"
     is_dropped_silently = True
     fields: ClassVar = {
-        **plain_fields("shape", "strides", "placements", "requires_grad", "mesh"),
+        **plain_fields("shape", "strides", "placements", "requires_grad", "mesh", "ranks"),
         "value": Holds.ONE,
         "over": Holds.ONE,
         "grad": Holds.ONE,
@@ -38,6 +38,9 @@ class DTensorHandler(Handler):
         node["placements"] = [str(one) for one in obj._spec.placements]
         node["requires_grad"] = obj.requires_grad
         node["mesh"] = _mesh_of(obj)
+        if "R" in node["placements"] and torch.distributed.is_initialized():
+            # Asked here: behind the script's end a checkpoint may still be written, and its process group is gone.
+            node["ranks"] = _alike(obj._spec.mesh.mesh, node["placements"], torch.distributed.get_rank())
         node["over"] = walk.child(obj._spec.mesh, ".<mesh>")
         node["value"] = walk.child(obj._local_tensor, ".<local>")
         if obj.is_leaf and obj.grad is not None:
@@ -45,12 +48,8 @@ class DTensorHandler(Handler):
 
     def replicas(self, node: Node, tree: Tree) -> Iterable[tuple[Ref, str]]:
         """The local shard, where the placements say that other ranks of the mesh have the same."""
-        sizes, ranks = node["mesh"]
-        if "R" in node["placements"] and torch.distributed.is_initialized():
-            yield (
-                node["value"],
-                str(_alike(torch.tensor(ranks).reshape(sizes), node["placements"], torch.distributed.get_rank())),
-            )
+        if "ranks" in node:
+            yield node["value"], str(node["ranks"])
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return (
