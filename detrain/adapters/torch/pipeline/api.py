@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from detrain.adapters.torch.pipeline.worker import Batch, Update, Worker, in_tur
 from detrain.errors import GraphError, UsageError
 from detrain.pipeline import planfile
 from detrain.pipeline.plan import Plan
-from detrain.pipeline.schedules import Schedule, orders
+from detrain.pipeline.schedules import Schedule, Work, orders
 
 
 @dataclass
@@ -41,6 +41,10 @@ class _Running:
     split: Split
     workers: dict[int, Worker]
     mail: Mail
+    #: What each worker does in a step, of a synchronous schedule.
+    orders: list[list[Work]]
+    #: Where the micro-batches of batches have ended that every stage takes.
+    fitting: set[tuple[int, ...]] = field(default_factory=set)
     #: The `UnderWay` that the workers are at.
     at: tuple[int, int] = (0, 0)
 
@@ -157,7 +161,7 @@ class Pipeline:
                 running.mail.end_turn(2 * sum(self._replicas) + 2)
                 updates.note_step_of_all()
                 return None
-            done = orders(self.schedule, self._replicas)
+            done = running.orders
             self._run({
                 number: worker.step(batch, done[min(worker.held) % len(done)]) for number, worker in running.workers.items()
             })  # fmt: skip
@@ -271,7 +275,9 @@ class Pipeline:
                 one.detach().clone() if isinstance(one, Tensor) else one for one in batch.cut_inputs(0, num_samples)
             ]
         running = self._started()
-        self._check_sizes(batch, running.split.traced)
+        if batch.ends not in running.fitting:
+            self._check_sizes(batch, running.split.traced)
+            running.fitting.add(batch.ends)
         return running
 
     def _started(self) -> _Running:
@@ -306,7 +312,8 @@ class Pipeline:
             group = self._group if self._group is not None else dist.group.WORLD
             assert group is not None
             mail = RankMail(group, next(self.model.parameters()).device, self._number)
-        running = _Running(cut, {}, mail)
+        done = [] if self.schedule.is_asynchronous else orders(self.schedule, self._replicas)
+        running = _Running(cut, {}, mail, done)
         tags = Tags(len(cut.crossings), len(cut.stages), 0)
         for number in range(self.plan.num_workers) if self._is_emulated else [dist.get_rank(self._group)]:
             modules, update = self._own(number, cut)

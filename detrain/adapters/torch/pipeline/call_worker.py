@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from detrain.adapters.torch.pipeline.mail import Mail
+from detrain.adapters.torch.pipeline.mail import Mail, Receipt
 from detrain.adapters.torch.pipeline.routes import Routes
 from detrain.adapters.torch.pipeline.shipping import Like, post_all, take_some
 from detrain.adapters.torch.pipeline.splitting import Crossing, StageModule
@@ -79,10 +79,15 @@ class CallWorker(Worker):
                 yield from self._when_there(self._needs(kind, micro_batch, self.own))
                 self._do(kind, micro_batch, self.own)
 
-    def _needs(self, kind: Kind, micro_batch: int, held: Held) -> list[tuple[int, int]]:
+    def _needs(self, kind: Kind, micro_batch: int, held: Held) -> list[Receipt]:
         needs = super()._needs(kind, micro_batch, held)
         if kind == Kind.BACKWARD and self._is_last(held):
-            needs += [(self._output_tag(one, kind), SCRIPT) for one in self._outputs if one.has_gradient]
+            # Which of the gradients there are; those follow.
+            needs += [
+                Receipt(self._output_tag(one, kind), SCRIPT, (1,), torch.uint8)
+                for one in self._outputs
+                if one.has_gradient
+            ]
         return needs
 
     def _replaced(self, held: Held, micro_batch: int) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +15,16 @@ from torch import Tensor
 Unread = dict[tuple[int, int, int], list[Tensor]]
 
 
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a worker is going to take."""
+
+    tag: int
+    sender: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
 class Mail(Protocol):
     """What is posted under one tag between two workers arrives in that order, contiguous."""
 
@@ -22,6 +33,9 @@ class Mail(Protocol):
 
     def has(self, tag: int, sender: int, receiver: int) -> bool:
         """True if `take` can be called now: it is there, or waiting for it stops nobody else."""
+
+    def expect(self, receipt: Receipt, receiver: int) -> None:
+        """It is going to be taken, before anything is looked at. What is expected of a sender under a tag is taken in that order."""
 
     def take(self, tag: int, sender: int, receiver: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The next one, in memory of its own."""
@@ -59,6 +73,9 @@ class LocalMail:
     def has(self, tag: int, sender: int, receiver: int) -> bool:
         """See `Mail`."""
         return bool(self._boxes.get((tag, sender, receiver)))
+
+    def expect(self, receipt: Receipt, receiver: int) -> None:
+        """See `Mail`."""
 
     def take(self, tag: int, sender: int, receiver: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """See `Mail`."""
@@ -108,6 +125,8 @@ class RankMail:
         self._turn = 0
         #: A worker's mail to itself, between stages that it has both; and what it has received before it was to take it.
         self._here = LocalMail()
+        #: By tag and sender: what is being received already.
+        self._expected: dict[tuple[int, int], deque[tuple[Tensor, Any]]] = {}
 
     def post(self, tag: int, sender: int, receiver: int, tensor: Tensor) -> None:
         """See `Mail`."""
@@ -122,8 +141,20 @@ class RankMail:
         """See `Mail`."""
         return True
 
+    def expect(self, receipt: Receipt, receiver: int) -> None:
+        """See `Mail`. Gloo sends nothing before the receiver has said where to put it, which takes as long as the sending."""
+        if receipt.sender != receiver:
+            tensor = torch.empty(receipt.shape, dtype=receipt.dtype, device=self._device)
+            receiving = self._group.recv([tensor], receipt.sender, self._first_tag + receipt.tag)
+            self._expected.setdefault((receipt.tag, receipt.sender), deque()).append((tensor, receiving))
+
     def take(self, tag: int, sender: int, receiver: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """See `Mail`."""
+        expected = self._expected.get((tag, sender))
+        if expected:
+            tensor, receiving = expected.popleft()
+            receiving.wait()
+            return tensor
         if self._here.has(tag, sender, receiver):
             return self._here.take(tag, sender, receiver, shape, dtype)
         assert sender != receiver

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from detrain.adapters.torch.pipeline.mail import Unread
+from detrain.adapters.torch.pipeline.packing import packed_size
 from detrain.adapters.torch.pipeline.routes import Routes
 from detrain.adapters.torch.pipeline.worker import Batch, Gradients, Held, Worker
 from detrain.pipeline.schedules import Kind, num_done, round_size
@@ -105,10 +106,8 @@ def take_in(worker: Worker, num_mini_batches: int) -> None:
         for crossing, link in worker.links_back(held, micro_batch):
             if not _has_gone_back(routes, crossing.taker, micro_batch, num_mini_batches):
                 continue
-            tag = worker.tag(crossing, Kind.BACKWARD)
-            _, *order = look(tag, link.taker, (1 + len(crossing.shape.sizes),), torch.int64).tolist()
-            shape = crossing.shape.of(link.end - link.first)
-            look(tag, link.taker, [shape[dim] for dim in order], crossing.shape.dtype)
+            size = packed_size(crossing, link.end - link.first)
+            look(worker.tag(crossing, Kind.BACKWARD), link.taker, (size,), torch.uint8)
     parameters, tag = held.parameters, worker.tag_of_gradients(held)
     for other in held.replicas:
         if other == worker.number:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,9 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from detrain.adapters.torch.pipeline.keyed import Key
-from detrain.adapters.torch.pipeline.mail import Mail
+from detrain.adapters.torch.pipeline.mail import Mail, Receipt
+from detrain.adapters.torch.pipeline.packing import dim_of, packed, packed_size, part_of, standing, unpacked
 from detrain.adapters.torch.pipeline.routes import Link, Piece, Routes, links
-from detrain.adapters.torch.pipeline.shipping import order_of
 from detrain.adapters.torch.pipeline.splitting import Crossing, StageModule
 from detrain.adapters.torch.pipeline.tags import Tags
 from detrain.errors import GraphError
@@ -25,6 +26,9 @@ from detrain.pipeline.schedules import Kind, VersionUse, Work, in_flight, round_
 
 #: A gradient for each parameter of a stage; None for those that nothing depends on.
 Gradients = list[Tensor | None]
+#: Of how many tasks, beside the next, a worker of a synchronous step receives already what they take. Activations and gradients that lie
+#: there would lie with their senders otherwise.
+_TASKS_AHEAD = 4
 #: Of what the model returns for some samples, and of their targets.
 LossOf = Callable[[Sequence[Tensor], Sequence[Any]], Tensor]
 #: Has an optimizer take a step with these gradients.
@@ -64,6 +68,14 @@ class Batch:
             else value
             for value in self.targets
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What comes from one worker, of so many samples."""
+
+    num_samples: int
+    receipt: Receipt
 
 
 @dataclass
@@ -121,6 +133,10 @@ class Worker:
             if number in workers
         }
         self.batches: dict[int, Batch] = {}
+        #: By crossing, samples of the micro-batch, and whose turn it is.
+        self._known_links: dict[tuple[int, int, tuple[int, int]], list[Link]] = {}
+        #: By kind of task as well: what this worker takes of those.
+        self._known_parts: dict[tuple[Kind, int, int, tuple[int, int]], list[_Part]] = {}
         #: Losses of the last stage's pieces since they were last asked for: drains before it, micro-batch, and loss, weighed by its
         #: share of the samples.
         self.losses: list[tuple[int, int, Tensor]] = []
@@ -143,8 +159,13 @@ class Worker:
     def step(self, batch: Batch, order: Sequence[Work]) -> Iterator[None]:
         """One step of a synchronous schedule. Yields where it would have to wait for mail."""
         self.batches = {0: batch}
-        for kind, micro_batch, stage in order:
-            yield from self._when_there(self._needs(kind, micro_batch, self.held[stage]))
+        needs = [self._needs(kind, micro_batch, self.held[stage]) for kind, micro_batch, stage in order]
+        num_expected = 0
+        for place, (kind, micro_batch, stage) in enumerate(order):
+            for receipt in chain.from_iterable(needs[num_expected : place + 1 + _TASKS_AHEAD]):
+                self.mail.expect(receipt, self.number)
+            num_expected = place + 1 + _TASKS_AHEAD
+            yield from self._when_there(needs[place])
             self._do(kind, micro_batch, self.held[stage])
         sums: list[tuple[nn.Parameter, Tensor | None]] = []
         for held in reversed(self.held.values()):
@@ -203,8 +224,8 @@ class Worker:
 
     # --- one task -------------------------------------------------------------------------------------------------------------
 
-    def _when_there(self, needs: Sequence[tuple[int, int]]) -> Iterator[None]:
-        while not all(self.mail.has(tag, sender, self.number) for tag, sender in needs):
+    def _when_there(self, needs: Sequence[Receipt]) -> Iterator[None]:
+        while not all(self.mail.has(one.tag, one.sender, self.number) for one in needs):
             yield
 
     def _place(self, micro_batch: int) -> tuple[Batch, int]:
@@ -220,8 +241,41 @@ class Worker:
         return next(piece for piece in self._pieces(stage, micro_batch) if piece.worker == self.number)
 
     def _links(self, crossing: Crossing, micro_batch: int) -> list[Link]:
-        makers, takers = self._pieces(crossing.maker, micro_batch), self._pieces(crossing.taker, micro_batch)
-        return list(links(makers, takers, is_whole=crossing.shape.sample_dim is None))
+        key = self._likeness(crossing, micro_batch)
+        known = self._known_links.get(key)
+        if known is None:
+            makers, takers = self._pieces(crossing.maker, micro_batch), self._pieces(crossing.taker, micro_batch)
+            known = self._known_links[key] = list(links(makers, takers, is_whole=crossing.shape.sample_dim is None))
+        return known
+
+    def _likeness(self, crossing: Crossing, micro_batch: int) -> tuple[int, int, tuple[int, int]]:
+        """Micro-batches for which it is the same go the same ways."""
+        batch, within = self._place(micro_batch)
+        first, end = batch.span(within)
+        workers = self.routes.workers
+        turns = micro_batch % len(workers[crossing.maker]), micro_batch % len(workers[crossing.taker])
+        return crossing.number, end - first, turns
+
+    def _parts(self, kind: Kind, crossing: Crossing, micro_batch: int) -> list[_Part]:
+        """What this worker takes of a crossing, in order: its samples forward, their gradients backward."""
+        key = kind, *self._likeness(crossing, micro_batch)
+        known = self._known_parts.get(key)
+        if known is None:
+            tag, known = self.tag(crossing, kind), []
+            for link in self._links(crossing, micro_batch):
+                num_samples = link.end - link.first
+                if kind == Kind.FORWARD and link.taker == self.number:
+                    shape, order = crossing.shape.of(num_samples), crossing.shape.order
+                    lying = tuple(shape[dim] for dim in order)
+                    known.append(_Part(num_samples, Receipt(tag, link.maker, lying, crossing.shape.dtype)))
+                elif kind == Kind.BACKWARD and link.maker == self.number:
+                    size = packed_size(crossing, num_samples)
+                    known.append(_Part(num_samples, Receipt(tag, link.taker, (size,), torch.uint8)))
+            self._known_parts[key] = known
+        return known
+
+    def _take(self, receipt: Receipt) -> Tensor:
+        return self.mail.take(receipt.tag, receipt.sender, self.number, receipt.shape, receipt.dtype)
 
     def tag(self, crossing: Crossing, kind: Kind) -> int:
         """Under which it goes."""
@@ -239,17 +293,14 @@ class Worker:
                     if link.maker == self.number:
                         yield crossing, link
 
-    def _needs(self, kind: Kind, micro_batch: int, held: Held) -> list[tuple[int, int]]:
+    def _needs(self, kind: Kind, micro_batch: int, held: Held) -> list[Receipt]:
         if kind == Kind.FORWARD:
-            return [
-                (self.tag(crossing, kind), link.maker)
-                for crossing in held.stage.takes
-                for link in self._links(crossing, micro_batch)
-                if link.taker == self.number
-            ]
-        if kind == Kind.WEIGHT:
+            crossings = held.stage.takes
+        elif kind == Kind.BACKWARD:
+            crossings = tuple(crossing for crossing in held.stage.makes if crossing.has_gradient)
+        else:
             return []
-        return [(self.tag(crossing, kind), link.taker) for crossing, link in self.links_back(held, micro_batch)]
+        return [part.receipt for crossing in crossings for part in self._parts(kind, crossing, micro_batch)]
 
     def _do(self, kind: Kind, micro_batch: int, held: Held) -> None:
         self.num_tasks += 1
@@ -261,7 +312,7 @@ class Worker:
             self._add(held, self._weights_gradients(held.flights.pop(micro_batch)))
 
     def _forward(self, micro_batch: int, held: Held) -> None:
-        taken = [self._taken(crossing, held, micro_batch) for crossing in held.stage.takes]
+        taken = [self._taken(crossing, micro_batch) for crossing in held.stage.takes]
         flight = held.flights[micro_batch] = self._flight(micro_batch, held, taken)
         for crossing, tensor in zip(held.stage.makes, flight.roots, strict=False):
             for link in self._links(crossing, micro_batch):
@@ -331,19 +382,10 @@ class Worker:
         self.losses.append((self.num_drained, micro_batch, loss.detach()))
         flight.loss = loss
 
-    def _taken(self, crossing: Crossing, held: Held, micro_batch: int) -> Tensor:
-        parts = [
-            self._take(crossing, self.tag(crossing, Kind.FORWARD), link.maker, link, crossing.shape.order)
-            for link in self._links(crossing, micro_batch)
-            if link.taker == self.number
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, _dim(crossing))
-
-    def _take(self, crossing: Crossing, tag: int, sender: int, link: Link, order: Sequence[int]) -> Tensor:
-        """In memory as it was made: kernels may add in another order where it lies otherwise."""
-        shape = crossing.shape.of(link.end - link.first)
-        lying = self.mail.take(tag, sender, self.number, [shape[dim] for dim in order], crossing.shape.dtype)
-        return lying.permute([order.index(dim) for dim in range(len(order))])
+    def _taken(self, crossing: Crossing, micro_batch: int) -> Tensor:
+        order = crossing.shape.order
+        parts = [standing(self._take(part.receipt), order) for part in self._parts(Kind.FORWARD, crossing, micro_batch)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim_of(crossing))
 
     def _backward(self, micro_batch: int, held: Held) -> None:
         flight = held.flights[micro_batch]
@@ -362,16 +404,15 @@ class Worker:
                 continue
             gradient = next(found)
             there = gradient if gradient is not None else torch.zeros_like(leaf)
-            order = order_of(there)
-            # Where there is none, an optimizer has to hear of it; and kernels may add in another order where it lies otherwise.
-            header = torch.tensor([gradient is not None, *order], dtype=torch.int64)
             for link in self._links(crossing, micro_batch):
                 if link.taker == self.number:
-                    part = part_of(
-                        crossing, there, (link.first - flight.piece.first, link.end - flight.piece.first), order
+                    span = link.first - flight.piece.first, link.end - flight.piece.first
+                    self.mail.post(
+                        self.tag(crossing, Kind.BACKWARD),
+                        self.number,
+                        link.maker,
+                        packed(crossing, there, span, is_there=gradient is not None),
                     )
-                    self.mail.post(self.tag(crossing, Kind.BACKWARD), self.number, link.maker, header)
-                    self.mail.post(self.tag(crossing, Kind.BACKWARD), self.number, link.maker, part)
 
     def _weights_gradients(self, flight: Flight) -> Gradients:
         found = iter(_gradients(flight, [one for one in flight.parameters if one.requires_grad], is_kept=False))
@@ -379,17 +420,14 @@ class Worker:
 
     def _came_back(self, crossing: Crossing, micro_batch: int) -> Tensor | None:
         parts, is_there = [], False
-        for link in self._links(crossing, micro_batch):
-            if link.maker == self.number:
-                tag = self.tag(crossing, Kind.BACKWARD)
-                count = len(crossing.shape.sizes)
-                has, *order = self.mail.take(tag, link.taker, self.number, (1 + count,), torch.int64).tolist()
-                is_there |= bool(has)
-                parts.append(self._take(crossing, tag, link.taker, link, order))
+        for taken in self._parts(Kind.BACKWARD, crossing, micro_batch):
+            part, has = unpacked(crossing, taken.num_samples, self._take(taken.receipt))
+            is_there |= has
+            parts.append(part)
         if not is_there:  # nothing hangs on it there; an optimizer leaves alone what has no gradient
             return None
         if crossing.shape.sample_dim is not None:
-            return parts[0] if len(parts) == 1 else torch.cat(parts, _dim(crossing))
+            return parts[0] if len(parts) == 1 else torch.cat(parts, dim_of(crossing))
         total = parts[0]
         for part in parts[1:]:
             total = total + part
@@ -450,8 +488,10 @@ class Worker:
                 if gradient is not None:
                     self.mail.post(self.tag_of_gradients(held), self.number, receiver, gradient)
 
-    def _sums_needed(self, held: Held, workers: Sequence[int]) -> list[tuple[int, int]]:
-        return [(self.tag_of_gradients(held), worker) for worker in workers if worker != self.number]
+    def _sums_needed(self, held: Held, workers: Sequence[int]) -> list[Receipt]:
+        """Which gradients there are, by the parameters, of each other replica; those follow."""
+        tag, size = self.tag_of_gradients(held), (len(held.gradients),)
+        return [Receipt(tag, worker, size, torch.uint8) for worker in workers if worker != self.number]
 
     def _summed(self, held: Held, workers: Sequence[int], own: Gradients | None) -> Gradients:
         """Over the replicas, in their order."""
@@ -511,21 +551,6 @@ def _check_loss(loss: Tensor, outputs: Sequence[Tensor], leaves: Sequence[Tensor
 
 def _copies(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     return [one.detach().clone().requires_grad_(one.requires_grad) for one in parameters]
-
-
-def _dim(crossing: Crossing) -> int:
-    dim = crossing.shape.sample_dim
-    assert dim is not None
-    return dim
-
-
-def part_of(crossing: Crossing, tensor: Tensor, span: tuple[int, int], order: Sequence[int]) -> Tensor:
-    """Samples of a tensor; its dimensions in the order in which they lie in memory."""
-    dim = crossing.shape.sample_dim
-    if dim is None:
-        return tensor.permute(order)
-    each = crossing.shape.sizes[dim].per_sample
-    return tensor.narrow(dim, span[0] * each, (span[1] - span[0]) * each).permute(order)
 
 
 def _gradients(flight: Flight, wanted: Sequence[Tensor], *, is_kept: bool) -> Sequence[Tensor | None]:
