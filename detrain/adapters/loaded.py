@@ -13,7 +13,8 @@ from detrain.adapters.protocol import Adapter, DataFlow, Limit, MemoryBudget, Mo
 from detrain.errors import NotSupported
 from detrain.world.signal_deferral import handlers_deferred
 
-if TYPE_CHECKING:  # the launcher has made these; nothing of them is needed here
+if TYPE_CHECKING:  # others have made these; nothing of them is needed here
+    from detrain.pipeline.measured import WorkerSteps
     from detrain.world.clocks import Clocks
     from detrain.world.printing import Printing
 
@@ -132,6 +133,10 @@ class Frameworks:
         """See `Adapter`."""
         for adapter in self.loaded.values():
             adapter.settle()
+
+    def measured_steps(self) -> WorkerSteps | None:
+        """See `Adapter`."""
+        return next(filter(None, (adapter.measured_steps() for adapter in self.loaded.values())), None)
 
     def has_optimizer(self) -> bool:
         """True if the script has made an optimizer whose steps are reported."""

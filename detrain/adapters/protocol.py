@@ -15,6 +15,7 @@ from detrain.errors import NotSupported
 
 if TYPE_CHECKING:
     from detrain.pipeline.layers import Profile
+    from detrain.pipeline.measured import WorkerSteps
     from detrain.pipeline.plan import Plan
     from detrain.remat.graph import Graph
 
@@ -237,6 +238,10 @@ class Adapter:
 
     def settle(self) -> None:
         """All ranks of a job are about to be captured at one place: what they do together at their next step anyway is done now."""
+
+    def measured_steps(self) -> WorkerSteps | None:
+        """Of a pipeline over ranks, what this rank did when; None without one."""
+        return None
 
     def has_optimizer(self) -> bool:
         """True if the script has made an optimizer, whose steps `report_updates` reports."""

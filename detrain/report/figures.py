@@ -6,7 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
+from detrain.pipeline.schedules import Kind
+from detrain.pipeline.timeline import Timeline
 from detrain.report.history import History
 from detrain.report.metrics import BATCHES, Series
 
@@ -16,6 +19,11 @@ _KILL = "#dc2626"
 _MOST_RANKS = 16
 #: Metrics that get a picture; the others are named.
 MOST_METRICS = 24
+#: Of a pipeline: what a task is called, and its colour.
+_TASKS = {
+    Kind.FORWARD: ("forward", "#2563eb"), Kind.BACKWARD: ("backward", "#059669"), Kind.WEIGHT: ("gradients of weights", "#d97706"),
+    Kind.ALL_REDUCE: ("sum over replicas", "#7c3aed"),
+}  # fmt: skip
 #: More points than this are thinned for the page.
 _MOST_POINTS = 5000
 
@@ -129,6 +137,37 @@ def _thinned(points: list[Any]) -> list[Any]:
 
 def _dates(seconds: Any) -> list[datetime]:
     return [datetime.fromtimestamp(one, UTC).astimezone().replace(tzinfo=None) for one in seconds]
+
+
+def timelines(measured: Timeline, simulated: Timeline) -> go.Figure:
+    """Two timelines, one above the other, over milliseconds: a row for each worker."""
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    shown: set[Kind] = set()
+    for row, timeline in enumerate((measured, simulated), 1):
+        bars: dict[Kind, list[tuple[str, float, float, str]]] = {}
+        for task in timeline.tasks():
+            if task.kind in _TASKS and task.end_s > task.start_s:
+                bars.setdefault(task.kind, []).extend(
+                    (timeline.worker_name(worker), task.start_s * 1e3, (task.end_s - task.start_s) * 1e3, str(task.micro_batch))
+                    for worker in timeline.doers(task)
+                )  # fmt: skip
+        for kind, rows in sorted(bars.items()):
+            names, starts, lengths, labels = zip(*rows, strict=True)
+            called, color = _TASKS[kind]
+            figure.add_bar(
+                y=names, base=starts, x=lengths, text=labels, orientation="h", name=called, marker_color=color, textposition="inside",
+                insidetextanchor="middle", textangle=0, legendgroup=called, showlegend=kind not in shown, row=row, col=1,
+                hovertemplate=f"{called} %{{text}}: %{{base:.3f}} ms, for %{{x:.3f}} ms<extra></extra>",
+            )  # fmt: skip
+            shown.add(kind)
+        figure.update_yaxes(
+            autorange="reversed", title_text="measured" if row == 1 else "simulated", row=row, col=1,
+            categoryorder="array", categoryarray=[timeline.worker_name(worker) for worker in range(timeline.num_workers)],
+        )  # fmt: skip
+    figure.update_layout(barmode="overlay", bargap=0.25, uniformtext={"minsize": 7, "mode": "hide"})
+    styled = _styled(figure, "", "", height=150 + 60 * measured.num_workers)
+    styled.update_xaxes(title_text="ms", row=2, col=1)
+    return styled
 
 
 def _styled(figure: go.Figure, x: str, y: str, height: int = 360) -> go.Figure:

@@ -100,6 +100,8 @@ def _read_job(path: Path) -> History:
         first,
         path=path,
         run=listing.describe_job(path),
+        # Losses are known where gradients are computed of them: of a pipeline at the last stage.
+        ledger=next((one.ledger for one in ranks.values() if one.ledger.losses), first.ledger),
         verified=_read_verified(path),
         damage="; ".join(f"rank {number}: {one.damage}" for number, one in ranks.items() if one.damage),
         ranks=ranks,

@@ -10,7 +10,7 @@ from typing import Any
 
 from detrain.errors import MissingExtra, UsageError
 from detrain.plans.units import size_text
-from detrain.report import markup, ranks
+from detrain.report import markup, pipelines, ranks
 from detrain.report.history import History, read
 from detrain.report.metrics import Series
 
@@ -66,7 +66,8 @@ def compose(history: History, plotly_script: str) -> str:
     title = f"{history.record.name}{_TITLE}"
     parts = [
         f"<h1>{escape(_command(history))}</h1>", f"<p class=quiet>{escape(str(history.path.resolve()))}</p>", _cards(history),
-        *_curves(history), *_life(history), *ranks.section(history), *_checkpoints(history), *_proof(history), *_surroundings(history),
+        *_curves(history), *_life(history), *ranks.section(history), *pipelines.section(history),
+        *_checkpoints(history), *_proof(history), *_surroundings(history),
     ]  # fmt: skip
     return (
         f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>{escape(title)}</title>"

@@ -11,8 +11,10 @@ import sys
 import time
 import types
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
 from detrain.adapters.protocol import MemoryBudget
@@ -32,8 +34,12 @@ from detrain.state.registry import handler_for
 from detrain.state.tree import Tree
 from detrain.store.checkpoint import Checkpoint, fingerprint
 from detrain.store.commit import commit
+from detrain.store.directory import PIPELINE_STEPS, write_atomically
 from detrain.store.meta import LoopPosition, Meta
 from detrain.store.staging import Staging
+
+if TYPE_CHECKING:
+    from detrain.pipeline.measured import WorkerSteps
 
 #: Whether the training goes on only when a checkpoint is on the disk.
 WAITS_FOR_DISK = os.environ.get("DETRAIN_WAIT_FOR_DISK", "0") == "1"
@@ -60,6 +66,8 @@ class _Taken:
     #: When the training stopped for it and went on; 0 if that is when it is written.
     began_s: float
     went_on_s: float
+    #: What this rank of a pipeline did when, in the step before.
+    steps: WorkerSteps | None = None
 
 
 @dataclass(frozen=True)
@@ -223,7 +231,7 @@ class Saver:
         taken = _Taken(
             path, captured.tree if copies is None else replace(captured.tree, arrays=copies), meta,
             {*meta.chain, path.name}, instead, context.position.batches, context.policy.chosen_s, began_s,
-            0.0 if copies is None else time.monotonic(),
+            0.0 if copies is None else time.monotonic(), context.frameworks.measured_steps(),
         )  # fmt: skip
         self._recorder.scan(captured, context.position.batches, loop)
         return taken
@@ -319,6 +327,9 @@ class Saver:
         stall_s = (taken.went_on_s or time.monotonic()) - taken.began_s
         use = self.memory.use() if self.memory is not None else None
         self._recorder.on_saved(saved.path, taken.batches, stall_s, taken.interval_s, use)
+        if taken.steps is not None:
+            with suppress(OSError):  # for a picture in the report alone; the next cut writes it anew
+                write_atomically(self._context.directory.path / PIPELINE_STEPS, taken.steps.encode())
         self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
         self._delete_what_is_not_needed(taken)
         return True

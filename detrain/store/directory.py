@@ -11,6 +11,7 @@ printed.log         what the script has printed, and when (`detrain.world.output
 answers.log         what set-up code was told by the clock (`detrain.world.setup_clock`)
 clock.log           what the training loop was told by the clocks (`detrain.world.loop_clock_log`)
 verified.json       what `detrain verify` found last
+pipeline.json       what this rank of a pipeline did when, in a step before the latest cut
 lost.log            which rank or launcher a job had lost, as this rank saw it (`detrain.store.job`)
 trace-1.log, …      what the script printed while it was traced, and what was seen of it (`detrain.launch.rounds`)
 cache/              instrumented code
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
 _FLOCK = struct.Struct("hhqqi4x")
 _NAME = re.compile(r"checkpoint_(\d+)_(\d+)\.h5$")
 _TRACES = frozenset(f"trace-{number}.{what}" for number in (1, 2) for what in ("log", "err", "json", "tmp"))
+PIPELINE_STEPS = "pipeline.json"
 #: Names that are written to, beside those of checkpoints.
 OWN_NAMES = _TRACES | {
+    PIPELINE_STEPS,
     "run.json", "finished", "inst.info", "ledger", "files.log", "kept", "rewinding", "printed.log", "answers.log", "clock.log",
     "verified.json", "cache", "aside", "lock", "lost.log",
 }  # fmt: skip

@@ -61,7 +61,7 @@ MAY_IMPORT = {
         "tracer",
         "world",
     },
-    "report": {"outputs", "plans", "store", "world"},
+    "report": {"outputs", "pipeline", "plans", "store", "world"},
     "export": {"adapters", "state", "store"},
     "hooks": {"session"},
     "job": {"adapters", "store"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -45,6 +45,9 @@ from detrain.adapters.torch.pipeline import live
 from detrain.state import registry, tree
 from detrain.state.handlers import objects
 from detrain.state.registry import register
+
+if TYPE_CHECKING:
+    from detrain.pipeline.measured import WorkerSteps
 
 register(tensors.TensorHandler(), torch.Tensor)
 register(tensors.StorageHandler(), torch.UntypedStorage)
@@ -150,6 +153,9 @@ class TorchAdapter(Adapter):
     def settle(self) -> None:
         buckets.settle()
         live.take_in()
+
+    def measured_steps(self) -> WorkerSteps | None:
+        return live.measured()
 
     def has_optimizer(self) -> bool:
         return updates.has_optimizer()

@@ -26,6 +26,7 @@ from detrain.adapters.torch.pipeline.under_way import UnderWay
 from detrain.adapters.torch.pipeline.worker import Batch, Update, Worker, in_turn
 from detrain.errors import GraphError, UsageError
 from detrain.pipeline import planfile
+from detrain.pipeline.measured import WorkerSteps
 from detrain.pipeline.plan import Plan
 from detrain.pipeline.schedules import Schedule, Work, orders
 
@@ -212,6 +213,14 @@ class Pipeline:
                 under_way.take_in(worker, self._num_under_way)
             self._note_under_way(running)
 
+    def measured(self) -> WorkerSteps | None:
+        """Over ranks: when this rank's worker did what, in the latest step or mini-batches; None before the first."""
+        running = _RUNNING.get(self)
+        if running is None or self._is_emulated or not self._num_steps:
+            return None
+        ((number, worker),) = running.workers.items()
+        return WorkerSteps(self.schedule, self._routes.workers, number, self._num_steps, tuple(worker.done))
+
     # --- within ---------------------------------------------------------------------------------------------------------------
 
     def _note_under_way(self, running: _Running) -> None:
@@ -323,7 +332,7 @@ class Pipeline:
         _RUNNING[self] = running
         if self._is_emulated and max(self._replicas) > 1:
             self._copied = running
-        if self.schedule.is_asynchronous:
+        if not self._is_emulated:
             live.add(self)
         return running
 

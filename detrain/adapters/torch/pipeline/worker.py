@@ -6,9 +6,11 @@ the workers are timed, and in one process that plays them all.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from detrain.adapters.torch.pipeline.routes import Link, Piece, Routes, links
 from detrain.adapters.torch.pipeline.splitting import Crossing, StageModule
 from detrain.adapters.torch.pipeline.tags import Tags
 from detrain.errors import GraphError
+from detrain.pipeline.measured import Done
 from detrain.pipeline.schedules import Kind, VersionUse, Work, in_flight, round_size, version_use
 
 #: A gradient for each parameter of a stage; None for those that nothing depends on.
@@ -29,6 +32,8 @@ Gradients = list[Tensor | None]
 #: Of how many tasks, beside the next, a worker of a synchronous step receives already what they take. Activations and gradients that lie
 #: there would lie with their senders otherwise.
 _TASKS_AHEAD = 4
+#: Of an asynchronous schedule: tasks of which it is remembered when they were done.
+_TASKS_REMEMBERED = 24
 #: Of what the model returns for some samples, and of their targets.
 LossOf = Callable[[Sequence[Tensor], Sequence[Any]], Tensor]
 #: Has an optimizer take a step with these gradients.
@@ -143,6 +148,9 @@ class Worker:
         self.num_drained = 0
         #: Done so far; by it is seen whether something goes on.
         self.num_tasks = 0
+        #: Of the latest step, or of some mini-batches; and since when the task that is being done has all that it takes.
+        self.done: deque[Done] = deque(maxlen=_TASKS_REMEMBERED if routes.schedule.is_asynchronous else None)
+        self._began_s = 0.0
         self._has_looked_at_loss = False
         self._replicas = routes.replicas
         for held in self.held.values():
@@ -159,6 +167,7 @@ class Worker:
     def step(self, batch: Batch, order: Sequence[Work]) -> Iterator[None]:
         """One step of a synchronous schedule. Yields where it would have to wait for mail."""
         self.batches = {0: batch}
+        self.done.clear()
         needs = [self._needs(kind, micro_batch, self.held[stage]) for kind, micro_batch, stage in order]
         num_expected = 0
         for place, (kind, micro_batch, stage) in enumerate(order):
@@ -171,9 +180,12 @@ class Worker:
         for held in reversed(self.held.values()):
             self._send_sums(held, held.gradients)
         for held in reversed(self.held.values()):
+            began_s = perf_counter()
             yield from self._when_there(self._sums_needed(held, held.replicas))
             sums += zip(held.parameters, self._summed(held, held.replicas, held.gradients), strict=True)
             held.gradients = [None] * len(held.gradients)
+            if self.number == held.replicas[0] and len(held.replicas) > 1:
+                self.done.append(Done(Kind.ALL_REDUCE, held.number, 0, began_s, perf_counter()))
         self._update(sums)
 
     def advance(self, batch: Batch, index: int) -> Iterator[None]:
@@ -275,7 +287,9 @@ class Worker:
         return known
 
     def _take(self, receipt: Receipt) -> Tensor:
-        return self.mail.take(receipt.tag, receipt.sender, self.number, receipt.shape, receipt.dtype)
+        found = self.mail.take(receipt.tag, receipt.sender, self.number, receipt.shape, receipt.dtype)
+        self._began_s = perf_counter()
+        return found
 
     def tag(self, crossing: Crossing, kind: Kind) -> int:
         """Under which it goes."""
@@ -304,12 +318,14 @@ class Worker:
 
     def _do(self, kind: Kind, micro_batch: int, held: Held) -> None:
         self.num_tasks += 1
+        self._began_s = perf_counter()
         if kind == Kind.FORWARD:
             self._forward(micro_batch, held)
         elif kind == Kind.BACKWARD:
             self._backward(micro_batch, held)
         else:
             self._add(held, self._weights_gradients(held.flights.pop(micro_batch)))
+        self.done.append(Done(kind, held.number, micro_batch, self._began_s, perf_counter()))
 
     def _forward(self, micro_batch: int, held: Held) -> None:
         taken = [self._taken(crossing, micro_batch) for crossing in held.stage.takes]
