@@ -13,6 +13,7 @@ A worker is what does one thing at a time: a stage, or a device that has several
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -269,6 +270,28 @@ def orders(schedule: Schedule, replicas: Sequence[int]) -> list[list[Work]]:
         done = _one_by_one(forwards, backwards, held[stage])
         by_worker.append(list(_with_weights(done, stage)) if schedule.splits_backward else done)
     return by_worker
+
+
+def check_goes_on(schedule: Schedule, replicas: Sequence[int]) -> None:
+    """Raises `GraphError` where the orders of an asynchronous schedule (its `depths`) have every worker wait for another."""
+    waiting = [deque(order) for order in orders(schedule, replicas)]
+    done: set[Work] = set()
+
+    def can_be_done(work: Work) -> bool:
+        kind, micro_batch, stage = work
+        if kind == Kind.BACKWARD:
+            return stage == len(replicas) - 1 or (kind, micro_batch, stage + 1) in done
+        behind = version_use(schedule, replicas, stage, micro_batch).awaited * round_size(schedule, replicas, stage)
+        has_weights = all((Kind.BACKWARD, earlier, stage) in done for earlier in range(behind))
+        return has_weights and (not stage or (kind, micro_batch, stage - 1) in done)
+
+    while any(waiting):
+        before = len(done)
+        for order in waiting:
+            while order and can_be_done(order[0]):
+                done.add(order.popleft())
+        if len(done) == before:
+            raise GraphError(f"{schedule.name}: with depths of {list(schedule.depths)} every worker waits for another")
 
 
 def _one_by_one(forwards: Sequence[tuple[int, int]], backwards: Sequence[tuple[int, int]], held: int) -> list[Work]:

@@ -7,7 +7,17 @@ from collections import Counter
 import pytest
 
 from detrain.errors import GraphError
-from detrain.pipeline.schedules import Kind, Schedule, drain, in_flight, num_mini_batches, orders, period, window
+from detrain.pipeline.schedules import (
+    Kind,
+    Schedule,
+    check_goes_on,
+    drain,
+    in_flight,
+    num_mini_batches,
+    orders,
+    period,
+    window,
+)
 
 
 def spelled(order, num_devices=None):
@@ -154,3 +164,16 @@ def test_the_window_of_the_steady_state_is_whole_periods_before_the_drain(seed):
 def test_what_cannot_be_is_named(make, message):
     with pytest.raises(GraphError, match=re.escape(message)):
         make()
+
+
+@pytest.mark.parametrize(
+    ("depths", "replicas"), [((0, 2), (1, 1)), ((1, 0, 1), (1, 1, 1)), ((0, 1), (1, 2)), ((0, 2), (2, 1))], ids=str
+)
+def test_depths_that_have_all_wait_are_refused(depths, replicas):
+    with pytest.raises(GraphError, match=r"with depths of \[.*\] every worker waits for another"):
+        check_goes_on(Schedule("1f1b-async", depths=depths), replicas)
+
+
+@pytest.mark.parametrize(("depths", "replicas"), [((2, 0), (1, 1)), ((4, 1, 0), (1, 1, 1)), ((0, 1), (2, 1))], ids=str)
+def test_depths_that_go_on_are_not(depths, replicas):
+    check_goes_on(Schedule("1f1b-async", depths=depths), replicas)

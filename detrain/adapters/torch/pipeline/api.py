@@ -28,7 +28,7 @@ from detrain.errors import GraphError, UsageError
 from detrain.pipeline import planfile
 from detrain.pipeline.measured import WorkerSteps
 from detrain.pipeline.plan import Plan
-from detrain.pipeline.schedules import Schedule, Work, orders
+from detrain.pipeline.schedules import Schedule, Work, check_goes_on, orders
 
 
 @dataclass
@@ -98,6 +98,8 @@ class Pipeline:
         checking.check_devices(self.plan, schedule)
         self._routes = Routes(schedule, tuple(stage.devices for stage in self.plan.stages))
         schedule.check(self._replicas)
+        if schedule.depths:
+            check_goes_on(schedule, self._replicas)
         num_workers = self.plan.num_workers
         if not emulate:
             if not dist.is_initialized():
