@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 import click
 from click.core import ParameterSource
 
-from detrain.cli import pipeline_script
+from detrain.cli import pipeline_drive, pipeline_script
 from detrain.cli.files import FILE, check_folder, needs_plan, read_file, write_file
 from detrain.cli.look import as_json_option
 from detrain.cli.pipeline_options import (
@@ -457,5 +457,5 @@ def convert(source: Path, target: Path, kind: str, profile: Path | None, modules
     return 0
 
 
-for _command in (pipeline_script.profile, pipeline_script.auto):
+for _command in (pipeline_script.profile, pipeline_script.auto, pipeline_drive.drive):
     pipeline.add_command(_command)

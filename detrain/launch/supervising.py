@@ -18,8 +18,8 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 MOST_IN_VAIN = 3
 
 
-def _end_with_parent() -> None:
-    """The launcher does not outlive this process, however that ends; its ranks do not outlive it."""
+def end_with_parent() -> None:
+    """Runs in a process that is being started: it does not outlive this one, however that ends; ranks do not outlive their launcher."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -62,7 +62,7 @@ class Supervisor:
         return status
 
     def _start(self, words: Sequence[str]) -> int:
-        self._process = subprocess.Popen(words, preexec_fn=_end_with_parent)
+        self._process = subprocess.Popen(words, preexec_fn=end_with_parent)
         if self._is_told():  # meanwhile
             self._process.send_signal(self._told)
         while True:

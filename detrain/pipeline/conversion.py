@@ -120,6 +120,11 @@ def write(path: Path, kind: str, read: Read) -> str:
     return kind
 
 
+def is_conf(path: Path) -> bool:
+    """True for a conf of PipeDream, which has no layers. Raises `OSError`."""
+    return _document_kind(path) == "conf"
+
+
 def _document_kind(path: Path) -> str:
     """The kind that a JSON document says, `conf`, or nothing for what is no JSON."""
     try:

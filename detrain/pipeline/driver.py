@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +24,10 @@ TEXTS = (
     "distributed_backend",
     "config_file",
     "learning_rate_policy",
+    "launcher",
 )
-#: Without these the published driver does not begin.
-REQUIRED = TEXTS[:6]
+#: Without these, and a container, the published driver does not begin.
+REQUIRED = ("log_directory", "module", "data_dir", "model_type", "distributed_backend")
 WHOLES = ("batch_size", "epochs", "print_frequency", "verbose_frequency")
 NUMBERS = ("learning_rate", "weight_decay")
 FLAGS = (
@@ -33,6 +35,14 @@ FLAGS = (
     "translation_model",
 )  # fmt: skip
 
+
+#: What the driver gives the training program, in this order, under the names of PipeDream's `main_with_runtime.py`.
+SCRIPT_OPTIONS = {
+    "data_dir": "--data_dir", "module": "--module", "distributed_backend": "--distributed_backend", "batch_size": "-b",
+    "learning_rate": "--lr", "learning_rate_policy": "--lr_policy", "weight_decay": "--weight-decay", "epochs": "--epochs",
+    "print_frequency": "--print-freq", "no_input_pipelining": "--no_input_pipelining", "verbose_frequency": "-v",
+    "lr_warmup": "--lr_warmup", "synthetic_data": "--synthetic_data", "recompute": "--recompute", "macrobatch": "--macrobatch",
+}  # fmt: skip
 
 Option = str | float | bool  # a whole number is a float, too
 
@@ -74,6 +84,33 @@ def read(path: Path) -> Driver:
         raise GraphError(f"{path}: {error}") from None
 
 
+def script_options(driver: Driver, plan: str) -> list[str]:
+    """The words between a training program's name and the user's own arguments.
+
+    A flag stands there if it is true. `plan` is the file of the plan, in the place of PipeDream's conf.
+    """
+    words: list[str] = []
+    for name, option in SCRIPT_OPTIONS.items():
+        value = driver.options.get(name, False)
+        if value is True:
+            words.append(option)
+        elif value is not False:
+            words += [option, str(value)]
+    return [*words, "--config_path", plan]
+
+
+def find(named: str, config: Path, model_type: str) -> Path | None:
+    """The file that a configuration names: None if there is none.
+
+    Looked for in the working directory and in its folder `model_type`, as PipeDream's driver does; then in the folder of the configuration
+    and in the one above, beside which the published configurations have their models.
+    """
+    for folder in (Path(), Path(model_type), config.parent, config.parent.parent):
+        if (folder / named).is_file():
+            return folder / named
+    return None
+
+
 def _load(text: str) -> object:
     try:
         document: object = yaml.safe_load(text)
@@ -91,10 +128,20 @@ def _option(fields: Fields, name: str) -> Option:
 
 
 def _machine(text: str, place: str) -> tuple[str, int]:
-    host, _, device = text.partition(":")
-    if not host or not (device.isascii() and device.isdigit()):
+    host, _, device = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_host = host and not host.startswith("-") and (":" not in host or _is_address(host))
+    if not is_host or not (device.isascii() and device.isdigit()):
         raise GraphError(f"{place} is {text[:60]!r}, not host:device")
     return host, int(device)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def write(path: Path, driver: Driver) -> None:
