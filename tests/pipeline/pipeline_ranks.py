@@ -11,7 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import detrain.pipeline
 from detrain.adapters.torch.pipeline import live
-from tests.pipeline.pipelined import layers_of, loss_of, made, piped, plan_of
+from detrain.errors import UsageError
+from tests.pipeline.pipelined import batches, layers_of, loss_of, made, piped, plan_of
 
 #: Model, replicas, schedule, micro-batches, chunks, dropout.
 CASES = [
@@ -32,6 +33,30 @@ def pipeline_of(case, **options):
         model, plan_of(layers_of(name, dropout), replicas, chunks), optimizer, loss_fn=loss_of, schedule=schedule,
         num_micro_batches=num_micro_batches, **options,
     )  # fmt: skip
+
+
+def refuses_unlike_batches(group):
+    """Rank 0 hears of a last stage that is given another batch; the steps before are as they should be."""
+    rank = dist.get_rank()
+    for schedule, at in (("1f1b", 2), ("1f1b-async", 0)):
+        if rank > 1:
+            return
+        pipeline = pipeline_of(("gpt", (1, 1), schedule, 1 if at == 0 else 2, 1, 0.0), group=group)
+        said = ""
+        try:
+            for step, (x, y) in enumerate(batches("gpt", 4, 6)):
+                other = rank == 1 and step == at
+                pipeline.step(x + 1 if other and at == 0 else x, target=y.flip(0) if other else y)
+                if step == at:
+                    break
+        except UsageError as error:
+            said = str(error)
+        # Under the asynchronous schedule the batch is compared with that of rank 0, and rank 1 is told.
+        is_told = rank == (0 if at else 1)
+        expected = (
+            f"the batch of step {at + 1} is not the same on the pipeline's ranks {'0 and 1' if at else '1 and 0'}: "
+        )
+        assert said.startswith(expected) if is_told else not said, (rank, schedule, said)
 
 
 def main():
@@ -56,6 +81,7 @@ def main():
             dist.all_gather_object(digests, found, group=group)
             if dist.get_rank() == 0:
                 print("case", number, "same" if is_same and len(set(digests)) == 1 else "other", flush=True)
+    refuses_unlike_batches(dist.new_group([0, 1]))
     dist.barrier()
     dist.destroy_process_group()
 

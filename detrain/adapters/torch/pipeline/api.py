@@ -353,12 +353,22 @@ class Pipeline:
                         )
 
     def _agreed_seed(self) -> int:
-        """All ranks have the weights and the seed of the first."""
-        seed = torch.tensor([torch.initial_seed() % (1 << 62)])
+        """All ranks have the weights and the seed of the first. Raises `UsageError` where they are given other batches."""
+        assert self._sample is not None
+        own = checking.likeness(self._sample)
+        agreed = torch.tensor([torch.initial_seed() % (1 << 62), own])
         if not self._is_emulated:
-            for tensor in (*self.model.parameters(), *self.model.buffers(), seed):
+            for tensor in (*self.model.parameters(), *self.model.buffers(), agreed):
                 dist.broadcast(tensor.detach(), group_src=0, group=self._group)
-        return int(seed.item())
+            self._check_likeness(own, int(agreed[1].item()), 0)
+        return int(agreed[0].item())
+
+    def _check_likeness(self, own: int, other: int, rank: int) -> None:
+        if own != other:
+            raise UsageError(
+                f"the batch of step {max(self._num_steps, 1)} is not the same on the pipeline's ranks {dist.get_rank(self._group)} and "
+                f"{rank}: every rank gives step() the whole of each batch, in the same order (a seed for the loader, and no DistributedSampler)"
+            )
 
     def _own(self, number: int, cut: Split) -> tuple[Sequence[StageModule], Update]:
         """A worker's modules and its optimizer's step: those given, and copies for replicas that one process plays as well."""
@@ -392,12 +402,14 @@ class Pipeline:
                 worker.losses.clear()
         count = len(batch.ends)
         if not self._is_emulated:
+            likeness = checking.likeness((*batch.inputs, *batch.targets))
             for number in last:
-                own = torch.zeros(count + 1, dtype=torch.float64)
+                own = torch.zeros(count + 2, dtype=torch.float64)
                 if number in found:
                     own[:count] = torch.stack(found[number]).double()
-                    own[count] = _LOSS_TYPES.index(found[number][0].dtype)
+                    own[count], own[count + 1] = _LOSS_TYPES.index(found[number][0].dtype), likeness
                 dist.broadcast(own, group_src=number, group=self._group)
+                self._check_likeness(likeness, int(own[count + 1].item()), number)
                 found[number] = list(own[:count].to(_LOSS_TYPES[int(own[count])]))
         total: Tensor | None = None
         for micro_batch in range(count):
