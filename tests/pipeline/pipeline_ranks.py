@@ -31,7 +31,7 @@ def pipeline_of(case, **options):
     model, optimizer = made(name, dropout)
     return detrain.pipeline.Pipeline(
         model, plan_of(layers_of(name, dropout), replicas, chunks), optimizer, loss_fn=loss_of, schedule=schedule,
-        num_micro_batches=num_micro_batches, **options,
+        num_micro_batches=num_micro_batches, max_norm=0.05 if name == "dense" else None, **options,
     )  # fmt: skip
 
 

@@ -138,8 +138,8 @@ def digest(model):
     return found.hexdigest()
 
 
-def plainly(name, num_micro_batches):
-    """Trained in one process that adds up the gradients of micro-batches; digest and losses."""
+def plainly(name, num_micro_batches, max_norm=None):
+    """Trained in one process that adds up the gradients of micro-batches, and clips them if there is a norm; digest and losses."""
     model, optimizer = made(name)
     losses = []
     for x, y in batches(name):
@@ -150,6 +150,8 @@ def plainly(name, num_micro_batches):
                 loss = loss * (len(part) / len(x))
             loss.backward()
             total = total + loss.detach()
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total.item())

@@ -26,12 +26,13 @@ ROOT = Path(__file__).parents[2]
 SCHEDULES = [("1f1b", (1,), 1), ("1f1b", (1, 1, 1), 1), ("zb-h1", (1, 1, 1), 1), ("interleaved", (1, 1), 2)]
 
 
-def pipeline_of(name, replicas, schedule, num_micro_batches, chunks=1, dropout=0.0, **options):
+def pipeline_of(name, replicas, schedule, num_micro_batches, chunks=1, dropout=0.0, max_norm=None, **options):
     model, optimizer = made(name, dropout, **options)
     plan = plan_of(layers_of(name, dropout), replicas, chunks)
     return detrain.pipeline.Pipeline(
-        model, plan, optimizer, loss_fn=loss_of, schedule=schedule, num_micro_batches=num_micro_batches, emulate=True
-    )
+        model, plan, optimizer, loss_fn=loss_of, schedule=schedule, num_micro_batches=num_micro_batches, emulate=True,
+        max_norm=max_norm,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -44,6 +45,16 @@ def test_a_straight_plan_has_the_bits_of_one_process_that_accumulates(
         pytest.skip("interleaved micro-batches are a multiple of the devices")
     expected = plainly(name, num_micro_batches)
     assert piped(pipeline_of(name, replicas, schedule, num_micro_batches, chunks), name) == expected
+
+
+@pytest.mark.parametrize("max_norm", [0.05, 1e6])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("plan", full_but(SCHEDULES[2:], SCHEDULES))
+def test_gradients_are_clipped_by_the_norm_of_all_stages(name, plan, max_norm):
+    schedule, replicas, chunks = plan
+    found = piped(pipeline_of(name, replicas, schedule, 4, chunks, max_norm=max_norm), name)
+    assert found == plainly(name, 4, max_norm)
+    assert (found == plainly(name, 4)) == (max_norm > 1)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -418,6 +429,8 @@ def test_wrong_uses_are_said():
         detrain.pipeline.Pipeline(model, plan_of(layers_of("gpt"), (1, 1)), optimizer, loss_fn=loss_of)
     with pytest.raises(DetrainError, match="there is no schedule fast"):
         pipeline_of("gpt", (1,), "fast", 1)
+    with pytest.raises(UsageError, match="max_norm is for synchronous schedules: under 2bw each stage updates when"):
+        pipeline_of("gpt", (1, 1), "2bw", 4, max_norm=1.0)
 
 
 def test_over_ranks_the_bits_are_those_of_one_process_that_plays_them():

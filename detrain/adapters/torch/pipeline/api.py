@@ -17,6 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from detrain.adapters.torch import updates
 from detrain.adapters.torch.pipeline import checking, live, under_way
+from detrain.adapters.torch.pipeline.clipping import Clipping
 from detrain.adapters.torch.pipeline.mail import LocalMail, Mail, RankMail
 from detrain.adapters.torch.pipeline.routes import Routes, split_evenly
 from detrain.adapters.torch.pipeline.splitting import Split, StageModule, split
@@ -75,6 +76,7 @@ class Pipeline:
     def __init__(
         self, model: nn.Module, plan: Plan | str | Path, optimizer: torch.optim.Optimizer, *, loss_fn: Callable[..., Tensor],
         schedule: str | Schedule = "1f1b", num_micro_batches: int = 1, emulate: bool = False, group: dist.ProcessGroup | None = None,
+        max_norm: float | None = None,
     ) -> None:  # fmt: skip
         """Nothing is cut before the first step, which shows what the model is given.
 
@@ -87,6 +89,8 @@ class Pipeline:
             num_micro_batches: of each batch; they are as equal as whole samples are.
             emulate: play all workers in this process, one after the other: the same bits, without ranks.
             group: the ranks, in order; all of them if None.
+            max_norm: of a synchronous schedule: the gradients of all stages are clipped to this norm, as by
+                `torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)`. None for none.
         """
         self.model, self.optimizer, self._loss_fn = model, optimizer, loss_fn
         self.plan = planfile.read(Path(plan)).plan if isinstance(plan, (str, Path)) else plan
@@ -110,6 +114,11 @@ class Pipeline:
                 raise UsageError(
                     f"the plan is for {num_workers} devices, and there are {dist.get_world_size(group)} ranks"
                 )
+        if max_norm is not None and schedule.is_asynchronous:
+            raise UsageError(
+                f"max_norm is for synchronous schedules: under {schedule.name} each stage updates when its own gradients are there"
+            )
+        self._max_norm = max_norm
         self._is_emulated, self._is_broken = emulate, False
         #: Of the pipelines over these ranks: each has tags of its own.
         self._number = 0
@@ -323,6 +332,7 @@ class Pipeline:
             group = self._group if self._group is not None else dist.group.WORLD
             assert group is not None
             mail = RankMail(group, next(self.model.parameters()).device, self._number)
+        clipping = None if self._max_norm is None else Clipping.of(self._max_norm, self.model, cut.stages)
         done = [] if self.schedule.is_asynchronous else orders(self.schedule, self._replicas)
         running = _Running(cut, {}, mail, done)
         tags = Tags(len(cut.crossings), len(cut.stages), 0)
@@ -330,6 +340,7 @@ class Pipeline:
             modules, update = self._own(number, cut)
             running.workers[number] = Worker(
                 number, tags, dict(enumerate(modules)), self._routes, mail, partial(self._loss_of, traced.out_spec), update, self._seed,
+                clipping,
             )  # fmt: skip
         _RUNNING[self] = running
         if self._is_emulated and max(self._replicas) > 1:
@@ -367,7 +378,7 @@ class Pipeline:
         if own != other:
             raise UsageError(
                 f"the batch of step {max(self._num_steps, 1)} is not the same on the pipeline's ranks {dist.get_rank(self._group)} and "
-                f"{rank}: every rank gives step() the whole of each batch, in the same order (a seed for the loader, and no DistributedSampler)"
+                f"{rank}: every rank gives step() the whole of each batch, in the same order (a seeded loader, and no DistributedSampler)"
             )
 
     def _own(self, number: int, cut: Split) -> tuple[Sequence[StageModule], Update]:

@@ -179,3 +179,21 @@ def in_evaluation(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             attributes.put_back()
+
+
+def check_loss(loss: Tensor, outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
+    """Raises `GraphError` where the loss hangs on parameters directly: no stage would have their gradients."""
+    border = {one.grad_fn for one in outputs}
+    seen, waiting = set(border), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None and not any(variable is leaf for leaf in leaves):
+            raise GraphError(
+                "the loss function reads parameters itself (its own, or the model's for a penalty), and a pipeline's stages would not "
+                "train them by that; have the model return what the loss needs of them"
+            )
+        waiting += [following for following, _ in node.next_functions]

@@ -37,5 +37,9 @@ class Tags:
         """What the model is given and the stage reads."""
         return self._of_stages(3) + stage
 
+    def norms(self, stage: int) -> int:
+        """Of a stage's gradients."""
+        return self._of_stages(4) + stage
+
     def _of_stages(self, kind: int) -> int:
         return 2 * (self.num_crossings + self.num_outputs) + kind * self.num_stages

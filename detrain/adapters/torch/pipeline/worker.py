@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from detrain.adapters.torch.pipeline import checking
+from detrain.adapters.torch.pipeline.clipping import Clipping, norms_of
 from detrain.adapters.torch.pipeline.keyed import Key
 from detrain.adapters.torch.pipeline.mail import Mail, Receipt
 from detrain.adapters.torch.pipeline.packing import dim_of, packed, packed_size, part_of, standing, unpacked
@@ -126,12 +128,12 @@ class Worker:
 
     def __init__(
         self, number: int, tags: Tags, modules: Mapping[int, StageModule], routes: Routes, mail: Mail, loss_of: LossOf, update: Update,
-        seed: int,
+        seed: int, clipping: Clipping | None = None,
     ) -> None:  # fmt: skip
-        """`modules`: by stage; this worker's own are among them."""
+        """`modules`: by stage; this worker's own are among them. `clipping`: of a synchronous schedule."""
         self.number, self.routes, self.mail, self.seed = number, routes, mail, seed
         self._tags, self._loss_of, self._update = tags, loss_of, update
-        self._schedule = routes.schedule
+        self._schedule, self._clipping = routes.schedule, clipping
         self.held = {
             stage: Held(stage, modules[stage], workers)
             for stage, workers in enumerate(routes.workers)
@@ -176,17 +178,41 @@ class Worker:
             num_expected = place + 1 + _TASKS_AHEAD
             yield from self._when_there(needs[place])
             self._do(kind, micro_batch, self.held[stage])
-        sums: list[tuple[nn.Parameter, Tensor | None]] = []
+        sums: dict[int, Gradients] = {}
         for held in reversed(self.held.values()):
             self._send_sums(held, held.gradients)
         for held in reversed(self.held.values()):
             began_s = perf_counter()
             yield from self._when_there(self._sums_needed(held, held.replicas))
-            sums += zip(held.parameters, self._summed(held, held.replicas, held.gradients), strict=True)
+            sums[held.number] = self._summed(held, held.replicas, held.gradients)
             held.gradients = [None] * len(held.gradients)
             if self.number == held.replicas[0] and len(held.replicas) > 1:
                 self.done.append(Done(Kind.ALL_REDUCE, held.number, 0, began_s, perf_counter()))
-        self._update(sums)
+        if self._clipping is not None:
+            yield from self._clip(self._clipping, sums)
+        self._update(
+            [pair for stage, own in sums.items() for pair in zip(self.held[stage].parameters, own, strict=True)]
+        )
+
+    def _clip(self, clipping: Clipping, sums: dict[int, Gradients]) -> Iterator[None]:
+        """Scale them by the norm of all stages' gradients, which the first replica of each stage tells all other workers."""
+        norms: dict[int, Tensor] = {}
+        workers = sorted({worker for replicas in self.routes.workers for worker in replicas})
+        for stage, own in sums.items():
+            norms[stage] = norms_of(own)
+            for worker in workers if self.number == self.held[stage].replicas[0] else ():
+                if worker not in self.held[stage].replicas:
+                    self.mail.post(self._tags.norms(stage), self.number, worker, norms[stage])
+        self.num_tasks += 1
+        for stage, places in enumerate(clipping.places):
+            if stage not in norms:
+                receipt = Receipt(self._tags.norms(stage), self.routes.workers[stage][0], (len(places),), torch.float64)
+                yield from self._when_there([receipt])
+                norms[stage] = self._take(receipt)
+        factor = clipping.factor(norms)
+        if factor is not None:
+            for stage, own in sums.items():
+                sums[stage] = [None if one is None else one * factor.to(one.device) for one in own]
 
     def advance(self, batch: Batch, index: int) -> Iterator[None]:
         """Mini-batch `index` of an asynchronous schedule has come: all is done up to the forward pass of the next."""
@@ -391,7 +417,7 @@ class Worker:
         """What the model returns for these samples has been made: the loss comes."""
         loss = self._loss_of(outputs, batch.cut_targets(*span))
         if not self._has_looked_at_loss:
-            _check_loss(loss, [one for one in (*flight.roots, *outputs) if one.requires_grad], flight.leaves)
+            checking.check_loss(loss, [one for one in (*flight.roots, *outputs) if one.requires_grad], flight.leaves)
             self._has_looked_at_loss = True
         if flight.piece.num_samples != batch.num_samples:
             loss = loss * (flight.piece.num_samples / batch.num_samples)
@@ -545,24 +571,6 @@ def in_turn(workers: Sequence[Worker], work: Iterable[Iterator[None]], name: str
         waiting = [one for one in waiting if next(one, _DONE) is not _DONE]
         if (len(waiting), sum(worker.num_tasks for worker in workers)) == before:
             raise GraphError(f"{name}: every worker waits for another")
-
-
-def _check_loss(loss: Tensor, outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
-    """Raises `GraphError` where the loss hangs on parameters directly: no stage would have their gradients."""
-    border = {one.grad_fn for one in outputs}
-    seen, waiting = set(border), [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None and not any(variable is leaf for leaf in leaves):
-            raise GraphError(
-                "the loss function reads parameters itself (its own, or the model's for a penalty), and a pipeline's stages would not "
-                "train them by that; have the model return what the loss needs of them"
-            )
-        waiting += [following for following, _ in node.next_functions]
 
 
 def _copies(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
