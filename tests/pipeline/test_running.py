@@ -211,6 +211,17 @@ def test_asynchronous_replicas_train(schedule, num_micro_batches, replicas):
     assert piped(pipeline_of("gpt", replicas, schedule, num_micro_batches), "gpt", 8)[1] == losses
 
 
+def test_losses_of_the_micro_batches_of_a_batch_add_up_to_its_loss():
+    x, y = next(batches("gpt"))
+    expected = loss_of(made("gpt")[0](x), y).item()
+    pipeline = pipeline_of("gpt", (1, 2), "2bw", 4)
+    pipeline.step(x, target=y)
+    pipeline.drain()
+    losses = pipeline.losses()
+    assert len(losses) == 4
+    assert sum(losses) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("replicas", [(1, 1, 1), (2, 1), (1, 2), (3, 1, 2)])
 @pytest.mark.parametrize(("name", "num_micro_batches"), [("1f1b-async", 1), ("2bw", 6)])
 def test_workers_of_asynchronous_schedules_do_what_the_simulator_says(name, num_micro_batches, replicas, monkeypatch):

@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -18,12 +19,16 @@ import psutil
 import pytest
 import torch
 
+import detrain.pipeline
+from detrain.pipeline import planfile
+from detrain.pipeline.topologyfile import of_levels
 from detrain.store.ledger import Batch
+from tests.pipeline.pipelined import plan_of
 
 from .harness import environment
 
 PROGRAMS = Path(__file__).with_name("ranks")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_ddp" / "train.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 #: Nothing that belongs to a job that was killed lives longer. Seconds.
 LONGEST_S = 30.0
 #: What torch 2.13 itself ends with now and then after training in tensor parallel, also without detrain: a thread of its own is destroyed.
@@ -49,7 +54,8 @@ class Job:
             words += ["-m", "detrain", "run", "--every", every, *options]
         # Of a job that holds the folder.
         self._others = {one.pid for one in psutil.process_iter() if _is_of(one, folder)}
-        program = str(EXAMPLE if arguments[0] == "example" else PROGRAMS / f"{arguments[0]}.py")
+        example = EXAMPLES / arguments[0] / "train.py"
+        program = str(example if example.exists() else PROGRAMS / f"{arguments[0]}.py")
         self.out, self.err = folder / "stdout", folder / "stderr"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -252,19 +258,54 @@ def test_loops_of_libraries(tmp_path, expected, library):
     assert "resumed at" in job.err.read_text()
 
 
-@pytest.mark.full
-def test_the_example_saves_the_same_files(tmp_path):
-    arguments = ("example", "--epochs", "2", "--characters", "40000")
+IMAGES = ("torch_pipeline_images", "--module", "resnet", "--epochs", "2")
+TRANSLATION = ("torch_pipeline_translation", "--module", "gnmt4", "--width", "16", "--epochs", "2", "--bleu-every", "1")
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "replicas", "arguments", "files"),
+    [
+        pytest.param(*case, marks=tier)
+        for tier, case in [
+            (pytest.mark.full, (2, (), ("torch_ddp", "--epochs", "2", "--characters", "40000"), ("best.pt", "last.pt"))),
+            (pytest.mark.soak, (4, (1, 1, 1, 1), IMAGES, ("log.csv", "last.pt"))),
+            (pytest.mark.full, (4, (3, 1), (*IMAGES, "--schedule", "1f1b-async", "-b", "32"), ("log.csv", "last.pt"))),
+            (pytest.mark.soak, (3, (1, 2), (*IMAGES, "--schedule", "2bw"), ("log.csv", "last.pt"))),
+            (pytest.mark.soak, (4, (1, 1, 1, 1), (*TRANSLATION, "--schedule", "1f1b-async"), ("log.csv", "last.pt", "translated.txt"))),
+            (pytest.mark.full, (3, (2, 1), TRANSLATION, ("log.csv", "last.pt", "translated.txt"))),
+        ]
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_example_saves_the_same_files(tmp_path, num_ranks, replicas, arguments, files):
+    if replicas:
+        pytest.importorskip("jupyterlab_language_pack_fr_FR")
+        written_plan(arguments[0], replicas, tmp_path / "plan.json")
+        arguments = (*arguments, "--config_path", str(tmp_path / "plan.json"))
     plain, killed = tmp_path / "plain", tmp_path / "killed"
     plain.mkdir()
     killed.mkdir()
-    expected = Job(plain, 2, arguments=arguments, plain=True)
+    expected = Job(plain, num_ranks, arguments=arguments, plain=True)
     assert expected.end()[0] == 0, expected.err.read_text()
-    last = life(killed, 2, ["random rank"], *arguments)
+    last = life(killed, num_ranks, ["random rank", "all ranks"][: 2 if replicas else 1], *arguments)
     assert "resumed at" in last.err.read_text()
-    for name in ("best.pt", "last.pt"):
+    for name in files:
         assert (killed / "out" / name).read_bytes() == (plain / "out" / name).read_bytes()
-    assert last.out.read_text().splitlines()[-1] == expected.out.read_text().splitlines()[-1]
+    if not replicas:  # those of the pipelines say how long an epoch took
+        assert last.out.read_text().splitlines()[-1] == expected.out.read_text().splitlines()[-1]
+
+
+def written_plan(example: str, replicas: tuple[int, ...], path: Path) -> None:
+    """Of the model that the test trains, with as many layers in each stage."""
+    script = runpy.run_path(str(EXAMPLES / example / "train.py"))
+    if example == "torch_pipeline_images":
+        model, sample = script["ResNet"](), [torch.rand(4, 1, 16, 16)]
+    else:
+        model, sample = script["GNMT"](50, 4, 16), [torch.ones(4, 16, dtype=torch.int64)] * 2
+    profile = detrain.pipeline.profile(model, sample, num_rounds=1)
+    layers = [layer.name for layer in profile.layers if not layer.description.startswith("Input")]
+    topology = of_levels((sum(replicas),), (1e9,))
+    planfile.write(path, planfile.Planned(plan_of(layers, replicas), profile, topology))
 
 
 @pytest.mark.full

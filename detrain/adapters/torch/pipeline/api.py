@@ -193,7 +193,11 @@ class Pipeline:
         running.mail.settle()
 
     def losses(self) -> list[float]:
-        """Under an asynchronous schedule, on the workers of the last stage: of the micro-batches since the last call, in their order."""
+        """Under an asynchronous schedule, on the workers of the last stage: of the micro-batches since the last call, in their order.
+
+        Each is weighed by its share of its batch, so that those of a batch add up to the batch's loss: under `2bw` with four
+        micro-batches, each is a quarter of its mean loss.
+        """
         if self._sample is None or not self.schedule.is_asynchronous:
             return []
         running = self._started()
