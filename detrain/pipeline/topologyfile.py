@@ -227,10 +227,16 @@ def of_levels(sizes: Sequence[int], bandwidths: Sequence[float] | None = None, l
 
 
 def of_shape(text: str, bandwidths: Sequence[float] | None = None, links: Preset | None = None) -> Topology:
-    """`2x8`: two machines of eight devices, as the papers write it. Bandwidths begin at the innermost level, as everywhere."""
+    """`2x8`: two machines of eight devices, as the papers write it. Bandwidths begin at the innermost level, as everywhere.
+
+    A single machine needs none to others: `1x4` takes one bandwidth.
+    """
     if not re.fullmatch(r"\s*\d+(x\d+)*\s*", text, re.ASCII):
         raise GraphError(f"a shape is machines by devices, as in 2x8, not {text}")
-    return of_levels([int(size) for size in reversed(text.split("x"))], bandwidths, links)
+    sizes = [int(size) for size in reversed(text.split("x"))]
+    while bandwidths is not None and len(sizes) > len(bandwidths) and sizes[-1] == 1:
+        sizes.pop()
+    return of_levels(sizes, bandwidths, links)
 
 
 def _with_bandwidths(links: Preset, bandwidths: Sequence[float] | None, num_levels: int) -> Preset:

@@ -254,6 +254,12 @@ def test_pipedreams_machines_have_its_default_bandwidth_where_none_is_given():
     assert found.devices == (Device(16e9),) * 4
 
 
+def test_a_single_machine_needs_no_bandwidth_to_others():
+    assert topologyfile.of_shape("1x4", [100.0]).levels == topologyfile.of_levels((4,), [100.0]).levels
+    with pytest.raises(GraphError, match="there are 2 levels of machines and 1 bandwidths"):
+        topologyfile.of_shape("2x4", [100.0])
+
+
 def test_a_shape_says_machines_before_devices():
     found = topologyfile.of_shape("2x3", [100.0, 10.0])
     assert [one.groups for one in found.levels] == [(0, 0, 0, 1, 1, 1), (0,) * 6]
