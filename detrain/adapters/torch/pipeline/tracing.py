@@ -130,7 +130,7 @@ def trace(model: nn.Module, sample: Sequence[Any], named: Mapping[str, Any] | No
             dims[one] = {0: torch.export.Dim.AUTO}
     next_hook = RemovableHandle.next_id  # counts the script's hooks
     try:
-        with draws_unmoved(), warnings.catch_warnings(), mock.patch.object(torch.autograd.Function, "apply", _refused):
+        with draws_unmoved(), warnings.catch_warnings(), mock.patch.object(torch.autograd.Function, "apply", _APPLY):
             # LSTM makes its list of weights anew; they are parameters all the same. What a script's model keeps is refused elsewhere.
             warnings.filterwarnings("ignore", message="The tensor attribute")
             exported = torch.export.export(_Flat(model, spec), tuple(leaves), dynamic_shapes=dims, strict=False)
@@ -186,10 +186,20 @@ class _Flat(nn.Module):  # type: ignore[misc]
         return self.model(*args, **kwargs)
 
 
-def _refused(*_: object) -> object:
+_plainly_applied = torch.autograd.Function.apply.__func__
+
+
+def _applied(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+    """Raises `ValueError` for a function of the script's. Those that PyTorch makes for operators of `torch.library` stay operators."""
+    if function.__module__ == torch._library.autograd.__name__:
+        return _plainly_applied(function, *args, **kwargs)
     raise ValueError(
-        "it calls a torch.autograd.Function of its own, whose backward pass would be lost; write it with operators, or `detach()`"
+        "it calls a torch.autograd.Function of its own, whose backward pass would be lost; write it with operators, as an operator of "
+        "`torch.library` with `register_autograd`, or `detach()`"
     )
+
+
+_APPLY = classmethod(_applied)
 
 
 def _range(exported: Any, inputs: Sequence[fx.Node], has_samples: Sequence[bool], count: int) -> tuple[int, int]:
