@@ -1,7 +1,11 @@
-"""One rank of a pipeline whose stages take a known time: steps by detrain's pipeline or by PyTorch's. Rank 0 prints their seconds."""
+"""One rank of a pipeline whose stages take a known time: steps by detrain's pipeline or by PyTorch's.
+
+Rank 0 prints what each stage takes by itself, forward and backward, and what each step takes. Seconds.
+"""
 
 import argparse
 import json
+import statistics
 import time
 
 import torch
@@ -110,6 +114,20 @@ def theirs(model: nn.Sequential, arguments: argparse.Namespace) -> list[float]:
     return timed(step, arguments.steps)
 
 
+def alone(block: Block, num_samples: int, num_rounds: int = 15) -> tuple[float, float]:
+    """Medians of a stage's forward and backward pass, in this process alone."""
+    forward, backward = [], []
+    for _ in range(num_rounds):
+        x = torch.randn(num_samples, WIDTH, requires_grad=True)
+        began_s = time.perf_counter()
+        y = block(x)
+        forward.append(time.perf_counter() - began_s)
+        began_s = time.perf_counter()
+        torch.autograd.grad([y], [*block.parameters(), x], [torch.ones_like(y)])
+        backward.append(time.perf_counter() - began_s)
+    return statistics.median(forward), statistics.median(backward)
+
+
 def timed(step, num_steps: int) -> list[float]:
     """Each step's seconds, without the first ones."""
     found = []
@@ -135,9 +153,18 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(Block(forward_ms, backward_ms) for forward_ms, backward_ms in arguments.milliseconds))
     dist.init_process_group("gloo")
+    costs = []
+    if dist.get_rank() == 0 and arguments.by == "ours":
+        replicas = list(map(int, arguments.replicas.split("-")))
+        each = arguments.samples if arguments.schedule == "1f1b-async" else arguments.samples // arguments.micro_batches
+        for number, block in enumerate(model):
+            parts = 1 if arguments.schedule == "1f1b-async" else replicas[number % len(replicas)]
+            costs.append(alone(block, -(-each // parts)))
+    dist.barrier()
+    torch.manual_seed(1)  # rank 0 has drawn more
     found = (ours if arguments.by == "ours" else theirs)(model, arguments)
     if dist.get_rank() == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps({"stages": costs, "steps": found}), flush=True)
     dist.barrier()  # a rank that ends earlier can have gloo's threads of another abort
     dist.destroy_process_group()
 

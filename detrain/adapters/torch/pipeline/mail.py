@@ -142,8 +142,11 @@ class RankMail:
         return True
 
     def expect(self, receipt: Receipt, receiver: int) -> None:
-        """See `Mail`. Gloo sends nothing before the receiver has said where to put it, which takes as long as the sending."""
-        if receipt.sender != receiver:
+        """See `Mail`. Gloo sends nothing before the receiver has said where to put it, which takes as long as the sending.
+
+        Not from devices: NCCL does what two ranks send each other in turn, and a message that is awaited too early would stop the others.
+        """
+        if receipt.sender != receiver and self._device.type == "cpu":
             tensor = torch.empty(receipt.shape, dtype=receipt.dtype, device=self._device)
             receiving = self._group.recv([tensor], receipt.sender, self._first_tag + receipt.tag)
             self._expected.setdefault((receipt.tag, receipt.sender), deque()).append((tensor, receiving))
