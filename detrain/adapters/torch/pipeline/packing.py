@@ -42,8 +42,10 @@ def packed(crossing: Crossing, gradient: Tensor, span: tuple[int, int], *, is_th
     data = part.view(-1).view(torch.uint8)
     buffer = torch.empty(packed_size(crossing, span[1] - span[0]), dtype=torch.uint8, device=part.device)
     buffer[: len(data)].copy_(data)
+    header = buffer[-_WORD * (1 + len(order)) :]
+    buffer[len(data) : -len(header)].zero_()  # a checkpoint may hold it
     # In front it would take the samples to another alignment, which kernels may look at.
-    buffer[-_WORD * (1 + len(order)) :].view(torch.int64).copy_(torch.tensor([is_there, *order], dtype=torch.int64))
+    header.view(torch.int64).copy_(torch.tensor([is_there, *order], dtype=torch.int64))
     return buffer
 
 
