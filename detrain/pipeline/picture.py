@@ -139,7 +139,7 @@ def _draw_memory(axes: Axes, timeline: Timeline, unit: float, stage_devices: Seq
         )
     axes.set(
         ylabel="memory held (GiB)",
-        ylim=(0, 1.1 * max(*peaks, *(limits if max(peaks) > 0.5 * min(limits, default=np.inf) else ())) / _GIB),
+        ylim=(0, 1.1 * max([*peaks, *(limits if max(peaks) > 0.5 * min(limits, default=np.inf) else ())]) / _GIB),
     )
     axes.tick_params(labelsize=8)
     handles, labels = axes.get_legend_handles_labels()

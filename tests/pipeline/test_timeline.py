@@ -157,6 +157,12 @@ def test_lines_of_memory_are_labelled_with_device_unit_and_peak(tmp_path):
     } <= set(found)  # fmt: skip
 
 
+def test_data_parallelism_is_one_row_and_one_line(tmp_path):
+    loads = [StageLoad(1, 2, state_bytes=2.0**30, all_reduce_s=0.5, replicas=3)]
+    found = labels_of(tmp_path, simulate(Schedule("gpipe", 4), loads), [StageDevices((0, 1, 2), 1e9)])
+    assert "stage 0 (devices 0-2, each): peak 1 of 0.931 GiB — too much" in found
+
+
 def test_replicas_that_have_rows_of_their_own_are_single_devices(tmp_path):
     found = labels_of(tmp_path, simulate(*CASES[6]), [StageDevices((4, 5, 6), 1e9), StageDevices((7,), 1e9)])
     assert [label.partition(":")[0] for label in found if "peak" in label] == [
