@@ -394,11 +394,16 @@ def test_a_signal_to_the_driver_comes_to_ranks_on_other_hosts(folder):
     words = [sys.executable, "-m", "detrain", "pipeline", "drive", "--ssh", str(folder / "ssh"), "--python", str(folder / "python"),
              "--launcher", "env", "drive.yml", "train.py", "--more", "a b"]  # fmt: skip
     driving = subprocess.Popen(
-        words, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    lines = {driving.stdout.readline().rstrip("\n") for _ in range(3)}
-    driving.send_signal(signal.SIGINT)
-    out, err = driving.communicate(timeout=20)
+        words, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell lets what it starts in the background ignore Ctrl-C
+    )  # fmt: skip
+    with driving:
+        lines = {driving.stdout.readline().rstrip("\n") for _ in range(3)}
+        driving.send_signal(signal.SIGINT)
+        try:
+            out, err = driving.communicate(timeout=60)
+        finally:
+            driving.kill()
     line = " ".join(["-m", "detrain", "run", "train.py", *OPTIONS, "--more", "a b"])
     assert lines == {f"rank {rank}: {rank} of 3: {line}" for rank in range(3)}
     assert sorted(out.splitlines()) == [f"rank {rank}: told" for rank in range(3)]
