@@ -21,7 +21,7 @@ def test_models_corpus_and_bleu_of_the_examples(tmp_path):
     assert test_images.shape == (300, 1, 16, 16)
     assert test_labels.shape == (300,)
 
-    sacrebleu = pytest.importorskip("sacrebleu")
+    sacrebleu = pytest.importorskip("sacrebleu", reason="sacrebleu is not installed (extra `examples`)")
     script = runpy.run_path(str(EXAMPLES / "torch_pipeline_translation" / "train.py"))
     catalogue = {
         "": {"language": "fr_FR"},
