@@ -84,11 +84,14 @@ class Detrain(Method):
         import detrain.adapters.torch
         import detrain.state.handlers.standard  # noqa: F401
         from detrain.session.background import Background
+        from detrain.state.census import Census
         from detrain.state.restore import Origins
+        from detrain.state.retrace import Retracer
         from detrain.store.staging import Staging
 
         self.staging, self.background, self.sequence, self.last = Staging(), Background(), 0, None
-        self.origins = Origins(self.walk())
+        first = self.walk()
+        self.origins, self.census, self.retracer = Origins(first), Census(first), Retracer()
 
     def roots(self) -> dict[str, Any]:
         return {"model": self.model, "optimizer": self.optimizer}
@@ -104,17 +107,22 @@ class Detrain(Method):
     def save(self, path: Path) -> Wait:
         from dataclasses import replace
 
+        from detrain.state.collector import collector_paused
         from detrain.store.commit import commit
         from detrain.store.meta import Meta
 
-        walk = self.walk()
-        copies = self.staging.copy(walk.tree.arrays)
+        with torch._C.DisableTorchFunction():
+            tree = self.retracer.walk(self.roots(), {}, self.census).tree
+        with collector_paused():
+            copies = self.staging.copy(tree.arrays)
         assert copies is not None
         self.sequence += 1
         meta = Meta(self.sequence)
-        self.background.begin(lambda: commit(path, replace(walk.tree, arrays=copies), meta, self.last))
+        self.background.begin(lambda: commit(path, replace(tree, arrays=copies), meta, self.last))
 
         def wait() -> None:
+            while self.background.is_busy:  # whoever waits for it lets it take no breaks
+                time.sleep(0.001)
             self.last = self.background.wait()
 
         return wait

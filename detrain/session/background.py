@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from detrain.store.threads import awaited
+
 
 class Background:
     """One piece of work at a time.
@@ -35,7 +37,7 @@ class Background:
 
     def wait(self) -> object:
         """What the work has returned, once; None if there is none. Raises what it has raised."""
-        with self._done:
+        with awaited(), self._done:
             result, error, self._result, self._error = self._result, self._error, None, None
         if error is not None:
             raise error

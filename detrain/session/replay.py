@@ -182,7 +182,7 @@ class Replay:
             why = log.obstacle
             if self._is_bypassed or (num_batches > 0 and not log.calls):
                 why = why or "its calls were not seen, so they cannot be replayed"
-            node = captured.tree.nodes[number]
+            node = captured.tree.own(number)
             node["calls"] = [list(call) for call in log.calls]
             log.record_thread_changes(owner)
             node["digest"] = digest_without(owner, log.beside)

@@ -29,6 +29,7 @@ from detrain.state.handler import MISSING
 from detrain.state.handlers import csvfiles
 from detrain.state.handlers.objects import OWNS_THREAD
 from detrain.state.restore import Origins, Restore
+from detrain.state.retrace import Retracer
 from detrain.state.tree import Ref, Tree, is_node, nodes_below
 from detrain.state.user_code import PYTHONS_OWN, user_code, user_modules
 from detrain.state.walk import Walk
@@ -129,23 +130,25 @@ def _is_pythons(name: str) -> bool:
     return name in PYTHONS_OWN or name.startswith(tuple(registry.compiler_globals))
 
 
-def capture(around: Surroundings, context: Context, census: Census | None) -> Captured:
+def capture(
+    around: Surroundings, context: Context, census: Census | None, retracer: Retracer | None = None
+) -> Captured:
     """Walk from the roots, after synchronising devices; arrays in the result are views of live memory.
 
-    `census` is the first capture's, by which this one tells which object went where; None for the first.
+    `census` is the first capture's, by which this one tells which object went where; None for the first. `retracer` knows the captures
+    before, if there is one.
     """
     context.frameworks.wait()
     with context.frameworks.unseen():
-        return _capture(around, context.frameworks.generators(), census, context.replay)
+        return _capture(around, context.frameworks.generators(), census, context.replay, retracer or Retracer())
 
 
-def _capture(around: Surroundings, generators: dict[str, object], census: Census | None, replay: Replay) -> Captured:
-    walk = Walk(census, replay.left)
+def _capture(
+    around: Surroundings, generators: dict[str, object], census: Census | None, replay: Replay, retracer: Retracer
+) -> Captured:
     roots, dead = live_roots(around, generators), _dead_roots(around)
-    for name, value in roots.items():
-        if name not in dead:
-            walk.root(name, value)
-    walk.run({name: value for name, value in roots.items() if name in dead})
+    alive = {name: value for name, value in roots.items() if name not in dead}
+    walk = retracer.walk(alive, {name: value for name, value in roots.items() if name in dead}, census, replay.left)
     walk.tree.roots = {name: walk.tree.roots[name] for name in roots}  # the order in which the script has made them
     for thread in _threads_of_the_script():
         if replay.owns(thread):
@@ -167,21 +170,21 @@ def _excuse_libraries(captured: Captured) -> None:
     So is whatever cannot be captured of a library's state, and nothing of the script leads to.
     """
     nodes = captured.tree.nodes
-    for node in nodes:
+    for number, node in enumerate(nodes):
         if not node.get("loud"):
             continue
         top = node
         while top["p"] is not None:
             top = nodes[top["p"]]
         if is_name(top["s"]):
-            del node["loud"]
+            del captured.tree.own(number)["loud"]
             continue
         if node["k"] != "opaque":
             continue
         name = top["s"].rpartition(".")[2]
         ref = captured.tree.roots.get(top["s"])
         if ref is not None and is_node(ref) and _is_of_library(name, captured.objects[ref[1]]):
-            del node["loud"]
+            del captured.tree.own(number)["loud"]
 
 
 def _is_of_library(name: str, value: object) -> bool:
@@ -230,14 +233,14 @@ def _plan_replay(captured: Captured, ref: Ref, count: int) -> None:
     ]  # fmt: skip
     if threaded:
         for number in threaded:
-            tree.nodes[number].update(kept="a thread of its own reads ahead for the loop", loud=True)
+            tree.own(number).update(kept="a thread of its own reads ahead for the loop", loud=True)
     elif any(tree.nodes[number].get("loud") for number in inside):
         line = _line_of(captured.objects[ref[1]])
         if line is None and _is_named_elsewhere(tree, ref[1], inside):
             return  # the loop's body may have taken from it as well
-        tree.nodes[ref[1]].update(replay=count, line=line)
+        tree.own(ref[1]).update(replay=count, line=line)
         for number in inside:
-            tree.nodes[number].pop("loud", None)
+            tree.own(number).pop("loud", None)
 
 
 def _line_of(iterator: object) -> int | None:

@@ -31,6 +31,7 @@ from detrain.state.captured import Captured
 from detrain.state.census import Census
 from detrain.state.collector import collector_paused
 from detrain.state.registry import handler_for
+from detrain.state.retrace import Retracer
 from detrain.state.tree import Tree
 from detrain.store.checkpoint import Checkpoint, fingerprint
 from detrain.store.commit import commit
@@ -104,6 +105,7 @@ class Saver:
         self._sequence = self._last.sequence if self._last is not None else 0
         self._checkpoints = self._set_future_aside()
         self._said: set[str] = set()
+        self._retracer = Retracer()
         self._is_first = resumed is None
         self._staging, self._background = Staging(), Background()
         #: In the order in which a resume passes through them.
@@ -250,7 +252,7 @@ class Saver:
         """The present state, once the work has ended that the script has given to threads and that ends by itself soon."""
         until_s = time.monotonic() + LONGEST_WORK_S
         while True:
-            captured = roots.capture(around, self._context, self.census)
+            captured = roots.capture(around, self._context, self.census, self._retracer)
             frameworks = self._context.frameworks
             if self._context.libraries.look(frameworks.trained(), frameworks.generator_types(), captured):
                 continue  # with what has been found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from detrain.state.fields import Holds
@@ -33,6 +34,9 @@ def name_addresses(walk: Walk) -> None:
     if not walk.has_large_numbers:
         return
     for number, node in list(enumerate(walk.tree.nodes)):
+        if not any(map(_may_be_address, _refs_in(node))):
+            continue
+        node = walk.tree.own(number)
         if _SEQUENCE in node:
             node[_SEQUENCE] = [_named(ref, number, walk) for ref in node[_SEQUENCE]]
             if any(is_address(ref, walk.tree.nodes) for ref in node[_SEQUENCE]):
@@ -42,8 +46,19 @@ def name_addresses(walk: Walk) -> None:
                 node[field] = [[_named(ref, number, walk) for ref in pair] for pair in node[field]]
 
 
+def _refs_in(node: Node) -> Iterator[Ref]:
+    yield from node.get(_SEQUENCE, ())
+    for field in _PAIRS:
+        for pair in node.get(field, ()):
+            yield from pair
+
+
+def _may_be_address(ref: Ref) -> bool:
+    return type(ref) is int and ref >= LOWEST_ADDRESS
+
+
 def _named(ref: Ref, parent: int, walk: Walk) -> Ref:
-    if type(ref) is not int or ref < LOWEST_ADDRESS or ref not in walk.numbers:
+    if not _may_be_address(ref) or ref not in walk.numbers:
         return ref
     walk.tree.nodes.append(
         {"k": "address", "t": "builtins:int", "p": parent, "s": ".<address>", "of": ["@", walk.numbers[ref]]}

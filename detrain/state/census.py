@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from detrain.state.captured import Captured
@@ -37,6 +38,18 @@ class Census:
         for number, path in enumerate(self._paths):
             if not path.startswith("loops["):
                 self._by_path.setdefault(path, number)
+
+    def numbers_at(self, objs: Sequence[object]) -> list[int | None]:
+        """What was known under the address of each object: the number of a node, or nothing."""
+        return list(map(self._numbers.get, map(id, objs)))
+
+    def replaced(self, numbers: Sequence[int | None], objs: Sequence[object]) -> list[int]:
+        """Positions of the objects that lie where those of these numbers lay, and are others."""
+        known = self._references
+        return [
+            position for position, (number, obj) in enumerate(zip(numbers, objs, strict=True))
+            if number in known and known[number]() is not obj
+        ]  # fmt: skip
 
     def has_changed(self, path: str, fingerprint: Any) -> bool:
         """True if the object at `path` had another fingerprint; False if there was none."""

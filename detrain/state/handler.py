@@ -18,7 +18,7 @@ import numpy as np
 
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds
-from detrain.state.tree import Node, Ref, Tree
+from detrain.state.tree import Node, Place, Ref, Tree
 
 #: Path segment of an object that is a dict's key.
 KEY = ".<key>"
@@ -46,6 +46,25 @@ class MemoryRange(NamedTuple):
     address: int
     num_bytes: int
     rank: int  # of several objects over the same bytes, the one with the lowest rank is the owner
+
+
+class MemoryRanges(NamedTuple):
+    """Those of several objects; of one that has none, the address is -1."""
+
+    addresses: list[int]
+    sizes: list[int]
+    ranks: list[int]
+
+
+class Glance(NamedTuple):
+    """What `Handler.capture` would look at in several objects of one type, without their nodes: to see whether these are as before."""
+
+    #: Columns of plain values with one entry for each object, compared by `==`.
+    facts: list[list[Any]]
+    #: How many parts each object has.
+    counts: list[int]
+    #: Every value that `capture` would give to the walk, object after object, in its order.
+    parts: list[Any]
 
 
 class Capturing(Protocol):
@@ -78,13 +97,11 @@ class Capturing(Protocol):
         Of one that a resume could not bring back, and that nobody else has, the ref says only that it was there.
         """
 
-    def array(
-        self, node: Node, data: np.ndarray[Any, Any], label: str = "", *, is_copy: bool = False, owner: Any = None
-    ) -> None:
+    def array(self, node: Node, data: np.ndarray[Any, Any] | Place, label: str = "", *, is_copy: bool = False) -> None:
         """Store bulk data with the node, once.
 
-        `data` may be a view of live memory unless it `is_copy`. `label` names a dtype that numpy lacks, under whole numbers of whose size
-        the data is. `owner`: an object whose `memory_range` the data is a view of, and that may move its memory without asking.
+        `data` may be a view of live memory unless it `is_copy`; a `Place` is the `memory_range` of an owner that may move it without
+        asking. `label` names a dtype that numpy lacks, under whole numbers of whose size the data is.
         """
 
     def node(self, number: int) -> Node:
@@ -193,6 +210,8 @@ class Handler:
     #: True: prepared and filled after everything else. For generators of random numbers, from which restoring other objects may draw, and
     #: for iterators that may have been moved to their position already because another object was run.
     is_last: ClassVar[bool] = False
+    #: True if `capture` looks at the node of the object's holder.
+    looks_above: ClassVar[bool] = False
     #: True if nobody notices that an object is dropped: it holds no file, no process, no code that is still to run.
     is_dropped_silently: ClassVar[bool] = False
 
@@ -202,6 +221,14 @@ class Handler:
         Raises `CaptureError` if the state cannot be read.
         """
         raise NotImplementedError
+
+    def glance(self, objs: Sequence[Any], cls: type) -> Glance | None:
+        """All that `capture` looks at in objects of exactly this type; None if it has to look again each time.
+
+        What `capture` does may hang on nothing else but the types of the parts, and the nodes of those above if it `looks_above`. It is
+        called for the same objects many times, so it is made of few calls that run in C.
+        """
+        return None
 
     def prepare(self, number: int, node: Node, restore: Restoring) -> None:
         """Before anything is restored: advance an object that reaches its saved position only by being run. May be called twice."""
@@ -240,6 +267,16 @@ class Handler:
     def memory_range(self, obj: Any) -> MemoryRange | None:
         """The memory that an object owns, or is a view of without saying whose it is; None if it names the owner, or has none."""
         return None
+
+    def memory_ranges(self, objs: Sequence[Any]) -> MemoryRanges:
+        """`memory_range` of each."""
+        found = MemoryRanges([], [], [])
+        for obj in objs:
+            address, num_bytes, rank = self.memory_range(obj) or (-1, 0, 0)
+            found.addresses.append(address)
+            found.sizes.append(num_bytes)
+            found.ranks.append(rank)
+        return found
 
     def device_memory(self, obj: Any) -> tuple[int, int] | None:
         """As `memory`, for elements on a device: what `fetch` gives bytes of."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from detrain.state import fields
 from detrain.state.classes import is_python_class, type_name
-from detrain.state.handler import Handler
+from detrain.state.handler import Handler, MemoryRanges
 
 #: Give what libraries hold for the whole process and no variable of the script names, by name; each may hold state of the run.
 process_roots: list[Callable[[], dict[str, Any]]] = []
@@ -61,6 +62,15 @@ def handlers_with_memory() -> dict[str, Handler]:
     return {
         kind: handler for kind, handler in _by_kind.items() if type(handler).memory_range is not Handler.memory_range
     }
+
+
+def memory_ranges(objs: Sequence[Any]) -> MemoryRanges:
+    """`memory_range` of each object; of many of one type it is asked at once."""
+    found = MemoryRanges([], [], [])
+    for cls, alike in itertools.groupby(objs, type):
+        for column, more in zip(found, handler_for(cls).memory_ranges(list(alike)), strict=True):
+            column += more
+    return found
 
 
 def handler_for(cls: type) -> Handler:

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from detrain.state import registry
-from detrain.state.handler import Restoring
-from detrain.state.tree import Node
+from detrain.state.handler import MemoryRanges, Restoring
+from detrain.state.tree import Node, Place
 from detrain.state.walk import Walk, after_walk
+
+_BYTE = np.dtype(np.uint8)
 
 
 class _Memory:
-    """Some bytes of an object, as numpy's array interface has them."""
+    """Some bytes of an object, as numpy's array interface has them; unlike a `Place` with strides."""
 
     def __init__(self, owner: object, address: int, shape: Sequence[int], typestr: str, strides: Sequence[int]) -> None:
         self.owner = owner  # lives as long as an array is a view of it
@@ -32,25 +34,36 @@ def bytes_at(owner: object, address: int, num_bytes: int) -> np.ndarray[Any, Any
 
     The owner does not know, so nothing keeps it from moving its memory: whoever lets it do so reads no more here.
     """
-    return np.asarray(_Memory(owner, address, (num_bytes,), "|u1", (1,))) if num_bytes else np.empty(0, np.uint8)
+    return Place(owner, address, num_bytes, _BYTE, (num_bytes,)).view()
 
 
 def record_shared_memory(walk: Walk) -> None:
     """Write into each inner object's node whose memory it is a view of (`within`), and from which byte on (`at`)."""
-    handlers = registry.handlers_with_memory()
-    ranges = []
-    for number, node in enumerate(walk.tree.nodes):
-        if node["k"] in handlers and "kept" not in node:
-            memory = handlers[node["k"]].memory_range(walk.objects[number])
-            if memory is not None and memory.num_bytes:
-                ranges.append((memory.address, -memory.num_bytes, memory.rank, number))
+    handlers, nodes = registry.handlers_with_memory(), walk.tree.nodes
+    held = [number for number, node in enumerate(nodes) if node["k"] in handlers and "kept" not in node]
+    memories = registry.memory_ranges([walk.objects[number] for number in held])
+    if _are_apart(memories):
+        return
+    ranges = [
+        (address, -size, rank, number)
+        for number, address, size, rank in zip(held, *memories, strict=True) if address >= 0 and size
+    ]  # fmt: skip
     outer = None
     for candidate in sorted(ranges):
         address, minus_bytes, _, number = candidate
         if outer is None or address - minus_bytes > outer[0] - outer[1]:
             outer = candidate
         elif walk.tree.nodes[number]["k"] != walk.tree.nodes[outer[3]]["k"]:
-            walk.tree.nodes[number].update(within=["@", outer[3]], at=address - outer[0])
+            walk.tree.own(number).update(within=["@", outer[3]], at=address - outer[0])
+
+
+def _are_apart(memories: MemoryRanges) -> bool:
+    """True if no two overlap: the usual case, seen without a look at each."""
+    addresses, sizes = np.array(memories.addresses, np.int64), np.array(memories.sizes, np.int64)
+    there = (addresses >= 0) & (sizes > 0)
+    order = np.argsort(addresses[there])
+    begins = addresses[there][order]
+    return bool((begins[:-1] + sizes[there][order][:-1] <= begins[1:]).all())
 
 
 def memory_within(node: Node, num_bytes: int, restore: Restoring) -> np.ndarray[Any, Any]:

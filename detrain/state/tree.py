@@ -24,7 +24,7 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -111,28 +111,99 @@ def nodes_below(node: Node) -> Iterator[int]:
                 yield ref[1]
 
 
-@dataclass(slots=True)
+class Place(NamedTuple):
+    """Where the bytes of an array lie, C-contiguous, before anybody has looked at them. It holds the owner of the memory alive."""
+
+    owner: object
+    address: int
+    num_bytes: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def view(self) -> np.ndarray[Any, Any]:
+        """An array over the memory. The owner does not know, so nothing keeps it from moving its memory."""
+        return np.asarray(self) if self.num_bytes else np.empty(self.shape, self.dtype)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"data": (self.address, False), "shape": self.shape, "typestr": self.dtype.str, "version": 3}
+
+
+class Window(NamedTuple):
+    """An array, C-contiguous, that is a part of some memory, before anybody has looked at it."""
+
+    memory: memoryview
+    begin: int
+    num_bytes: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def view(self) -> np.ndarray[Any, Any]:
+        """The elements."""
+        return np.ndarray(self.shape, self.dtype, self.memory, self.begin)
+
+
 class Array:
     """Bulk data of a node. `label` names a dtype that numpy lacks (bfloat16)."""
 
-    path: str
-    data: np.ndarray[Any, Any]
-    label: str = ""
-    digest: str = ""
-    #: True if `data` is nobody else's; else it may be a view of live memory.
-    is_copy: bool = False
+    __slots__ = ("_data", "digest", "is_copy", "label", "path", "place")
+
+    def __init__(
+        self,
+        path: str,
+        data: np.ndarray[Any, Any] | Place | Window,
+        label: str = "",
+        digest: str = "",
+        is_copy: bool = False,
+    ) -> None:
+        """`is_copy`: `data` is nobody else's; else it may be a view of live memory."""
+        self.path, self.label, self.digest, self.is_copy = path, label, digest, is_copy
+        #: Of data that nobody has made an array of yet.
+        self.place: Place | Window | None = None
+        self._data: np.ndarray[Any, Any] | None = None
+        if isinstance(data, (Place, Window)):
+            self.place = data
+        else:
+            self._data = data
+
+    @property
+    def data(self) -> np.ndarray[Any, Any]:
+        """The elements."""
+        if self._data is None:
+            assert self.place is not None
+            self._data = self.place.view()
+        return self._data
+
+    @property
+    def look(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Dtype and shape."""
+        place = self.place
+        return (self.data.dtype, self.data.shape) if place is None else (place.dtype, place.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size."""
+        return self.data.nbytes if self.place is None else self.place.num_bytes
+
+    def drop(self) -> None:
+        """Forget the data, which cannot be read any more."""
+        self.place, self._data = None, np.empty(0, np.uint8)
 
     def compute_digest(self) -> str:
         """xxh3-128 of dtype, shape and bytes, in hex."""
         if not self.digest:
-            state = xxhash.xxh3_128(f"{self.label or self.data.dtype.str} {self.data.shape}".encode())
-            if self.data.size:
+            dtype, shape = self.look
+            state = xxhash.xxh3_128(f"{self.label or dtype.str} {shape}".encode())
+            if self.num_bytes:
                 state.update(self.octets())
             self.digest = state.hexdigest()
         return self.digest
 
     def octets(self) -> memoryview:
         """Its bytes in C order; a copy only of what does not lie so."""
+        place = self.place
+        if isinstance(place, Window):
+            return place.memory[place.begin : place.begin + place.num_bytes]
         return np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data
 
 
@@ -143,6 +214,15 @@ class Tree:
     nodes: list[Node] = field(default_factory=list)
     arrays: list[Array] = field(default_factory=list)
     roots: dict[str, Ref] = field(default_factory=dict)
+    #: Of a captured state: nodes by their number that the next one may have as well, so that they are not to be changed.
+    common: list[Node] = field(default_factory=list)
+
+    def own(self, number: int) -> Node:
+        """A node, to be changed."""
+        node = self.nodes[number]
+        if number < len(self.common) and self.common[number] is node:
+            node = self.nodes[number] = dict(node)
+        return node
 
     def path(self, number: int) -> str:
         """Path of a node: `train.model.fc1.weight`."""

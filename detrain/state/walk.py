@@ -22,8 +22,8 @@ from detrain.state.captured import Captured
 from detrain.state.census import Census
 from detrain.state.classes import is_made_at_run_time, type_name
 from detrain.state.collector import collector_paused
-from detrain.state.handler import KEY, MemoryRange, mark_not_saved
-from detrain.state.tree import ATOMS, Array, Node, Ref, Tree, encode_atom, encode_value, is_value, key_segment
+from detrain.state.handler import KEY, mark_not_saved
+from detrain.state.tree import ATOMS, Array, Node, Place, Ref, Tree, encode_atom, encode_value, is_value, key_segment
 from detrain.state.user_code import is_user_module
 
 #: Below it lies no object; numbers that a script counts lie there.
@@ -89,8 +89,8 @@ class Walk:
         self._census = census
         #: True if some numbers may be addresses of objects.
         self.has_large_numbers = False
-        #: Views of memory that its owner may move, and where it was.
-        self._views: list[tuple[Node, Any, MemoryRange | None]] = []
+        #: By node: memory that its owner may move, and where it was.
+        self._views: list[tuple[int, Place]] = []
 
     def root(self, name: str, obj: Any) -> None:
         """Add a root; `name` begins the paths of everything under it."""
@@ -102,7 +102,7 @@ class Walk:
         Of those, one that a resume could not bring back is left out.
         """
         with collector_paused():
-            self._capture_pending()
+            self._capture_alive()
             self._dead.extend(_Dead(None, name, name, obj) for name, obj in dead.items())
             self._capture_all()
             self._drop_moved()
@@ -110,6 +110,10 @@ class Walk:
             for add in after_walk:
                 add(self)
         return self.captured()
+
+    def _capture_alive(self) -> None:
+        """What the roots lead to that are given so far."""
+        self._capture_pending()
 
     def captured(self) -> Captured:
         """What has been found so far."""
@@ -138,7 +142,8 @@ class Walk:
         if dead.parent is None:
             self.tree.roots[dead.name] = ref
         else:
-            self.tree.nodes[dead.parent][dead.field].append([dead.name, ref])
+            node = self.tree.own(dead.parent)
+            node[dead.field] = [*node[dead.field], [dead.name, ref]]
         self._capture_pending()
         nodes, own = self.tree.nodes[start:], self.objects[start:]
         if not any(node.get("loud") for node in nodes):
@@ -151,17 +156,16 @@ class Walk:
         self.numbers[id(dead.obj)] = start
         self.objects.append(dead.obj)
         self.paths.append(path)
-        node: Node = {"k": "kept", "t": type_name(type(dead.obj)), "p": dead.parent, "s": dead.segment}
-        mark_not_saved(node, "the script writes this variable before it reads it again", warns=False)
-        self.tree.nodes.append(node)
+        left: Node = {"k": "kept", "t": type_name(type(dead.obj)), "p": dead.parent, "s": dead.segment}
+        mark_not_saved(left, "the script writes this variable before it reads it again", warns=False)
+        self.tree.nodes.append(left)
 
     def _forget_from(self, start: int, num_arrays: int) -> None:
         for obj in self.objects[start:]:
             del self.numbers[id(obj)]
-        forgotten = {id(node) for node in self.tree.nodes[start:]}
         self._dead = deque(dead for dead in self._dead if dead.parent is None or dead.parent < start)
         self._at_end = deque(entry for entry in self._at_end if entry[0] < start)
-        self._views = [view for view in self._views if id(view[0]) not in forgotten]
+        self._views = [view for view in self._views if view[0] < start]
         for grown, length in (
             (self.tree.nodes, start), (self.objects, start), (self.paths, start), (self.tree.arrays, num_arrays),
         ):  # fmt: skip
@@ -169,10 +173,14 @@ class Walk:
 
     def _drop_moved(self) -> None:
         """Drop views of memory that its owner has moved: code of the script may have run (`__getstate__`, `__reduce__`), and did that."""
-        for node, owner, memory in self._views:
-            if registry.handler_for(type(owner)).memory_range(owner) != memory:
-                self.tree.arrays[node.pop("array")].data = np.empty(0, np.uint8)
-                mark_not_saved(node, "its memory was moved while the state was looked at", warns=True)
+        places = [place for _, place in self._views]
+        now = registry.memory_ranges([place.owner for place in places])
+        if now.addresses != [place.address for place in places] or now.sizes != [place.num_bytes for place in places]:
+            for (number, place), memory in zip(self._views, zip(now.addresses, now.sizes, strict=True), strict=True):
+                if memory != (place.address, place.num_bytes):
+                    node = self.tree.own(number)
+                    self.tree.arrays[node.pop("array")].drop()
+                    mark_not_saved(node, "its memory was moved while the state was looked at", warns=True)
         self._views = []
 
     def ref(self, obj: Any, parent: int | None, segment: str) -> Ref:
@@ -251,7 +259,8 @@ class Walk:
     def _share_attributes(self) -> None:
         """Where an instance's dict is somebody's own, a class's for example, its attributes are that dict."""
         for attributes, first in self._attributes.values():
-            if (number := self.numbers.get(id(attributes))) is not None and "attrs" in (node := self.tree.nodes[first]):
+            if (number := self.numbers.get(id(attributes))) is not None and "attrs" in self.tree.nodes[first]:
+                node = self.tree.own(first)
                 del node["attrs"]
                 node["dict_of"] = ["@", number]
 
@@ -290,12 +299,10 @@ class Walk:
         for name, value in names_values:
             self._dead.append(_Dead(self._current, name, key_segment(name, field_name), value, field_name))
 
-    def array(
-        self, node: Node, data: np.ndarray[Any, Any], label: str = "", *, is_copy: bool = False, owner: Any = None
-    ) -> None:
+    def array(self, node: Node, data: np.ndarray[Any, Any] | Place, label: str = "", *, is_copy: bool = False) -> None:
         """Store bulk data with the node that is being captured."""
-        if owner is not None:
-            self._views.append((node, owner, registry.handler_for(type(owner)).memory_range(owner)))
+        if type(data) is Place:
+            self._views.append((self._current, data))
         node["array"] = len(self.tree.arrays)
         self.tree.arrays.append(Array(self.path, data, label, is_copy=is_copy))
 

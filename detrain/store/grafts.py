@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from detrain.state.fields import map_refs
-from detrain.state.tree import Ref, Tree, is_node
+from detrain.state.tree import Array, Ref, Tree, is_node
 from detrain.store.sides import MISSING
 
 
@@ -43,7 +42,7 @@ class Grafts:
         """Take bulk data over; the number that it has in the target."""
         array = self._source.arrays[number]
         # A copy: it may be a view of live memory, which restoring writes to.
-        self._target.arrays.append(replace(array, data=array.data.copy(), is_copy=True))
+        self._target.arrays.append(Array(array.path, array.data.copy(), array.label, array.digest, is_copy=True))
         return len(self._target.arrays) - 1
 
     def _number(self, number: int, pending: list[int]) -> int:

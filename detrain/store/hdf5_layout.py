@@ -7,12 +7,15 @@ thousand data sets takes it longer than writing them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+import xxhash
+
+from detrain.store.threads import with_breaks
 
 #: What an array is aligned to that has its size: it can be mapped, and read as it lies. Bytes.
 PAGE = 4096
@@ -21,6 +24,8 @@ USER_BLOCK = PAGE
 #: The path of a leaf is cut to this in the data set's attribute, which HDF5 bounds; the table has it whole. Characters.
 _LONGEST_PATH = 1000
 _PAGE_OF_MEMORY = 1 << 16
+#: Data sets that are made between two breaks.
+_SLOTS = 32
 
 
 class Slot(NamedTuple):
@@ -41,8 +46,11 @@ class Frame:
     arrays: dict[int, tuple[int, int]]
     #: Offset and capacity of each document by its name.
     documents: dict[str, tuple[int, int]]
-    #: All else behind the user block, by offset: libhdf5's bytes, and zeros between.
-    gaps: tuple[tuple[int, bytes], ...]
+    #: What stands behind the user block, in the order of the file: the number of an array, the name of a document, or the bytes of a gap
+    #: between these, which are libhdf5's and zeros.
+    parts: tuple[int | str | bytes, ...]
+    #: Of all gaps, xxh3-128 in hex.
+    gaps_digest: str
     size: int
 
 
@@ -53,11 +61,20 @@ class Composer:
         self._key: Any = None
         self._frame: Frame | None = None
 
-    def compose(self, slots: Sequence[Slot], capacities: dict[str, int], attributes: dict[str, int | str]) -> Frame:
-        """A file with these arrays, with documents of these many bytes, and with these attributes."""
-        key = (tuple(slots), tuple(capacities.items()), tuple(attributes.items()))
+    def compose(
+        self,
+        slots: Callable[[], Sequence[Slot]],
+        of: object,
+        capacities: dict[str, int],
+        attributes: dict[str, int | str],
+    ) -> Frame:
+        """A file with these arrays, with documents of these many bytes, and with these attributes.
+
+        `of` says which arrays they are: where it is the same as before, `slots` is not called.
+        """
+        key = (of, tuple(capacities.items()), tuple(attributes.items()))
         if self._frame is None or key != self._key:
-            self._key, self._frame = key, _compose(slots, capacities, attributes)
+            self._key, self._frame = key, _compose(slots(), capacities, attributes)
         return self._frame
 
 
@@ -138,11 +155,18 @@ def _compose(slots: Sequence[Slot], capacities: dict[str, int], attributes: dict
         for name, value in attributes.items():
             file.attrs[name] = value if isinstance(value, int) else _fixed(value)
         group = file.create_group("arrays")
-        arrays = {slot.number: _extent(_make(group, slot)) for slot in slots}
-        documents = {name: _extent(_allocate(file.id, name, "|u1", (size,))) for name, size in capacities.items()}
+        allocator = _Allocator()
+        arrays = {slot.number: _extent(_make(group, slot, allocator)) for slot in with_breaks(slots, _SLOTS)}
+        documents = {
+            name: _extent(allocator.allocate(file.id, name, "|u1", (size,))) for name, size in capacities.items()
+        }
     extents = [extent for extent in (*arrays.values(), *documents.values()) if extent[1]]
-    gaps = tuple((begin, memory.between(begin, end)) for begin, end in gaps_between(extents, memory.size))
-    return Frame(arrays, documents, gaps, memory.size)
+    gaps = [(begin, memory.between(begin, end)) for begin, end in gaps_between(extents, memory.size)]
+    placed: list[tuple[int, int | str | bytes]] = [*gaps]
+    placed += [(place[0], key) for found in (arrays, documents) for key, place in found.items() if place[1]]
+    placed.sort(key=lambda one: one[0])
+    digest = xxhash.xxh3_128_hexdigest(b"".join(gap for _, gap in gaps))
+    return Frame(arrays, documents, tuple(part for _, part in placed), digest, memory.size)
 
 
 def _create(memory: _Memory) -> Any:
@@ -155,22 +179,34 @@ def _create(memory: _Memory) -> Any:
     return h5py.h5f.create(b"frame", h5py.h5f.ACC_TRUNC, created, access)
 
 
-def _make(group: Any, slot: Slot) -> Any:
-    found = _allocate(group.id, str(slot.number), slot.dtype, slot.shape)
-    attributes = h5py.AttributeManager(h5py.Dataset(found))
-    attributes["path"] = _fixed(slot.path[:_LONGEST_PATH])
+def _make(group: Any, slot: Slot, allocator: _Allocator) -> Any:
+    found = allocator.allocate(group.id, str(slot.number), slot.dtype, slot.shape)
+    allocator.write(found, b"path", slot.path[:_LONGEST_PATH])
     if slot.label:
-        attributes["label"] = _fixed(slot.label)
+        allocator.write(found, b"label", slot.label)
     return found
 
 
-def _allocate(group: Any, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
-    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    made.set_obj_track_times(False)
-    space = h5py.h5s.create_simple(shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    return h5py.h5d.create(group, name.encode(), h5py.h5t.py_create(np.dtype(dtype), logical=True), space, made)
+class _Allocator:
+    """Makes data sets and their attributes in libhdf5's own terms: by h5py's, ten thousand take it twice as long."""
+
+    def __init__(self) -> None:
+        self._made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        self._made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        self._made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        self._made.set_obj_track_times(False)
+        self._scalar = h5py.h5s.create(h5py.h5s.SCALAR)
+
+    def allocate(self, group: Any, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
+        """A data set that nothing is written to."""
+        space = h5py.h5s.create_simple(shape) if shape else self._scalar
+        kind = h5py.h5t.py_create(np.dtype(dtype), logical=True)
+        return h5py.h5d.create(group, name.encode(), kind, space, self._made)
+
+    def write(self, found: Any, name: bytes, text: str) -> None:
+        """An attribute."""
+        value = np.asarray(_fixed(text))
+        h5py.h5a.create(found, name, h5py.h5t.py_create(value.dtype, logical=True), self._scalar).write(value)
 
 
 def _extent(found: Any) -> tuple[int, int]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
+from ctypes import memmove
 from typing import Any
 
 import numpy as np
 import psutil
 
-from detrain.state.tree import Array
+from detrain.state.tree import Array, Place, Window
 from detrain.store.threads import share_out
 
 _ALIGNMENT = 64
@@ -17,6 +20,8 @@ _ALIGNMENT = 64
 _PIECE_BYTES, _ALONE_BYTES = 8 << 20, 32 << 20
 #: A state that would take more of the memory that is free is written from where it lies.
 _MOST_OF_FREE = 0.5
+#: Where to, where from, how many bytes.
+_Piece = tuple[int, int, int]
 
 
 class Staging:
@@ -27,30 +32,30 @@ class Staging:
 
     def copy(self, arrays: Sequence[Array]) -> list[Array] | None:
         """Copies that stay as they are until the next call; None if there is not the memory for them."""
-        places, end = [], 0
-        for array in arrays:
-            places.append(end)
-            if not array.is_copy:
-                end += -(-array.data.nbytes // _ALIGNMENT) * _ALIGNMENT
+        sizes = [0 if array.is_copy else -(-array.num_bytes // _ALIGNMENT) * _ALIGNMENT for array in arrays]
+        ends = list(itertools.accumulate(sizes))
+        end = ends[-1] if ends else 0
         if not self._make_room(end):
             return None
-        copies, pieces = [], []
-        for array, begin in zip(arrays, places, strict=True):
-            data = array.data
+        base, memory = self._memory.ctypes.data, self._memory.data
+        copies, pieces = [], list[_Piece]()
+        for array, begin in zip(arrays, map(operator.sub, ends, sizes), strict=True):
             if array.is_copy:
                 copies.append(array)
                 continue
-            copy: Any = np.ndarray(data.shape, data.dtype, self._memory, begin)
-            copies.append(Array(array.path, copy, array.label, array.digest, is_copy=True))
-            if data.nbytes <= _PIECE_BYTES or not data.flags.c_contiguous:
-                pieces.append((copy, data))
+            window = Window(memory, begin, array.num_bytes, *array.look)
+            copies.append(Array(array.path, window, array.label, array.digest, True))
+            if isinstance(array.place, Place):
+                pieces.append((base + begin, array.place.address, window.num_bytes))
+            elif array.data.flags.c_contiguous:
+                pieces.append((base + begin, array.data.ctypes.data, window.num_bytes))
             else:
-                pieces += _cut(copy.reshape(-1).view(np.uint8), data.reshape(-1).view(np.uint8))
+                np.copyto(window.view(), array.data)
         if end < _ALONE_BYTES:
-            for copy, data in pieces:
-                np.copyto(copy, data)
+            for piece in pieces:
+                memmove(*piece)
         else:
-            share_out(pieces, lambda piece: np.copyto(*piece))
+            share_out(_cut(pieces), lambda piece: memmove(*piece))
         return copies
 
     def _make_room(self, size: int) -> bool:
@@ -70,6 +75,7 @@ class Staging:
         return True
 
 
-def _cut(copy: Any, data: Any) -> list[tuple[Any, Any]]:
-    starts = range(0, len(data), _PIECE_BYTES)
-    return [(copy[start : start + _PIECE_BYTES], data[start : start + _PIECE_BYTES]) for start in starts]
+def _cut(pieces: list[_Piece]) -> Iterator[_Piece]:
+    for to, come_from, num_bytes in pieces:
+        for start in range(0, num_bytes, _PIECE_BYTES):
+            yield to + start, come_from + start, min(_PIECE_BYTES, num_bytes - start)

@@ -6,13 +6,17 @@ import _thread
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
 
 _MOST_THREADS = 4
-#: So many items are worked on between two breaks, and a break takes so long that another thread has the interpreter meanwhile.
-_ITEMS, _BREAK_S = 512, 0.0002
+#: So many items are worked on between two breaks. A break takes so long at least that another thread has the interpreter meanwhile, and
+#: so many times as long as the work before: the training beside it loses a fifth at most. What takes long holds no lock: seconds.
+_ITEMS, _BREAK_S, _REST, _LONGEST_BREAK_S = 128, 0.0002, 4.0, 0.01
+#: How many threads wait for work in the background.
+_num_awaited = 0
 
 
 def share_out(pieces: Iterable[_Item], work: Callable[[_Item], object]) -> None:
@@ -44,13 +48,26 @@ def share_out(pieces: Iterable[_Item], work: Callable[[_Item], object]) -> None:
         raise errors[0]
 
 
+@contextmanager
+def awaited() -> Iterator[None]:
+    """The training waits for work in the background: inside the block, that takes no breaks."""
+    global _num_awaited
+    _num_awaited += 1
+    try:
+        yield
+    finally:
+        _num_awaited -= 1
+
+
 def with_breaks(items: Iterable[_Item], every: int = _ITEMS) -> Iterator[_Item]:
-    """The items, for work on each that holds the interpreter's lock: let go of it now and then.
+    """The items, for work on each that holds the interpreter's lock: let go of it now and then, for a multiple of the time it was held.
 
     The interpreter takes it from a thread after 5 ms only, and a step of the training that lets go of it many times
     would wait as long each time.
     """
+    began_s = time.monotonic()
     for number, item in enumerate(items):
-        if number and number % every == 0:
-            time.sleep(_BREAK_S)
+        if number and number % every == 0 and not _num_awaited:
+            time.sleep(min(max(_BREAK_S, (time.monotonic() - began_s) * _REST), _LONGEST_BREAK_S))
+            began_s = time.monotonic()
         yield item

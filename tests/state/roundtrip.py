@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import gc
 import io
+import json
 import linecache
 import sys
 import textwrap
@@ -31,6 +32,7 @@ from detrain.state.attributes import slot_descriptors
 from detrain.state.captured import Captured
 from detrain.state.census import Census
 from detrain.state.restore import Origins, Restore
+from detrain.state.retrace import Retracer
 from detrain.state.tree import Tree
 from detrain.state.walk import Walk
 from detrain.store import checkpoint
@@ -181,8 +183,11 @@ class Saved:
 def saved(program: Program, path: Path, folder: Path) -> Saved:
     """Capture a life after its loop; `folder` is where it may have files."""
     with life(program) as one:
-        census = Census(one.look())
+        census, retracer = Census(one.look()), Retracer()
+        retracer.walk(one.roots, {}, census)
         one.run("loop")
+        look_again(retracer, one, census)
+        del retracer  # it knows the classes of this life
         written = commit(path, one.look(census).tree, META)
         files = {file: file.read_bytes() for file in folder.iterdir()}
         seen = judge(one)
@@ -190,6 +195,38 @@ def saved(program: Program, path: Path, folder: Path) -> Saved:
     header, tree = checkpoint.load(path)
     assert [entry.digest for entry in written.stored] == [array.compute_digest() for array in tree.arrays]
     return Saved(header, tree, files, seen)
+
+
+def look_again(retracer: Retracer, one: Life, census: Census) -> None:
+    """The walk along the route of an earlier one yields what a walk from anew does; and so does the next, where nothing has changed."""
+    for _ in range(3):
+        assert_same(retracer.walk(one.roots, {}, census).captured(), one.look(census))
+
+
+def assert_same(one: Captured, other: Captured) -> None:
+    """Two captures of one state tell the same, as JSON has it."""
+    assert [type(obj) for obj in one.objects] == [type(obj) for obj in other.objects]
+    # Where a handler makes an object to write it down, what lay at its address before means nothing; and whenever torch.fx is asked to
+    # pickle a graph, it compiles it anew, under another name.
+    mine, theirs = (
+        [
+            node if obj is its and "code" not in node else {k: v for k, v in node.items() if k not in ("from", "code")}
+            for node, obj, its in zip(captured.tree.nodes, one.objects, other.objects, strict=True)
+        ]
+        for captured in (one, other)
+    )
+    assert json.dumps(mine) == json.dumps(theirs)
+    assert json.dumps(one.tree.roots) == json.dumps(other.tree.roots)
+    assert [list(captured.numbers.values()) for captured in (one, other)] == [list(range(len(one.numbers)))] * 2
+    assert (list(one.paths), len(one.unfinished)) == (list(other.paths), len(other.unfinished))
+    for mine, its in zip(one.tree.arrays, other.tree.arrays, strict=True):
+        assert (mine.path, mine.label, mine.data.dtype.str, mine.data.shape) == (
+            its.path,
+            its.label,
+            its.data.dtype.str,
+            its.data.shape,
+        )
+        assert mine.data.tobytes() == its.data.tobytes() or b"<eval_with_key>" in its.data.tobytes()
 
 
 @contextmanager

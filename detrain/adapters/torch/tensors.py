@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
+import operator
 import weakref
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -13,9 +16,9 @@ import torch
 from detrain.adapters.torch import devices
 from detrain.errors import CaptureError, RestoreError
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import MISSING, Capturing, Handler, MemoryRange, Restoring
-from detrain.state.sharing import bytes_at, memory_within
-from detrain.state.tree import Node
+from detrain.state.handler import MISSING, Capturing, Glance, Handler, MemoryRange, MemoryRanges, Restoring
+from detrain.state.sharing import memory_within
+from detrain.state.tree import Node, Place
 
 #: dtypes that numpy lacks are stored under whole numbers of their size.
 _PLAIN = {
@@ -26,6 +29,18 @@ _PLAIN = {
 #: Where torch can give a storage another size.
 _RESIZED_ON = ("cpu", "cuda")
 _BY_SIZE = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_BYTE = np.dtype(np.uint8)
+
+# What `glance` reads, as torch's own functions in C.
+_TENSOR, _STORAGE = torch._C.TensorBase, torch.UntypedStorage
+_GRAD, _STORAGE_DEVICE = _TENSOR.grad.__get__, _STORAGE.device.__get__
+_is_none = functools.partial(operator.is_, None)
+_HOOK_DICTS = _TENSOR._backward_hooks.__get__, _TENSOR._post_accumulate_grad_hooks.__get__
+_LOOKS = (
+    _TENSOR.grad_fn.__get__, _TENSOR.layout.__get__, _TENSOR.dtype.__get__, _TENSOR.device.__get__, _TENSOR.shape.__get__,
+    _TENSOR.stride, _TENSOR.storage_offset, _TENSOR.requires_grad.__get__, _TENSOR.is_inference, _TENSOR.is_quantized.__get__,
+    _TENSOR.is_conj, _TENSOR.is_neg, _TENSOR.is_nested.__get__,
+)  # fmt: skip
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -40,7 +55,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 def _unseen(plain: Callable[..., Any]) -> Callable[..., Any]:
     """Run a method without `__torch_function__`: what detrain does with a tensor is no operation of the script."""
 
-    @wraps(plain)
+    @functools.wraps(plain)
     def method(*args: Any) -> Any:
         with torch._C.DisableTorchFunction():
             return plain(*args)
@@ -91,11 +106,21 @@ class TensorHandler(Handler):
                 node["base"] = walk.child(obj._base, ".<base>")
         elif obj.is_leaf and obj.grad is not None:
             node["grad"] = walk.child(obj.grad, ".grad")
-        storage = obj.untyped_storage()
-        node["storage"] = walk.child(storage, "")
-        if obj.is_contiguous() and obj.storage_offset() == 0 and obj.numel() * obj.element_size() == storage.nbytes():
-            # Only for the reader of the file: the storage's bytes under the tensor's dtype and shape.
-            walk.node(node["storage"][1]).setdefault("as", [node["dtype"], node["shape"]])
+        node["storage"] = walk.child(obj.untyped_storage(), "")
+
+    def glance(self, objs: Sequence[Any], cls: type) -> Glance | None:
+        """Of tensors that are not views, and carry no graph."""
+        if cls not in (torch.Tensor, torch.nn.Parameter):
+            return None
+        grads, storages = list(map(_GRAD, objs)), list(map(_TENSOR.untyped_storage, objs))
+        columns = [list(map(read, objs)) for read in _LOOKS]
+        others = [*(list(map(read, objs)) for read in _HOOK_DICTS), grads]
+        if not all(map(_is_none, columns[0])):
+            return None
+        if all(map(_is_none, itertools.chain.from_iterable(others))):
+            return Glance(columns, [1] * len(storages), storages)
+        held = [[one for one in parts if one is not None] for parts in zip(*others, storages, strict=True)]
+        return Glance(columns, list(map(len, held)), list(itertools.chain.from_iterable(held)))
 
     def memory(self, obj: Any) -> tuple[int, int] | None:
         with torch._C.DisableTorchFunction():
@@ -261,6 +286,7 @@ class StorageHandler(Handler):
 
     kind = "torch.UntypedStorage"
     is_dropped_silently = True
+    looks_above = True
     fields: ClassVar = plain_fields("nbytes", "device", "as")
     has_attributes = False
 
@@ -268,19 +294,28 @@ class StorageHandler(Handler):
         node["nbytes"], node["device"] = obj.nbytes(), str(obj.device)
         if obj.device.type == "meta":
             return
-        # Not by `numpy()`: a storage that has been handed out so can never be resized again.
-        is_copy = obj.device.type != "cpu"
-        raw = devices.copied(bytes_of(obj)).numpy() if is_copy else bytes_at(obj, obj.data_ptr(), obj.nbytes())
-        owner = None if is_copy else obj
-        name, shape = node.get("as", ("", None))
-        if shape is None:
-            walk.array(node, raw, is_copy=is_copy, owner=owner)
-            return
-        dtype = getattr(torch, name)
-        plain = _PLAIN.get(dtype)
-        label = "" if plain is not None else name
-        data = raw.view(plain or _BY_SIZE[dtype.itemsize]).reshape(shape)
-        walk.array(node, data, label, is_copy=is_copy, owner=owner)
+        look = _look_at(walk.node(node["p"]), node["nbytes"]) if node["p"] is not None else None
+        label, dtype, shape = "", _BYTE, (node["nbytes"],)
+        if look is not None:
+            node["as"] = [look["dtype"], look["shape"]]
+            label, dtype = _stored_as(look["dtype"])
+            shape = tuple(look["shape"])
+        if obj.device.type == "cpu":
+            # Not by `numpy()`: a storage that has been handed out so can never be resized again.
+            walk.array(node, Place(obj, obj.data_ptr(), node["nbytes"], dtype, shape), label)
+        else:
+            walk.array(node, devices.copied(bytes_of(obj)).numpy().view(dtype).reshape(shape), label, is_copy=True)
+
+    def glance(self, objs: Sequence[Any], cls: type) -> Glance | None:
+        """Of those on the CPU; on other devices they are copied each time."""
+        if any(device.type != "cpu" for device in set(map(_STORAGE_DEVICE, objs))):
+            return None
+        return Glance([list(map(_STORAGE.nbytes, objs))], [0] * len(objs), [])
+
+    def memory_ranges(self, objs: Sequence[Any]) -> MemoryRanges:
+        if any(device.type != "cpu" for device in set(map(_STORAGE_DEVICE, objs))):
+            return super().memory_ranges(objs)
+        return MemoryRanges(list(map(_STORAGE.data_ptr, objs)), list(map(_STORAGE.nbytes, objs)), [1] * len(objs))
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         if not super().matches(live, node, restore) or str(live.device) != node["device"]:
@@ -305,6 +340,32 @@ class StorageHandler(Handler):
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         # A tensor of its own over the bytes: no version counter of the script's tensors moves.
         bytes_of(obj).copy_(torch.from_numpy(flat.copy() if not flat.flags.writeable else flat))
+
+
+def _look_at(holder: Node, num_bytes: int) -> Node | None:
+    """The node above a storage if it is a tensor's that shows all of it, in order: its dtype and shape are the elements'.
+
+    Only for the reader of the file.
+    """
+    if "offset" not in holder or holder["offset"] or "storage" not in holder:
+        return None
+    step = getattr(torch, holder["dtype"]).itemsize
+    if math.prod(holder["shape"]) * step != num_bytes:
+        return None
+    size = 1
+    for count, stride in zip(reversed(holder["shape"]), reversed(holder["strides"]), strict=True):
+        if count != 1 and stride != size and num_bytes:
+            return None
+        size *= count
+    return holder
+
+
+@functools.cache
+def _stored_as(name: str) -> tuple[str, np.dtype[Any]]:
+    """Label and dtype of an array for a dtype of torch."""
+    dtype = getattr(torch, name)
+    plain = _PLAIN.get(dtype)
+    return ("", np.dtype(plain)) if plain is not None else (name, np.dtype(_BY_SIZE[dtype.itemsize]))
 
 
 def bytes_of(storage: Any) -> Any:

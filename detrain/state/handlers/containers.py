@@ -5,8 +5,10 @@ from __future__ import annotations
 import array
 import collections
 import functools
+import itertools
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +17,7 @@ from detrain.errors import CaptureError, RestoreError
 from detrain.state.addresses import is_address
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Glance, Handler, Restoring
 from detrain.state.handlers import hashtables
 from detrain.state.registry import register
 from detrain.state.tree import ATOMS, Node, decode_value, is_node, is_same_value, is_value
@@ -38,11 +40,18 @@ class ListHandler(Handler):
         else:
             node["seq"] = walk.children(list.__iter__(obj))
 
+    def glance(self, objs: Sequence[Any], cls: type) -> Glance | None:
+        return _elements(objs) if cls is list and all(len(obj) < _BULK for obj in objs) else None
+
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "array" in node:
             list.__setitem__(obj, slice(None), restore.data(node).tolist())
         else:
             list.__setitem__(obj, slice(None), restore.values(node["seq"], list(list.__iter__(obj))))
+
+
+def _elements(objs: Sequence[Any]) -> Glance:
+    return Glance([], list(map(len, objs)), list(itertools.chain.from_iterable(objs)))
 
 
 def _as_array(values: list[Any]) -> np.ndarray[Any, Any] | None:
@@ -67,6 +76,9 @@ class TupleHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["seq"] = walk.children(tuple.__iter__(obj))
+
+    def glance(self, objs: Sequence[Any], cls: type) -> Glance | None:
+        return _elements(objs) if cls is tuple else None
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         if not super().matches(live, node, restore) or len(live) != len(node["seq"]):
@@ -102,6 +114,13 @@ class DictHandler(Handler):
         node["items"] = walk.items(_Items(obj))
         if isinstance(obj, collections.defaultdict):
             node["factory"] = walk.child(obj.default_factory, ".default_factory")
+
+    def glance(self, objs: Sequence[Any], cls: type) -> Glance | None:
+        """Of those that can be no module's names."""
+        if cls not in (dict, collections.OrderedDict) or any("__name__" in obj for obj in objs):
+            return None
+        pairs = itertools.chain.from_iterable(map(cls.items, objs))
+        return Glance([], [2 * len(obj) for obj in objs], list(itertools.chain.from_iterable(pairs)))
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         return super().matches(live, node, restore) and _library_with(live) == node.get("names_of")

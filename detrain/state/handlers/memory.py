@@ -71,6 +71,7 @@ class MemoryMapHandler(Handler):
 
     kind = "memory map"
     has_attributes = False
+    looks_above = True
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         if obj.closed:

@@ -8,6 +8,7 @@ import decimal
 import enum
 import fractions
 import functools
+import itertools
 import multiprocessing.process
 import operator
 import pathlib
@@ -17,14 +18,14 @@ import sys
 import threading
 import types
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from detrain.state import machinery
 from detrain.state.attributes import instance_dict
 from detrain.state.classes import resolve, resolve_type, type_name
 from detrain.state.fields import Holds, plain_fields
-from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, mark_not_saved
+from detrain.state.handler import MISSING, CannotBuild, Capturing, Glance, Handler, Restoring, mark_not_saved
 from detrain.state.registry import register, register_name
 from detrain.state.tree import Node
 from detrain.state.unrestored import Unrestored
@@ -56,6 +57,14 @@ class ObjectHandler(Handler):
                 node, "processes of its own run beside the loop" if has_process else OWNS_THREAD, warns=has_process
             )
 
+    def glance(self, objs: Sequence[Any], cls: type) -> Glance | None:
+        """But of those of a library that belong to an event loop, which another thread may run."""
+        if is_user_module(cls.__module__):
+            return Glance([], [0] * len(objs), [])
+        if _is_of_asyncio(cls) or any(map(_is_of_asyncio, set(map(type, _values_in(objs))))):
+            return None
+        return Glance([list(map(_name_of, objs))], [0] * len(objs), [])
+
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         if "name" in node:
             return self._named(node) is live
@@ -70,6 +79,16 @@ class ObjectHandler(Handler):
             return resolve(node["name"])
         except LookupError:
             return None
+
+
+def _is_of_asyncio(cls: type) -> bool:
+    events = sys.modules.get("asyncio.events")
+    module = cls.__module__.partition(".")[0] if type(cls.__module__) is str else ""
+    return module in ("asyncio", "_asyncio") or (events is not None and issubclass(cls, events.AbstractEventLoop))
+
+
+def _values_in(objs: Sequence[Any]) -> Iterator[Any]:
+    return itertools.chain.from_iterable(dict.values(instance_dict(obj) or {}) for obj in objs)
 
 
 def _name_of(obj: Any) -> str | None:

@@ -1,0 +1,320 @@
+"""Where a walk went: all that the next walk needs to see whether the state has the same shape again, and none of the script's objects.
+
+A route knows the graph of a walk by its *edges*: which node handed which value to the walk, in which order. Nodes of one type that are
+equally far from the roots form a *group*, whose objects are looked at together, by calls that run in C (`Handler.glance`); every other
+node is captured again each time. Of the script's objects a route holds only atoms: a weight, a loss or a batch that the script drops is
+gone as without detrain.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from detrain.state import registry
+from detrain.state.attributes import slot_descriptors
+from detrain.state.census import Census
+from detrain.state.handler import Glance, Handler
+from detrain.state.tree import Node, Ref, is_node
+from detrain.state.walk import Walk
+
+#: A node whose atoms are longer texts is captured again: a route is small beside the state.
+_LONGEST_ATOM = 1 << 16
+#: Groups of fewer nodes are not worth a look of their own.
+_FEWEST = 3
+#: Of objects that hand nothing on.
+NOTHING = Glance([], [], [])
+
+
+class Edge(NamedTuple):
+    """A node that another refers to."""
+
+    segment: str
+    number: int
+    #: By it the walk has met the node for the first time.
+    is_first: bool
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The values that the nodes of a group hand to the walk, one behind the other, as they were."""
+
+    facts: list[list[Any]]
+    counts: list[int]
+    #: Where the atoms stand, and they themselves.
+    atoms_at: list[int]
+    atoms: list[Any]
+    #: Where objects stand, their types, and their nodes; those that are met here for the first time come first.
+    objects_at: list[int]
+    types: list[type]
+    numbers: list[int]
+    num_first: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that are looked at together."""
+
+    handler: Handler
+    cls: type
+    numbers: list[int]
+    #: What the handler hands on, and what stands in the attributes.
+    parts: Parts
+    attributes: Parts | None
+    #: Whether the class is captured with each object.
+    has_class: bool
+    #: Numbers of arrays that are places in live memory, each with path, label, dtype and shape.
+    places: list[tuple[int, str, str, np.dtype[Any], tuple[int, ...]]]
+
+
+@dataclass
+class Round:
+    """Nodes that are equally far from the roots."""
+
+    groups: list[Group] = field(default_factory=list)
+    #: Those that are captured again each time.
+    single: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Route:
+    """Where a walk went before it came to what is dead, and to what is done at its end."""
+
+    census: Census | None
+    roots: dict[str, Ref]
+    nodes: list[Node]
+    paths: list[str]
+    types: list[type]
+    #: Position in the order in which nodes were captured.
+    turns: list[int]
+    edges: list[list[Edge]]
+    num_arrays: int
+    has_large_numbers: bool
+    rounds: list[Round]
+    #: What the census says of each node's object.
+    origins: list[int | None]
+    #: Nodes that stand for a tuple.
+    tuples: list[int]
+
+
+class Survey(Walk):
+    """A walk that notes where it goes."""
+
+    def __init__(self, census: Census | None = None) -> None:
+        super().__init__(census)
+        #: What was handed to `ref`, in order: the value, the segment, and the number of its node or -1.
+        self._handed: list[Any] = []
+        self._segments: list[str] = []
+        self._numbers: list[int] = []
+        #: By turn: the node, and where in the above the capture began, came to the attributes, and ended.
+        self._visits: list[list[int]] = []
+        self._is_noting = True
+        #: None if the walk cannot be described so.
+        self.route: Route | None = None
+
+    def ref(self, obj: Any, parent: int | None, segment: str) -> Ref:
+        found = super().ref(obj, parent, segment)
+        if self._is_noting:
+            self._handed.append(obj)
+            self._segments.append(segment)
+            self._numbers.append(found[1] if is_node(found) else -1)
+        return found
+
+    def children(self, objs: Iterable[Any]) -> list[Ref]:
+        values = list(objs)
+        count = len(self._handed)
+        found = super().children(values)
+        if self._is_noting and len(self._handed) == count:  # plain ones
+            self._handed += values
+            self._segments += [""] * len(values)
+            self._numbers += [-1] * len(values)
+        return found
+
+    def _capture(self, number: int) -> None:
+        if not self._is_noting:
+            return super()._capture(number)
+        visit = [number, len(self._handed), -1, -1]
+        self._visits.append(visit)
+        super()._capture(number)
+        visit[3] = len(self._handed)
+        visit[2] = visit[3] if visit[2] < 0 else visit[2]
+        return None
+
+    def _capture_attributes(self, obj: Any, node: Node, cls: type) -> None:
+        if self._is_noting:
+            self._visits[-1][2] = len(self._handed)
+        super()._capture_attributes(obj, node, cls)
+
+    def _capture_alive(self) -> None:
+        super()._capture_alive()
+        self._is_noting = False
+        if len(self._visits) == len(self.tree.nodes):  # else something beside the roots was met
+            self.route = self._describe()
+        self._handed, self._segments, self._numbers, self._visits = [], [], [], []
+
+    # --- the description -----------------------------------------------------------------------------------------------------
+
+    def _describe(self) -> Route:
+        count = len(self.tree.nodes)
+        self.tree.common = list(self.tree.nodes)
+        spans: list[Sequence[int]] = [()] * count
+        turns = [0] * count
+        for turn, (number, *span) in enumerate(self._visits):
+            spans[number], turns[number] = span, turn
+        self._first = _first_places(self._numbers, count)
+        edges = [self._edges(span[0], span[2]) for span in spans]
+        return Route(
+            self._census, dict(self.tree.roots), self.tree.common, list(self.paths),
+            list(map(type, self.objects)), turns, edges, len(self.tree.arrays), self.has_large_numbers,
+            self._rounds(spans, edges), origins_of(self._census, self.objects),
+            [number for number, obj in enumerate(self.objects) if type(obj) is tuple],
+        )  # fmt: skip
+
+    def _edges(self, begin: int, end: int) -> list[Edge]:
+        return [
+            Edge(self._segments[place], number, self._first[number] == place)
+            for place, number in enumerate(self._numbers[begin:end], begin) if number >= 0
+        ]  # fmt: skip
+
+    def _rounds(self, spans: list[Sequence[int]], edges: list[list[Edge]]) -> list[Round]:
+        found: list[Round] = []
+        numbers = sorted({ref[1] for ref in self.tree.roots.values() if is_node(ref)})
+        while numbers:
+            found.append(self._round(numbers, spans))
+            numbers = [edge.number for number in numbers for edge in edges[number] if edge.is_first]
+        return found
+
+    def _round(self, numbers: list[int], spans: list[Sequence[int]]) -> Round:
+        made, alike = Round(), collections.defaultdict[type, list[int]](list)
+        for number in numbers:
+            alike[type(self.objects[number])].append(number)
+        for cls, those in alike.items():
+            group = self._group(cls, those, spans)
+            if group is not None:
+                made.groups.append(group)
+                grouped = set(group.numbers)
+                those = [number for number in those if number not in grouped]
+            made.single += those
+        made.single.sort()
+        return made
+
+    def _group(self, cls: type, numbers: list[int], spans: list[Sequence[int]]) -> Group | None:
+        """Those of these nodes of which a glance shows all that the walk was handed."""
+        handler, nodes = registry.handler_for(cls), self.tree.nodes
+        numbers = [number for number in numbers if nodes[number].keys().isdisjoint(("kept", "dict_of", "slots"))]
+        has_class = self._made.get(cls, False)
+        for _ in range(2):  # the second time without those that have shown something else
+            if len(numbers) < _FEWEST:
+                return None
+            objs = [self.objects[number] for number in numbers]
+            own = handler.glance(objs, cls)
+            attributes = glance_at_attributes(objs, cls, has_class) if handler.has_attributes else NOTHING
+            if own is None or attributes is None:
+                return None
+            looks = own, attributes
+            places = [
+                self._places(look, [spans[n][part : part + 2] for n in numbers]) for part, look in enumerate(looks)
+            ]
+            good = [self._is_described(number, ones) for number, *ones in zip(numbers, *places, strict=True)]
+            if all(good):
+                flat = [[place for found in ones if found is not None for place in found] for ones in places]
+                parts = [self._parts(look, one) for look, one in zip(looks, flat, strict=True)]
+                return Group(
+                    handler, cls, numbers, parts[0], parts[1] if handler.has_attributes else None, has_class,
+                    self._arrays(numbers),
+                )  # fmt: skip
+            numbers = list(itertools.compress(numbers, good))
+        return None
+
+    def _places(self, look: Glance, spans: list[Sequence[int]]) -> list[range | None]:
+        """By node, where in what was noted its parts stand; None if these are not the same."""
+        if look is NOTHING:
+            return [range(begin, begin) if begin == end else None for begin, end in spans]
+        found: list[range | None] = []
+        start = 0
+        for count, (begin, end) in zip(look.counts, spans, strict=True):
+            parts = look.parts[start : start + count]
+            start += count
+            is_same = count == end - begin and all(map(operator.is_, parts, self._handed[begin:end]))
+            found.append(range(begin, end) if is_same else None)
+        return found
+
+    def _is_described(self, number: int, places: list[range | None]) -> bool:
+        node = self.tree.nodes[number]
+        if any(found is None for found in places) or (
+            "array" in node and self.tree.arrays[node["array"]].place is None
+        ):
+            return False
+        return all(
+            len(value) <= _LONGEST_ATOM
+            for found in places if found is not None
+            for value in self._handed[found.start : found.stop] if type(value) in (str, bytes)
+        )  # fmt: skip
+
+    def _parts(self, look: Glance, places: list[int]) -> Parts:
+        numbers = [self._numbers[place] for place in places]
+        atoms_at = [at for at, number in enumerate(numbers) if number < 0]
+        first = [at for at, number in enumerate(numbers) if number >= 0 and self._first[number] == places[at]]
+        others = [at for at, number in enumerate(numbers) if number >= 0 and self._first[number] != places[at]]
+        objects_at = first + others
+        return Parts(
+            look.facts, look.counts, atoms_at, [self._handed[places[at]] for at in atoms_at], objects_at,
+            [type(self._handed[places[at]]) for at in objects_at], [numbers[at] for at in objects_at], len(first),
+        )  # fmt: skip
+
+    def _arrays(self, numbers: list[int]) -> list[tuple[int, str, str, np.dtype[Any], tuple[int, ...]]]:
+        found = []
+        for number in numbers:
+            at = self.tree.nodes[number].get("array")
+            if at is not None:
+                array = self.tree.arrays[at]
+                assert array.place is not None
+                found.append((at, array.path, array.label, array.place.dtype, array.place.shape))
+        return found
+
+
+def _first_places(numbers: list[int], count: int) -> list[int]:
+    """By node, where its number stands first."""
+    found = [-1] * count
+    for place in range(len(numbers) - 1, -1, -1):
+        if numbers[place] >= 0:
+            found[numbers[place]] = place
+    return found
+
+
+def glance_at_attributes(objs: Sequence[Any], cls: type, has_class: bool) -> Glance | None:
+    """What `Walk` hands on of the attributes of objects of one type; None if it has to look at each."""
+    if slot_descriptors(cls):
+        return None
+    if not cls.__dictoffset__ and not has_class:
+        return Glance([], [0] * len(objs), [])
+    dicts = instance_dicts(objs, cls)
+    if dicts is None:
+        return None
+    if not has_class:
+        return Glance(
+            [list(map(tuple, dicts))],
+            list(map(len, dicts)),
+            list(itertools.chain.from_iterable(map(dict.values, dicts))),
+        )
+    parts = itertools.chain.from_iterable((*own.values(), cls) for own in dicts)
+    return Glance([list(map(tuple, dicts))], [len(own) + 1 for own in dicts], list(parts))
+
+
+def instance_dicts(objs: Sequence[Any], cls: type) -> list[dict[str, Any]] | None:
+    """The `__dict__` of each, which is empty where the type has none; None if one of them is something else."""
+    if not cls.__dictoffset__:
+        return [{}] * len(objs)
+    found = list(map(object.__getattribute__, objs, itertools.repeat("__dict__")))
+    return found if all(map(operator.is_, map(type, found), itertools.repeat(dict))) else None
+
+
+def origins_of(census: Census | None, objs: Sequence[Any]) -> list[int | None]:
+    """What the census knows under the address of each object."""
+    return [] if census is None else census.numbers_at(objs)
