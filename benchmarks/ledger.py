@@ -15,6 +15,8 @@ from detrain.store.ledger import Ledger
 SCRIPT = str(measure.PROGRAMS / "sized.py")
 #: Megabytes of parameters and moments: batches. The first checkpoint, after a fifth of them, tells the ledger what there is to cover.
 SIZES = {1: 4000, 100: 200, 1000: 30}
+#: Likewise, and how many batches at a time have records, or have none.
+STRETCHES = {1: (8000, 200), 100: (200, 2), 1000: (50, 1)}
 #: Shares of the time that the ledger may take; with none there is a record at checkpoints only.
 BUDGETS = {"no ledger": "0", "0.8 % (default)": "0.008", "a record for every batch": "1"}
 
@@ -61,6 +63,70 @@ def _bytes_of(book: Ledger, batch: ledger.Batch) -> int:
     return sum(min(ledger.PIECE_BYTES, sizes[path] - start) for path, start in book.window(batch))
 
 
+class Alternation:
+    """One run in which every other stretch of batches has no records: pairs of stretches side by side, without checkpoints."""
+
+    def __init__(self, bench: Bench, megabytes: int, num_batches: int, stretch: int) -> None:
+        directory, every = bench.new_folder(), num_batches // 5
+        words = [str(measure.PROGRAMS / "alternating.py"), str(megabytes), str(num_batches), str(stretch)]
+        command = detrain(directory, f"{every}batches", words)
+        done = bench.run([*command[:4], "--keep", "1", *command[4:]], is_fixed=False)
+        marks = json.loads(done.lines[-1][1])
+        taken = [  # seconds and pages of each stretch; of none that a checkpoint falls into, or into the batch before
+            [after - before for before, after in zip(marks[n], marks[n + stretch], strict=True)]
+            if n > every and n % every > 1 and n % every + stretch < every
+            else None
+            for n in range(0, num_batches - stretch, stretch)
+        ]
+        self.pairs = [(on, off) for on, off in zip(taken[::2], taken[1::2], strict=False) if on and off]
+        self.stretch = stretch
+        book = ledger.read(directory / "ledger")
+        ended = [batches for batches, _ in book.batches if batches >= every and batches // stretch % 2 == 0]
+        self.records = len(ended) / ((num_batches - every) / 2)
+        for path in directory.glob("*.h5"):
+            path.unlink()
+
+
+def measure_alternating(bench: Bench, report: Report, is_quick: bool) -> None:
+    """One row for each size."""
+    rows = []
+    for megabytes, (num_batches, stretch) in STRETCHES.items():
+        runs = [Alternation(bench, megabytes, num_batches, stretch) for _ in range(1 if is_quick else 3)]
+        pairs = [pair for run in runs for pair in run.pairs]
+        differences = [(on[0] - off[0]) / stretch * 1e3 for on, off in pairs]
+        plain_ms = statistics.median(off[0] for _, off in pairs) / stretch * 1e3
+        quarters = statistics.quantiles(differences, n=4)
+        error = 1.25 * 0.74 * (quarters[2] - quarters[0]) / len(pairs) ** 0.5  # of a median, as if they were normal
+        rows.append(
+            [
+                f"{megabytes:,}",
+                str(len(pairs)),
+                f"{plain_ms:.3f}",
+                f"{statistics.median(differences) / plain_ms * 100:+.2f} ± {error / plain_ms * 100:.2f}",
+                f"{statistics.median(run.records for run in runs):.2f}",
+                spread([off[1] / stretch for _, off in pairs], 0),
+                spread([(on[1] - off[1]) / stretch for on, off in pairs], 0),
+            ]
+        )
+    report.say("## Within one process: stretches of batches with records beside stretches without")
+    report.table(
+        [
+            "MB",
+            "pairs",
+            "ms per batch without",
+            "% longer with",
+            "records per batch",
+            "pages mapped per batch without",
+            "more with",
+        ],
+        rows,
+    )
+    report.say(
+        "The median of the differences, with its standard error. Pages are those of memory that a batch has mapped anew because torch's "
+        "allocator had given it back: their number hangs on how memory happens to lie, and 1,000 of them take 1 to 3 ms."
+    )
+
+
 def measure_sizes(bench: Bench, report: Report, is_quick: bool) -> None:
     """One table for each size."""
     for megabytes, num_batches in SIZES.items():
@@ -102,4 +168,4 @@ def measure_sizes(bench: Bench, report: Report, is_quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    measure.main("What the ledger costs", __doc__ or "", {"sizes": measure_sizes})
+    measure.main("What the ledger costs", __doc__ or "", {"alternating": measure_alternating, "sizes": measure_sizes})

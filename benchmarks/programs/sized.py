@@ -12,8 +12,8 @@ import torch
 BATCH_SIZE, WIDTH = 64, 1024
 
 
-def main():
-    num_bytes, num_batches = float(sys.argv[1]) * 1e6, int(sys.argv[2])
+def prepare(num_bytes):
+    """Returns what does a batch."""
     width = min(WIDTH, int((num_bytes / 12) ** 0.5))
     torch.manual_seed(1)
     # Each layer's weight is of float32, and so are its two moments.
@@ -23,13 +23,23 @@ def main():
     model = torch.nn.Sequential(*layers)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
     data = torch.randn(BATCH_SIZE, width)
-    began = []
-    for _ in range(num_batches):
-        began.append(time.monotonic())
+
+    def step():
         optimizer.zero_grad()
         model(data).square().mean().backward()
         optimizer.step()
+
+    return step
+
+
+def main():
+    step = prepare(float(sys.argv[1]) * 1e6)
+    began = []
+    for _ in range(int(sys.argv[2])):
+        began.append(time.monotonic())
+        step()
     print(json.dumps(began), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

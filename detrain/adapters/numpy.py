@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import mmap
 import os
+import struct
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
+import xxhash
 
 from detrain.adapters.protocol import Adapter, OperatorCall, Settings
 from detrain.errors import CaptureError
@@ -20,6 +24,8 @@ from detrain.state.registry import register
 from detrain.state.sharing import array_within, memory_within
 from detrain.state.tree import Node
 
+#: Words of a Mersenne Twister, and which comes next.
+_WORDS = struct.Struct("=624Ii")
 _HOLDS_OBJECTS = "a structured array that holds Python objects"
 
 
@@ -188,6 +194,14 @@ class GeneratorHandler(Handler):
         _, words, position, has_gauss, gauss = obj.get_state()
         return bytes(words.data) + f"{position} {has_gauss} {gauss}".encode()
 
+    def watch(self, obj: Any) -> Callable[[], object] | None:
+        bits = _bits_of(obj)
+        if type(obj) is not np.random.RandomState or type(bits) is not np.random.MT19937 or not _lies_in_memory():
+            return None
+        own, words = _content(obj)
+        # What is asked for last keeps the words' memory alive, also where the generator gets other bits.
+        return lambda: (xxhash.xxh3_64_intdigest(own), xxhash.xxh3_64_intdigest(words), bits)
+
     def build(self, node: Node, restore: Restoring) -> Any:
         made = np.random.RandomState if "state" in node else np.random.Generator
         return made(restore.value(node["bits"]))
@@ -198,6 +212,27 @@ class GeneratorHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         if "state" in node:
             obj.set_state(decode_state(node["state"]))
+
+
+def _content(generator: np.random.RandomState) -> tuple[Any, Any]:
+    """The generator's own memory, with the normal number that it holds back, and that of its words and their position."""
+    begin = object.__basicsize__
+    own = (ctypes.c_ubyte * (np.random.RandomState.__basicsize__ - begin)).from_address(id(generator) + begin)
+    return own, (ctypes.c_ubyte * _WORDS.size).from_address(_bits_of(generator).ctypes.state_address)
+
+
+@functools.cache
+def _lies_in_memory() -> bool:
+    """Whether they lie there, as they do in numpy 1.17 and later: seen in a generator of our own, whose state is set."""
+    own = np.random.RandomState(np.random.MT19937(1))
+    words = own.get_state(legacy=False)["state"]["key"]
+    seen = []
+    for position, has_gauss, gauss in ((3, 1, 0.123456789), (3, 0, 0.123456789), (3, 1, 0.5), (4, 1, 0.5)):
+        own.set_state(("MT19937", words, position, has_gauss, gauss))
+        seen.append(tuple(map(bytes, _content(own))))
+        if seen[-1][1] != _WORDS.pack(*words.tolist(), position) or struct.pack("=d", gauss) not in seen[-1][0]:
+            return False
+    return len(set(seen)) == len(seen)
 
 
 def _bits_of(generator: Any) -> Any:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from detrain.state.digests import PIECE_BYTES, Leaf, leaves
 from detrain.store import ledger
 from detrain.store.leaves import readable
 from detrain.store.ledger import Batch
+from detrain.world.plain_clock import monotonic
 
 #: Share of the training's time that the ledger may take; 1 gives a record for every batch.
 BUDGET = float(os.environ.get("DETRAIN_LEDGER_BUDGET", "0.008"))
@@ -39,6 +41,12 @@ MOST_PIECES = 256
 MOST_LOSSES = 1000
 _BYTES_PER_S = 4e9  # what a digest is taken to cost before it has been measured
 _PIECE_S = 2e-6
+#: What a header at which something is done costs beside its own clock: the session's part of it, and caches that the step after finds cold.
+_BESIDE_S = 80e-6
+#: Of the budget so much goes to pieces in any case, and the rest if records leave it.
+_PIECES_SHARE = 0.25
+#: What a new measurement of the digests' cost counts, against those before.
+_NEWEST = 0.1
 
 
 class Recorder:
@@ -57,7 +65,7 @@ class Recorder:
         self._is_other = False
         self._losses = Losses()
         self._began_at = self._last_noted = 0
-        self._began_s, self._spent_s = time.monotonic(), 0.0
+        self._began_s, self._spent_s = monotonic(), 0.0
         self._candidates: list[tuple[Leaf, int]] = []  # since the last checkpoint, with their sketches then
         self._changing: list[Leaf] = []  # those of them that have changed since
         self._taken_at = self._pick_at = 0
@@ -67,6 +75,11 @@ class Recorder:
         self._by_path: dict[str, Leaf] = {}
         self._pieces: list[tuple[Leaf, int]] = []
         self._list_number, self._next_piece = 0, 0
+        #: Spent on digests of pieces; what these take, over what they were taken to cost.
+        self._pieces_s, self._slowness = 0.0, 1.0
+        self._asked_s, self._day_began_s = -math.inf, 0.0  # for the time of day
+        #: Of generators: which, what watches it, what that gave with this fingerprint.
+        self._fingerprints: dict[str, tuple[object, Callable[[], object], object, bytes]] = {}
         self.is_off = False
 
     def begin(self, attempt: int, batches: int, *, is_other: bool = False, takes_over: bool | None = None) -> None:
@@ -74,7 +87,7 @@ class Recorder:
 
         `is_other`: with other arguments than the attempt before. `takes_over`: than the checkpoint; None where there is none.
         """
-        self._began_s = time.monotonic()
+        self._began_s = monotonic()
         try:
             before = ledger.read(self._path)
             self._file = ledger.LedgerFile(self._path)
@@ -105,6 +118,11 @@ class Recorder:
         )
 
     @property
+    def is_comparing(self) -> bool:
+        """True while what a killed attempt has left on record may still come."""
+        return bool(self._expected)
+
+    @property
     def has_expectations(self) -> bool:
         """True while there are batches ahead that a killed attempt had already done.
 
@@ -126,7 +144,7 @@ class Recorder:
         """
         if self.is_off or self._file is None:
             return
-        seconds = round(time.monotonic() - self._began_s, 6)
+        seconds = round(monotonic() - self._began_s, 6)
         found = {
             "name": file.name,
             "batches": batches,
@@ -136,7 +154,7 @@ class Recorder:
             **({"interval_s": round(interval_s, 3)} if interval_s else {}),
             **({"memory": asdict(memory)} if memory is not None else {}),
         }
-        self._write(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
+        self._write_json(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
 
     def next_at_header(self, batches: int) -> tuple[float, float]:
         """The number of batches, and the moment, before which `at_header` does no more than `end_batch`; `batches` have begun."""
@@ -174,22 +192,25 @@ class Recorder:
             if expected is not None:
                 self._num_ahead -= batches > self._began_at
                 self._compare(expected)
-            self._write_batch(at, position, max(allowance_s, 0.0))
+            is_urgent = must or expected is not None or allowance_s <= 0
+            self._write_batch(at, position, allowance_s + now_s, is_urgent=is_urgent)
         if is_due or is_picking:
-            self._spent_s += time.monotonic() - now_s
+            self._spent_s += monotonic() - now_s + (_BESIDE_S if BUDGET < 1 else 0.0)
 
-    def _write_batch(self, at: Position, position: int, allowance_s: float) -> None:
+    def _write_batch(self, at: Position, position: int, until_s: float, *, is_urgent: bool) -> None:
+        """`until_s`: when the time that the ledger may take is used up. `is_urgent`: some state is covered also if it is by now."""
         batches = at.batches
-        first, pieces = self._cover(allowance_s)
         num_losses = batches - max(self._last_noted, self._began_at)
+        generators = self._digest_of_generators()
+        losses = self._losses.digest(batches - num_losses + 1, batches + 1)
+        first, pieces = self._cover(until_s, is_urgent=is_urgent)  # last, of the time that the others have left
         record = Batch(
-            batches, position, at.epochs, at.batch_in_epoch, self._digest_of_generators(),
-            self._losses.digest(batches - num_losses + 1, batches + 1), num_losses, self._list_number, first, pieces,
+            batches, position, at.epochs, at.batch_in_epoch, generators, losses, num_losses,
+            self._list_number, first, pieces,
         )  # fmt: skip
-        self._write(b"B", record)
         curve = self._losses.take_curve()
-        if curve:
-            self._write(b"V", ledger.encode_losses(time.time(), curve))
+        more = [(b"V", ledger.encode_losses(self._time_of_day_s(), curve))] if curve else []
+        self._write((b"B", record.encode()), *more)
         self._last_noted = batches
         if not self._expected:
             self._losses.forget()  # a record that a killed attempt has left may reach further back than ours
@@ -229,7 +250,7 @@ class Recorder:
         self._list_number += 1
         self._pieces = [(leaf, start) for leaf in self._changing for start in range(0, leaf.num_bytes, PIECE_BYTES)]
         self._next_piece = 0
-        self._write(
+        self._write_json(
             b"L",
             {
                 "number": self._list_number,
@@ -238,25 +259,43 @@ class Recorder:
             },
         )
 
-    def _cover(self, allowance_s: float) -> tuple[int, tuple[int, ...]]:
-        """As many pieces as there is time for, at least one; from where the last record ended."""
+    def _cover(self, until_s: float, *, is_urgent: bool) -> tuple[int, tuple[int, ...]]:
+        """As many pieces as there is time for until then, from where the last record ended.
+
+        Of batches so short that there never is, every so many get one, or the state would not be covered at all.
+        """
+        began_s = monotonic()
         first = self._next_piece if self._next_piece < len(self._pieces) else 0
+        is_urgent = is_urgent or self._pieces_s < (began_s - self._began_s) * BUDGET * _PIECES_SHARE
         digests: list[int] = []
-        for leaf, start in self._pieces[first : first + MOST_PIECES]:
-            digests.append(leaf.digest(start))
-            allowance_s -= _PIECE_S + min(leaf.num_bytes - start, PIECE_BYTES) / _BYTES_PER_S
-            if allowance_s <= 0:
+        end_s, guess_s = began_s, 0.0
+        for leaf, start in islice(self._pieces, first, first + MOST_PIECES):
+            cost_s = _PIECE_S + min(leaf.num_bytes - start, PIECE_BYTES) / _BYTES_PER_S
+            if began_s + (guess_s + cost_s) * self._slowness > until_s and (digests or not is_urgent):
                 break
+            digests.append(leaf.digest(start))
+            guess_s += cost_s
+        if digests:
+            end_s = monotonic()
+            self._pieces_s += end_s - began_s
+            self._slowness += ((end_s - began_s) / guess_s - self._slowness) * _NEWEST
         self._next_piece = first + len(digests)
         return first, tuple(digests)
 
     def _digest_of_generators(self) -> int:
-        state = xxhash.xxh3_64()
+        found = []
         # By name: a later attempt may load frameworks in another order.
         for name, generator in sorted(self._generators().items()):
-            state.update(name.encode())
-            state.update(registry.handler_for(type(generator)).fingerprint(generator))
-        return state.intdigest() or 1
+            known = self._fingerprints.get(name)
+            if known is not None and known[0] is generator and known[1]() == known[2]:
+                found += [name.encode(), known[3]]
+                continue
+            handler = registry.handler_for(type(generator))
+            found += [name.encode(), handler.fingerprint(generator)]
+            watch = handler.watch(generator)
+            if watch is not None:
+                self._fingerprints[name] = generator, watch, watch(), found[-1]
+        return xxhash.xxh3_64_intdigest(b"".join(found)) or 1
 
     # --- what a killed attempt had done ---------------------------------------------------------------------------------------
 
@@ -281,6 +320,13 @@ class Recorder:
         if first >= self._began_at and expected.losses != self._losses.digest(first + 1, expected.batches + 1):
             yield "a loss"
 
+    def _time_of_day_s(self) -> float:
+        """By the plain clock, for a second: the time of day is the script's clock too, which takes longer to ask than a digest."""
+        now_s = monotonic()
+        if now_s - self._asked_s >= 1.0:
+            self._asked_s, self._day_began_s = now_s, time.time() - now_s
+        return self._day_began_s + now_s
+
     # --- the file ------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -289,17 +335,15 @@ class Recorder:
             self._file.close()
             self._file = None
 
-    def _write(self, kind: bytes, document: Batch | bytes | dict[str, Any]) -> None:
+    def _write(self, *records: tuple[bytes, bytes]) -> None:
         assert self._file is not None
         try:
-            if isinstance(document, Batch):
-                self._file.append(kind, document.encode())
-            elif isinstance(document, bytes):
-                self._file.append(kind, document)
-            else:
-                self._file.append_json(kind, document)
+            self._file.append_all(*records)
         except OSError as error:
             self._give_up(error)
+
+    def _write_json(self, kind: bytes, document: dict[str, Any]) -> None:
+        self._write((kind, ledger.encode_json(document)))
 
     def _give_up(self, error: Exception) -> None:
         self.is_off = True

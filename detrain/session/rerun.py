@@ -6,7 +6,6 @@ import json
 import time
 from dataclasses import asdict
 from itertools import pairwise
-from time import monotonic  # the plain one: the script's clock is another
 from typing import TYPE_CHECKING, NoReturn
 
 from detrain.adapters.loaded import OperatorLog
@@ -18,6 +17,7 @@ from detrain.session.context import Context
 from detrain.session.goal import Goal, Key
 from detrain.session.leaving import fail, leave
 from detrain.store.directory import write_atomically
+from detrain.world.plain_clock import monotonic
 
 if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by the time they are needed
     from detrain.session.recorder import Recorder

@@ -10,7 +10,6 @@ import types
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import TYPE_CHECKING
 
 from detrain.adapters.protocol import Adapter, MemoryBudget, PipelineOrder, ScriptPipeline
@@ -24,6 +23,7 @@ from detrain.session.nests import NestSearch
 from detrain.session.pace import Pace, Paces
 from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume
+from detrain.world.plain_clock import monotonic
 from detrain.world.signal_deferral import handlers_deferred
 
 if TYPE_CHECKING:  # they load numpy and h5py, which a script that trains has loaded by the time they are needed
@@ -67,6 +67,8 @@ class Session:
         #: The batch loop at whose headers nothing falls due before so many batches have begun, or before this moment.
         self._nothing_due_in: Loop | None = None
         self._nothing_due_until_batch, self._nothing_due_until_s = 0.0, 0.0
+        #: Likewise until when nothing but a record of the ledger does.
+        self._record_due_until_batch, self._record_due_until_s = 0.0, 0.0
         self._saver: Saver | None = None  # made when first needed
 
     # --- called by the launcher -------------------------------------------------------------------------------------------
@@ -154,9 +156,27 @@ class Session:
         ):
             self.recorder.end_batch(position.batches)  # type: ignore[union-attr]  # nothing is skipped without one
             position.begin_batch()
+        elif (
+            loop is self._nothing_due_in
+            and position.batches < self._record_due_until_batch
+            and (now_s := monotonic()) < self._record_due_until_s
+        ):
+            self._at_record(self.recorder, loop, now_s)  # type: ignore[arg-type]
         elif not self.is_off:
             self._nothing_due_in = None
             self._at_header(loop)
+
+    def _at_record(self, recorder: Recorder, loop: Loop, now_s: float) -> None:
+        """A batch is about to begin, and no more is due than a record, as at the header of every batch that is not short."""
+        with handlers_deferred():
+            recorder.at_header(self._position, loop, now_s)
+        self._position.begin_batch()
+        self._skip_until_record(recorder)
+
+    def _skip_until_record(self, recorder: Recorder) -> None:
+        batches, at_s = recorder.next_at_header(self._position.batches)
+        self._nothing_due_until_batch = min(self._record_due_until_batch, batches)
+        self._nothing_due_until_s = min(self._record_due_until_s, at_s)
 
     def _at_header(self, loop: Loop) -> None:
         self.is_nest_exhausted = self.is_behind = False
@@ -213,11 +233,10 @@ class Session:
         if not self._agreement.is_alone:  # the policy's clock stands still until the others are heard again
             policy_batches = min(policy_batches, self._agreement.until - self._num_other_headers)
             policy_s = math.inf if self._agreed_s < policy_s else -math.inf
-        recorder_batches, recorder_s = self.recorder.next_at_header(self._position.batches)
-        self._nothing_due_until_batch, self._nothing_due_until_s = (
-            min(policy_batches, recorder_batches),
-            min(policy_s, recorder_s),
-        )
+        if self.recorder.is_comparing:  # where a killed attempt has looked at its objects, they are looked at again
+            policy_batches = 0
+        self._record_due_until_batch, self._record_due_until_s = policy_batches, policy_s
+        self._skip_until_record(self.recorder)
         self._nothing_due_in = loop
         if self._policy.is_requested:  # by a signal while this was computed
             self._nothing_due_in = None

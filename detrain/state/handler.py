@@ -294,6 +294,13 @@ class Handler:
         """The state of a generator of random numbers, in microseconds and without a draw."""
         raise NotImplementedError(f"{self.kind} has no fingerprint")
 
+    def watch(self, obj: Any) -> Callable[[], object] | None:
+        """What gives the same again only while a generator's fingerprint is the same, and is quicker; None if there is no such thing.
+
+        Once it gives something else it is of no more use.
+        """
+        return None
+
 
 def mark_not_saved(node: Node, why: str, *, warns: bool) -> None:
     """Leave an object as the set-up code makes it; its node says `why`. `warns`: that may be wrong, so the user is told."""

@@ -19,6 +19,7 @@ The file is a sequence of records. A record is framed so that a torn last one is
                                    "num_evictions": …, "num_again": …, "again_s": …, "planner": …, "num_planned": …,
                                    "num_left": …, "why": …, "curve_bytes": […], "share": 0.6}, since the attempt's first header: whose
                                    plan was followed, in how many steps to the end, in how many it was left, and why; memory over a step
+                                   `ledger_s` is by the ledger's clock, and what it is reckoned to cost beside that
     V  losses of batches           seconds since 1970 (float64), then for each loss the struct VALUE
     B  a batch has ended           the struct BATCH, then one 4-byte digest for each piece covered
 
@@ -35,6 +36,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +105,17 @@ class LedgerFile:
 
     def append(self, kind: bytes, body: bytes) -> None:
         """Add one record. Raises OSError."""
-        head = _FRAME.pack(kind, len(body))
-        record = head + body + _CHECK.pack(zlib.crc32(body, zlib.crc32(head)))
-        if os.write(self._number, record) != len(record):
+        self.append_all((kind, body))
+
+    def append_all(self, *records: tuple[bytes, bytes]) -> None:
+        """Add these, kind and body of each, by one call of the system. Raises OSError."""
+        content = b"".join(map(_framed, records))
+        if os.write(self._number, content) != len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a torn record must stay the last
 
     def append_json(self, kind: bytes, document: object) -> None:
         """Add one record whose body is JSON."""
-        self.append(kind, json.dumps(document, separators=(",", ":")).encode())
+        self.append(kind, encode_json(document))
 
     def close(self) -> None:
         """Write no more."""
@@ -181,9 +186,14 @@ def read(path: Path) -> Ledger:
     return ledger
 
 
+def encode_json(document: object) -> bytes:
+    """The body of an A, L or S record."""
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
 def encode_losses(at_s: float, losses: Iterable[tuple[int, int, float]]) -> bytes:
     """The body of a V record."""
-    return _AT.pack(at_s) + b"".join(_VALUE.pack(*one) for one in losses)
+    return _AT.pack(at_s) + b"".join(starmap(_VALUE.pack, losses))
 
 
 def _read_losses(ledger: Ledger, body: bytes) -> None:
@@ -197,6 +207,12 @@ def _read_losses(ledger: Ledger, body: bytes) -> None:
 def digest_of_position(loops: Iterable[tuple[int, int]]) -> int:
     """Of the loops from the outermost: which entry, which iteration. Without lines, so that two versions of a script can be compared."""
     return xxhash.xxh3_64_intdigest(" ".join(f"{ordinal}.{iteration}" for ordinal, iteration in loops).encode())
+
+
+def _framed(record: tuple[bytes, bytes]) -> bytes:
+    kind, body = record
+    head = _FRAME.pack(kind, len(body))
+    return head + body + _CHECK.pack(zlib.crc32(body, zlib.crc32(head)))
 
 
 def _records(content: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:

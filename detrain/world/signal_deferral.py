@@ -29,10 +29,9 @@ def handlers_deferred() -> Iterator[None]:
     def defer(number: int, _frame: types.FrameType | None) -> None:
         arrived.append(number)
 
-    handlers: dict[int, object] = {number: _signal.getsignal(number) for number in _NUMBERS}
     deferred = {
-        number: handler for number, handler in handlers.items()
-        if callable(handler) and handler is not signal.default_int_handler
+        number: handler for number in _NUMBERS
+        if callable(handler := _signal.getsignal(number)) and handler is not signal.default_int_handler
     }  # fmt: skip
     for number in deferred:
         _signal.signal(number, defer)

@@ -1,5 +1,6 @@
 """The ledger of one attempt, and of a later one that does the same batches again: in one process, on arrays."""
 
+import random
 import struct
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import detrain.adapters.numpy  # noqa: F401 - registers the handlers
 from detrain.loops.position import Position
 from detrain.session import recorder as module
 from detrain.session.recorder import Recorder
+from detrain.state import registry
 from detrain.state.walk import Walk
 from detrain.store import ledger
 
@@ -128,3 +130,69 @@ def test_a_ledger_that_cannot_be_written_is_said_once_and_no_more_is_recorded(pa
     assert one.recorder.is_off
     assert capfd.readouterr().err.count("the ledger cannot be written") == 1
     assert one.recorder.next_at_header(3) == (float("inf"), float("inf"))
+
+
+def test_what_watches_a_generator_sees_every_change_of_its_fingerprint():
+    """Draws, a normal number that is held back, a state that is set, other bits under it."""
+    python, numpy = random.Random(5), np.random.RandomState(np.random.MT19937(5))
+    steps = [
+        (python, [python.random, lambda: python.gauss(0, 1), lambda: python.gauss(0, 1), lambda: python.seed(5)]),
+        (
+            numpy,
+            [
+                numpy.random,
+                numpy.standard_normal,
+                numpy.standard_normal,
+                lambda: numpy.set_state(("MT19937", numpy.get_state()[1], 7, 1, 0.5)),
+                lambda: numpy.set_state(("MT19937", numpy.get_state()[1], 7, 1, 0.25)),
+                lambda: numpy.set_state(("MT19937", numpy.get_state()[1], 7, 0, 0.25)),
+                lambda: numpy.random(2000),
+                lambda: numpy.__setstate__(np.random.RandomState(np.random.MT19937(6)).get_state(legacy=False)),
+            ],
+        ),
+    ]
+    for generator, changes in steps:
+        handler = registry.handler_for(type(generator))
+        for change in changes:
+            fingerprint, watch = handler.fingerprint(generator), handler.watch(generator)
+            assert watch is not None
+            before = watch()
+            assert watch() == before
+            change()
+            assert handler.fingerprint(generator) != fingerprint
+            assert watch() != before
+
+
+def test_generators_that_are_watched_have_the_digest_that_they_would_have_otherwise(path, monkeypatch):
+    one, draws = Training(path), 0
+    for number in range(6):
+        watched = one.recorder._digest_of_generators()
+        monkeypatch.setattr(one.recorder, "_fingerprints", {})
+        assert one.recorder._digest_of_generators() == watched
+        draws += number % 2
+        if number % 2:
+            one.generator.random()
+
+
+def test_state_is_covered_also_where_records_alone_use_up_the_time(path):
+    """Every so many records get a piece, or the state of a training with short batches would never be looked at."""
+    one = Training(path)
+    one.recorder.begin(1, 0)
+    one.train(6)
+    one.recorder._began_s -= 1000.0  # the attempt has run for so long
+    for spent_s, num_pieces in ((1e9, 0), (0.0, 1)):
+        one.recorder._pieces_s = spent_s
+        assert len(one.recorder._cover(0.0, is_urgent=False)[1]) == num_pieces
+    one.recorder._pieces_s = 1e9
+    assert len(one.recorder._cover(0.0, is_urgent=True)[1]) == 1
+
+
+def test_a_record_with_its_losses_is_one_call_of_the_system(path, monkeypatch):
+    one = Training(path)
+    one.recorder.begin(1, 0)
+    one.train(2, scan_at=None)
+    written = []
+    monkeypatch.setattr(ledger.os, "write", lambda number, content: written.append(content) or len(content))
+    one.batch()
+    one.header(1e9)
+    assert [content[:1] for content in written] == [b"B"]
