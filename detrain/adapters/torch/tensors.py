@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -28,6 +28,7 @@ _RESIZED_ON = ("cpu", "cuda")
 _BY_SIZE = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
+@functools.cache
 def dtype_name(dtype: torch.dtype) -> str:
     """`float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
@@ -40,7 +41,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 def _unseen(plain: Callable[..., Any]) -> Callable[..., Any]:
     """Run a method without `__torch_function__`: what detrain does with a tensor is no operation of the script."""
 
-    @wraps(plain)
+    @functools.wraps(plain)
     def method(*args: Any) -> Any:
         with torch._C.DisableTorchFunction():
             return plain(*args)
@@ -140,13 +141,11 @@ class TensorHandler(Handler):
         if "coo" in node:
             return
         if not is_new:
-            storage = restore.value(node["storage"], obj.untyped_storage())
-            same_look = (list(obj.shape), list(obj.stride()), obj.storage_offset()) == (
-                node["shape"],
-                node["strides"],
-                node["offset"],
-            )
-            if not same_look or storage._cdata != obj.untyped_storage()._cdata:  # two that are empty have one address
+            live = obj.untyped_storage()
+            storage = restore.value(node["storage"], live)
+            is_there = storage is live or storage._cdata == live._cdata  # two that are empty have one address
+            look = (list(obj.shape), list(obj.stride()), obj.storage_offset())
+            if not is_there or look != (node["shape"], node["strides"], node["offset"]):
                 obj.data = _view_of(node, storage)
         if "graph" not in node and obj.requires_grad != node["requires_grad"]:
             obj.requires_grad_(node["requires_grad"])
@@ -300,6 +299,9 @@ class StorageHandler(Handler):
         if obj.nbytes() != node["nbytes"]:
             obj.resize_(node["nbytes"])  # in place: whoever looks into it, seen or not, goes on doing so
         if "array" not in node or not node["nbytes"]:
+            return
+        if obj.device.type == "cpu":
+            restore.put_data(node, obj)  # by its address: no version counter of the script's tensors moves
             return
         data = restore.data(node)
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
