@@ -139,18 +139,20 @@ class Matching:
                 self._seen_again.add(number)
                 self._queue.append((number, live_number, live))
             return
-        if (node["k"], node["t"]) != (live_node["k"], live_node["t"]) or _is_over(node, live_node):
+        kind = node["k"]
+        if kind != live_node["k"] or node["t"] != live_node["t"] or (kind == "generator" and _is_over(node, live_node)):
             return
         if node.get("from") == "" and id(obj) in self._old_paths and "kept" not in node:
             return  # what stood here had been replaced; this object has a place of its own, or none
         self._take(number, obj, live)
 
     def _take(self, number: int, obj: Any, live: Captured) -> None:
-        if id(obj) in self.claimed:
+        address = id(obj)
+        if address in self.claimed:
             return
         self.by_number[number] = obj
-        self.claimed.add(id(obj))
-        live_number = live.numbers.get(id(obj))
+        self.claimed.add(address)
+        live_number = live.numbers.get(address)
         if live_number is not None:
             self._queue.append((number, live_number, live))
 
@@ -215,6 +217,4 @@ def _captured(obj: Any) -> Captured:
 
 def _is_over(node: Node, live_node: Node) -> bool:
     """True of a generator that can never come to the saved place: it is of other code, or has ended."""
-    if node["k"] != "generator":
-        return False
     return "at" in node and ("at" not in live_node or node["code"] != live_node["code"])

@@ -158,8 +158,8 @@ class Restore:
 
     def value(self, ref: Ref, live: Any = MISSING) -> Any:
         """The restored value of a ref; `live` is what stands at its place now."""
-        if not is_node(ref):
-            if type(live) is int and live == os.getpid() and ref == self._process:
+        if type(ref) is not list or not is_node(ref):
+            if type(live) is int and ref == self._process and live == os.getpid():
                 return live  # set-up code has noted the process in both attempts
             return _keep_identity(decode_value(ref), live)
         number = ref[1]
@@ -372,8 +372,8 @@ class Restore:
                 live.clear()
                 live.update(restored)
         cls: Any = type(obj)
-        descriptors = dict(slot_descriptors(cls))
-        if descriptors:
+        if slot_descriptors(cls):
+            descriptors = dict(slot_descriptors(cls))
             present = dict(slot_values(obj, cls))
             saved = dict(node.get("slots", ()))
             for name in present.keys() - saved.keys():

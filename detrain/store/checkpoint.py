@@ -148,7 +148,7 @@ def _read_documents(path: Path) -> tuple[Checkpoint, dict[str, Any], dict[int, S
             tree, meta = (_read_document(path, number, *place) for place in (header.tree, header.meta))
             _check_kinds(path, tree)
             stored = list(_entries(path, tree["stored"]))
-            own = [(one.offset, one.nbytes) for one in stored if not one.holder and one.nbytes]
+            own = [(one.offset, size) for one in stored if not one.holder and (size := one.nbytes)]
             small = _read_between(path, number, own, header)
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from None

@@ -34,6 +34,12 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+@functools.cache
+def device_name(device: torch.device) -> str:
+    """`cuda:0`."""
+    return str(device)
+
+
 #: Dicts of what is called with a leaf's gradient.
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
@@ -119,7 +125,7 @@ class TensorHandler(Handler):
             return _is_same_view(live, node, restore)
         if live.is_inference() != node.get("is_inference", False):
             return False
-        return bool(dtype_name(live.dtype) == node["dtype"] and str(live.device) == node["device"])
+        return bool(dtype_name(live.dtype) == node["dtype"] and device_name(live.device) == node["device"])
 
     def build(self, node: Node, restore: Restoring) -> Any:
         if "coo" in node:
@@ -282,10 +288,11 @@ class StorageHandler(Handler):
         walk.array(node, data, label, is_copy=is_copy, owner=owner)
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
-        if not super().matches(live, node, restore) or str(live.device) != node["device"]:
+        if not super().matches(live, node, restore) or device_name(live.device) != node["device"]:
             return False
-        can_resize = live.device.type in _RESIZED_ON and live.resizable() and not restore.has_views(node)
-        return can_resize or bool(live.nbytes() == node["nbytes"])
+        if live.nbytes() == node["nbytes"]:
+            return True
+        return bool(live.device.type in _RESIZED_ON and live.resizable() and not restore.has_views(node))
 
     def memory_range(self, obj: Any) -> MemoryRange | None:
         return MemoryRange(obj.data_ptr(), obj.nbytes(), 1) if obj.device.type == "cpu" else None
