@@ -62,11 +62,14 @@ class Holder:
             raise CheckpointError(f"{path.name} cannot be read: {error}") from None
 
     def array(self, path: str, label: str, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> FileArray:
-        """One of its arrays, without its digest. Raises `CheckpointError` if the file ends before it does."""
+        """One of its arrays, without its digest. Raises `CheckpointError` if there can be none there."""
         num_bytes = math.prod(shape) * dtype.itemsize
         if offset + num_bytes > len(self.content):
             raise CheckpointError(f"{self.name} is damaged at leaf {path}: it ends before")
-        data: Any = np.ndarray(shape, dtype, self.content, offset if num_bytes else 0)
+        try:
+            data: Any = np.ndarray(shape, dtype, self.content, offset if num_bytes else 0)
+        except ValueError as error:  # no elements, in a shape that numpy cannot have
+            raise CheckpointError(f"{self.name} is damaged at leaf {path}: {error}") from None
         return FileArray(path, data, label, file=self, offset=offset)
 
     def check(self, arrays: Iterable[FileArray]) -> None:
