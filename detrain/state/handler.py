@@ -153,7 +153,13 @@ class Restoring(Protocol):
         """Restored values of a sequence; `live` is the live sequence, of any length."""
 
     def data(self, node: Node) -> np.ndarray[Any, Any]:
-        """The bulk data of a node; a read-only map of the file, to be copied."""
+        """The bulk data of a node, to be copied."""
+
+    def put_data(self, node: Node, obj: Any) -> None:
+        """Bring the bulk data of a node into the memory of `obj`, its `memory_range`.
+
+        That is done when what has been matched or built so far is filled (`fill_pending`, `fill_now`), together with other such data.
+        """
 
     def find_type(self, node: Node) -> Any:
         """The class of a node; raises `RestoreError` if the script has not defined it."""

@@ -19,14 +19,16 @@ _PARTS = frozenset({
 
 def of_libraries(tree: Tree) -> set[int]:
     """The outermost nodes of all machinery in a tree, each an attribute of an object of a library."""
+    owners = [number for number, node in enumerate(tree.nodes) if node.get("kept") == OWNS_THREAD]
+    if not owners:
+        return set()
     children: dict[int, list[int]] = {}
     for number, node in enumerate(tree.nodes):
         if node["p"] is not None:
             children.setdefault(node["p"], []).append(number)
     outermost: set[int] = set()
-    for number, node in enumerate(tree.nodes):
-        if node.get("kept") == OWNS_THREAD:
-            outermost |= _above(tree, number, children)
+    for number in owners:
+        outermost |= _above(tree, number, children)
     return outermost
 
 

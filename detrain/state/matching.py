@@ -26,10 +26,15 @@ def _fields(wanted: Holds) -> tuple[str, ...]:
     return tuple(name for name, held in FIELDS.items() if held is wanted and name not in _NOT_MATCHED_THROUGH)
 
 
-_NAMED, _LISTED, _ITEMS = map(_fields, (Holds.NAMED, Holds.LIST, Holds.ITEMS))
+_MANY = tuple((name, held) for held in (Holds.NAMED, Holds.LIST, Holds.ITEMS) for name in _fields(held))
 _ONE = frozenset(_fields(Holds.ONE))
 #: Kinds of what always refers to the same objects.
 _FIXED = ("sequence iterator", "composed iterator", "tuple")
+
+
+def _order(names: tuple[str, ...]) -> tuple[tuple[str, Holds], ...]:
+    many = [(name, held) for name, held in _MANY if name in names]
+    return (*many, *((name, Holds.ONE) for name in names if name in _ONE))
 
 
 class Matching:
@@ -44,6 +49,8 @@ class Matching:
         self.by_number: dict[int, Any] = {}
         #: `id` of every live object that is taken, also of those that a restore has built.
         self.claimed: set[int] = set()
+        #: By the names of a node's fields: those through which objects are matched, in the order in which they are gone through.
+        self._in_order: dict[tuple[str, ...], tuple[tuple[str, Holds], ...]] = {}
         self._keyed: list[tuple[Node, Node, Captured]] = []
         self._queue: deque[tuple[int, int, Captured]] = deque()
         self._seen_again: set[int] | None = None  # while what is below known matches may have come about just now
@@ -132,42 +139,52 @@ class Matching:
                 self._seen_again.add(number)
                 self._queue.append((number, live_number, live))
             return
-        if (node["k"], node["t"]) != (live_node["k"], live_node["t"]) or _is_over(node, live_node):
+        kind = node["k"]
+        if kind != live_node["k"] or node["t"] != live_node["t"] or (kind == "generator" and _is_over(node, live_node)):
             return
         if node.get("from") == "" and id(obj) in self._old_paths and "kept" not in node:
             return  # what stood here had been replaced; this object has a place of its own, or none
         self._take(number, obj, live)
 
     def _take(self, number: int, obj: Any, live: Captured) -> None:
-        if id(obj) in self.claimed:
+        address = id(obj)
+        if address in self.claimed:
             return
         self.by_number[number] = obj
-        self.claimed.add(id(obj))
-        live_number = live.numbers.get(id(obj))
+        self.claimed.add(address)
+        live_number = live.numbers.get(address)
         if live_number is not None:
             self._queue.append((number, live_number, live))
 
     def _pair_children(self, node: Node, live_node: Node, live: Captured) -> None:
-        for field in _NAMED:
-            if field in node:
-                here = dict(live_node.get(field, ()))
+        names = tuple(node)
+        fields = self._in_order.get(names)
+        if fields is None:
+            fields = self._in_order[names] = _order(names)
+        pair = self._pair
+        for field, held in fields:
+            here = live_node.get(field)
+            if here is None:
+                continue
+            if held is Holds.NAMED:
+                by_name = dict(here)
                 for name, ref in node[field]:
-                    self._pair(ref, here.get(name), live)
-        for field in _LISTED:
-            for ref, live_ref in zip(node.get(field, ()), live_node.get(field, ()), strict=False):
-                self._pair(ref, live_ref, live)
-        for field in _ITEMS:
-            if field in node and field in live_node:
+                    if type(ref) is list:
+                        pair(ref, by_name.get(name), live)
+            elif held is Holds.LIST:
+                for ref, live_ref in zip(node[field], here, strict=False):
+                    if type(ref) is list:
+                        pair(ref, live_ref, live)
+            elif held is Holds.ITEMS:
                 self._pair_items(field, node, live_node, live)
-        for field, ref in node.items():
-            if field in _ONE:
-                self._pair(ref, live_node.get(field), live)
+            else:
+                pair(node[field], here, live)
 
     def _pair_items(self, field: str, node: Node, live_node: Node, live: Captured) -> None:
-        here = {json.dumps(key): value for key, value in live_node[field] if not is_node(key)}
+        here = {_text_of(key): value for key, value in live_node[field] if not is_node(key)}
         for key, ref in node[field]:
-            if not is_node(key):
-                self._pair(ref, here.get(json.dumps(key)), live)
+            if type(ref) is list and not is_node(key):
+                self._pair(ref, here.get(_text_of(key)), live)
         if any(is_node(key) for key, _ in node[field]):
             self._keyed.append((node, live_node, live))
 
@@ -186,6 +203,11 @@ class Matching:
                 self._pair(ref, here[live_number], live)
 
 
+def _text_of(key: Ref) -> object:
+    """The same for the same key, and for no other: a number that is equal to another may be one of another type."""
+    return key if type(key) is str else (json.dumps(key),)
+
+
 def _captured(obj: Any) -> Captured:
     """`obj` as the first node of a walk of its own."""
     walk = Walk()
@@ -195,6 +217,4 @@ def _captured(obj: Any) -> Captured:
 
 def _is_over(node: Node, live_node: Node) -> bool:
     """True of a generator that can never come to the saved place: it is of other code, or has ended."""
-    if node["k"] != "generator":
-        return False
     return "at" in node and ("at" not in live_node or node["code"] != live_node["code"])

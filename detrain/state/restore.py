@@ -7,11 +7,12 @@ restored exactly raises `RestoreError` naming the leaf.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,11 +21,19 @@ from detrain.state import machinery, registry
 from detrain.state.attributes import instance_dict, slot_descriptors, slot_values
 from detrain.state.captured import Captured
 from detrain.state.classes import names_of_several, resolve_type, type_name
+from detrain.state.collector import collector_paused
+from detrain.state.filearray import ArrayFile, FileArray, Octets, in_file
 from detrain.state.handler import MISSING, CannotBuild, Handler
 from detrain.state.matching import Matching
-from detrain.state.sharing import is_where_saved
-from detrain.state.tree import Node, Ref, Tree, decode_value, is_node, is_same_value
+from detrain.state.sharing import bytes_at, is_where_saved
+from detrain.state.tree import Array, Node, Ref, Tree, decode_value, is_node, is_same_value
 from detrain.state.unrestored import Unrestored
+from detrain.state.user_code import is_user_module
+
+_Item = TypeVar("_Item")
+
+#: Up to here a copy of a copy takes less time than to say where the bytes lie.
+_SMALL_BYTES = 4096
 
 
 def _keep_identity(value: Any, live: Any) -> Any:
@@ -32,6 +41,21 @@ def _keep_identity(value: Any, live: Any) -> Any:
     if live is not MISSING and (live is value or is_same_value(live, value)):
         return live
     return sys.intern(value) if type(value) is str else value
+
+
+def _by_file(items: Iterable[_Item], array_of: Callable[[_Item], FileArray]) -> list[tuple[ArrayFile, list[_Item]]]:
+    found: dict[int, tuple[ArrayFile, list[_Item]]] = {}
+    for item in items:
+        file = array_of(item).file
+        assert file is not None
+        found.setdefault(id(file), (file, []))[1].append(item)
+    return list(found.values())
+
+
+def _names_of_several(tree: Tree) -> frozenset[str]:
+    """Of the script's classes; looked for only where the tree has instances of some, for that takes a look at every class there is."""
+    modules = {name.partition(":")[0] for name in {node["t"] for node in tree.nodes}}
+    return names_of_several() if any(map(is_user_module, modules)) else frozenset()
 
 
 class Origins:
@@ -76,18 +100,23 @@ class Restore:
         self.set_aside = set_aside
         self.allows_pickle = allows_pickle
         self._origins = origins
-        self._ambiguous = names_of_several()
-        #: Live objects that are views of the memory of others, by `id`.
-        self._inner = {id(live.objects[number]) for number, node in enumerate(live.tree.nodes) if "within" in node}
-        self._machinery = machinery.of_libraries(tree)
-        #: Saved nodes of whose memory others are views, by `id`.
-        self._outer = {id(tree.nodes[node["within"][1]]) for node in tree.nodes if "within" in node}
-        self._matching = Matching(tree, live, origins.objects, origins.paths)
+        self._ambiguous = _names_of_several(tree)
+        with collector_paused():
+            #: Live objects that are views of the memory of others, by `id`.
+            self._inner = {id(live.objects[number]) for number, node in enumerate(live.tree.nodes) if "within" in node}
+            self._machinery = machinery.of_libraries(tree)
+            #: Saved nodes of whose memory others are views, by `id`.
+            self._outer = {id(tree.nodes[node["within"][1]]) for node in tree.nodes if "within" in node}
+            self._matching = Matching(tree, live, origins.objects, origins.paths)
         self._done: dict[int, Any] = {}  # restored objects by node number
         self._held: list[Any] = []  # holds them, so that no `id` is used twice
         #: What is still to be filled: node number, object, whether it is new; of the kinds that are `is_last` in `_last`.
         self._pending: deque[tuple[int, Any, bool]] = deque()
         self._last: list[tuple[int, Any, bool]] = []
+        #: Arrays that are still to be copied from their files, the node of each, and the object in whose memory it belongs.
+        self._uncopied: list[tuple[FileArray, Node, Any]] = []
+        #: By `id`: arrays that handlers have read where their files are mapped.
+        self._read_in_map: dict[int, FileArray] = {}
         self._afterwards: list[Callable[[], None]] = []
         #: Live objects that stand in for saved ones whose state nobody could write down: path, type and reason.
         self.doubtful: list[str] = []
@@ -101,8 +130,9 @@ class Restore:
         `live_roots` are the live values of the same names; a root that is missing there is built anew.
         """
         self.prepare()
-        restored = {name: self.value(ref, live_roots.get(name, MISSING)) for name, ref in self.tree.roots.items()}
-        self.fill_pending()
+        with collector_paused():
+            restored = {name: self.value(ref, live_roots.get(name, MISSING)) for name, ref in self.tree.roots.items()}
+            self.fill_pending()
         while self._afterwards:
             afterwards, self._afterwards = self._afterwards, []
             for action in afterwards:
@@ -111,20 +141,25 @@ class Restore:
         for number, obj, is_new in self._last:
             self._fill(number, obj, is_new)
             self.fill_pending()
+        self._check_again()
         return restored
 
     def prepare(self) -> None:
         """Take what can be taken to its place only by running it there; again, it changes nothing more."""
-        prepared = [(registry.handler_of_kind(node["k"]), number, node) for number, node in enumerate(self.tree.nodes)]
+        prepared = []
+        for number, node in enumerate(self.tree.nodes):
+            handler = registry.handler_of_kind(node["k"])
+            if handler is not None and type(handler).prepare is not Handler.prepare:
+                prepared.append((handler, number, node))
         for is_last in (False, True):
             for handler, number, node in prepared:
-                if handler is not None and handler.is_last is is_last:
+                if handler.is_last is is_last:
                     handler.prepare(number, node, self)
 
     def value(self, ref: Ref, live: Any = MISSING) -> Any:
         """The restored value of a ref; `live` is what stands at its place now."""
-        if not is_node(ref):
-            if type(live) is int and live == os.getpid() and ref == self._process:
+        if type(ref) is not list or not is_node(ref):
+            if type(live) is int and ref == self._process and live == os.getpid():
                 return live  # set-up code has noted the process in both attempts
             return _keep_identity(decode_value(ref), live)
         number = ref[1]
@@ -226,12 +261,14 @@ class Restore:
         for entry in [pending for pending in self._pending if is_node(ref) and pending[0] == ref[1]]:
             self._pending.remove(entry)
             self._fill(*entry)
+        self._copy()
 
     def fill_pending(self) -> None:
         """Fill now whatever has been matched or built so far."""
         while self._pending:
             number, obj, is_new = self._pending.popleft()
             self._fill(number, obj, is_new)
+        self._copy()
 
     def afterwards(self, action: Callable[[], None]) -> None:
         """Run `action` once everything but the generators of random numbers is restored."""
@@ -239,7 +276,44 @@ class Restore:
 
     def data(self, node: Node) -> np.ndarray[Any, Any]:
         """The bulk data of a node."""
-        return self.tree.arrays[node["array"]].data
+        array = self.tree.arrays[node["array"]]
+        filed = in_file(array)
+        if filed is not None:
+            self._read_in_map[id(filed)] = filed
+        return array.data
+
+    def put_data(self, node: Node, obj: Any) -> None:
+        """Bring the bulk data of a node into the memory of `obj`, together with other such data."""
+        array = self.tree.arrays[node["array"]]
+        filed = in_file(array)
+        if filed is not None:
+            self._uncopied.append((filed, node, obj))
+        elif array.data.nbytes > _SMALL_BYTES:
+            self._target(array, node, obj)[...] = np.frombuffer(array.octets(), np.uint8)
+        else:
+            ctypes.memmove(self._address(array, node, obj), array.data.tobytes(), array.data.nbytes)
+
+    def _address(self, array: Array, node: Node, obj: Any) -> int:
+        """Where the bytes of an array belong."""
+        memory = registry.handler_for(type(obj)).memory_range(obj)
+        if memory is None or memory.num_bytes != array.data.nbytes:
+            there = "no" if memory is None else memory.num_bytes
+            raise RestoreError(f"{self.path_of(node)} has {there} bytes, and {array.data.nbytes} were saved")
+        return memory.address
+
+    def _target(self, array: Array, node: Node, obj: Any) -> Octets:
+        return bytes_at(obj, self._address(array, node, obj), array.data.nbytes)
+
+    def _copy(self) -> None:
+        """Copy what lies in files. Only now is it certain where each object's memory is: a storage that grows moves."""
+        uncopied, self._uncopied = self._uncopied, []
+        targets = [(array, self._target(array, node, obj)) for array, node, obj in uncopied]
+        for file, jobs in _by_file(targets, lambda job: job[0]):
+            file.copy(jobs)
+
+    def _check_again(self) -> None:
+        for file, arrays in _by_file(self._read_in_map.values(), lambda array: array):
+            file.check_again(arrays)
 
     def find_type(self, node: Node) -> Any:
         """The class of a node; raises `RestoreError` if the script has not defined it."""
@@ -298,8 +372,8 @@ class Restore:
                 live.clear()
                 live.update(restored)
         cls: Any = type(obj)
-        descriptors = dict(slot_descriptors(cls))
-        if descriptors:
+        if slot_descriptors(cls):
+            descriptors = dict(slot_descriptors(cls))
             present = dict(slot_values(obj, cls))
             saved = dict(node.get("slots", ()))
             for name in present.keys() - saved.keys():

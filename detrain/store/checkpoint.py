@@ -21,11 +21,11 @@ digests of the sources.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,15 +35,15 @@ import xxhash
 
 from detrain.errors import CheckpointError
 from detrain.package import __version__
+from detrain.state.collector import collector_paused
+from detrain.state.filearray import FileArray
 from detrain.state.tree import Array, Tree
 from detrain.store.hdf5_layout import USER_BLOCK, gaps_between
 from detrain.store.meta import Meta
-from detrain.store.threads import share_out
+from detrain.store.reading import LARGE_BYTES, Holder, Stretch, digest_prefix, stretches
 
 FORMAT = 2
-#: Below this much in all, digests are computed by the thread that asks. Bytes.
-_ALONE_BYTES = 32 << 20
-#: Read at once of what lies between the arrays.
+#: What lies between the arrays is read in pieces of this size at most.
 _GAP_BYTES = 1 << 20
 MAGIC = b"detrain checkpoint\n"
 #: What HDF5 files begin with, those of format 1 among them.
@@ -65,7 +65,7 @@ class Stored(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Size."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * _dtype(self.dtype).itemsize
 
 
 @dataclass
@@ -112,8 +112,7 @@ def encode_header(size: int, documents: dict[str, tuple[int, int, str]], gaps: s
 
 def read_header(path: Path) -> Checkpoint:
     """Position, fingerprint and table of arrays of a checkpoint. Raises `CheckpointError` if the file cannot be trusted."""
-    checkpoint, _ = _read_documents(path)
-    return checkpoint
+    return _read_documents(path)[0]
 
 
 def fingerprint(path: Path) -> str:
@@ -123,35 +122,37 @@ def fingerprint(path: Path) -> str:
 
 
 def load(path: Path) -> tuple[Checkpoint, Tree]:
-    """A checkpoint with its state: the arrays are private maps of the files, to be copied by who keeps them.
+    """A checkpoint with its state: large arrays are private maps of the files, to be copied by who keeps them.
 
     Every digest is checked. Raises `CheckpointError` naming the leaf that is damaged.
     """
-    checkpoint, document = _read_documents(path)
-    maps: dict[str, mmap.mmap | bytes] = {}
-    arrays: list[Array] = []
-    for entry in checkpoint.stored:
-        holder = entry.holder or path.name
-        if holder not in maps:
-            maps[holder] = _map(path.with_name(holder))
-        arrays.append(_array(maps[holder], entry, holder))
-    _check(arrays, checkpoint)
-    return checkpoint, Tree(nodes=document["nodes"], roots=document["roots"], arrays=arrays)
+    with collector_paused():
+        checkpoint, document, small = _read_documents(path)
+        arrays = _arrays(checkpoint, small)
+        for array, entry in zip(arrays, checkpoint.stored, strict=True):
+            if array.compute_digest() != entry.digest:
+                raise CheckpointError(
+                    f"{entry.holder or checkpoint.name} is damaged at leaf {entry.path}: its bytes do not have the digest that they "
+                    "were written with"
+                )
+        return checkpoint, Tree(nodes=document["nodes"], roots=document["roots"], arrays=arrays)
 
 
-def _read_documents(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
+def _read_documents(path: Path) -> tuple[Checkpoint, dict[str, Any], dict[int, Stretch]]:
+    """Of a file: position and table, state tree, and where its small arrays have been read to, by their offsets."""
     try:
         with open(path, "rb", buffering=0) as file:
+            number = file.fileno()
             block = file.read(USER_BLOCK)
-            header = _decode_header(path, block, os.fstat(file.fileno()).st_size)
-            tree, meta = (_read_document(path, file.fileno(), *place) for place in (header.tree, header.meta))
+            header = _decode_header(path, block, os.fstat(number).st_size)
+            tree, meta = (_read_document(path, number, *place) for place in (header.tree, header.meta))
             _check_kinds(path, tree)
-            stored = [_entry(path, one) for one in tree["stored"]]
-            own = [(one.offset, one.nbytes) for one in stored if not one.holder and one.nbytes]
-            _check_gaps(path, file.fileno(), [*own, header.tree[:2], header.meta[:2]], header)
+            stored = list(_entries(path, tree["stored"]))
+            own = [(one.offset, size) for one in stored if not one.holder and (size := one.nbytes)]
+            small = _read_between(path, number, own, header)
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from None
-    return Checkpoint(path, _decode_meta(path, meta), stored), tree
+    return Checkpoint(path, _decode_meta(path, meta), stored), tree, small
 
 
 def _decode_header(path: Path, block: bytes, size: int) -> _Header:
@@ -204,61 +205,75 @@ def _check_kinds(path: Path, tree: Any) -> None:
         )
 
 
-def _entry(path: Path, fields: Any) -> Stored:
+def _entries(path: Path, table: list[Any]) -> Iterator[Stored]:
     """Raises `CheckpointError` for what no save writes."""
-    try:
-        leaf, digest, label, dtype, shape, holder, offset = fields
-        is_sound = (
-            all(type(one) is str for one in (leaf, digest, label, dtype, holder))
-            and all(type(one) is int and one >= 0 for one in (offset, *shape))
-            and np.dtype(dtype).kind in "biufcSV" and not np.dtype(dtype).hasobject
-            and os.path.basename(holder) == holder != path.name
-        )  # fmt: skip
-    except (TypeError, ValueError):
-        is_sound = False
-    if not is_sound:
-        raise CheckpointError(f"{path.name} does not hold a state tree: {str(fields)[:100]} is no array")
-    return Stored(leaf, digest, label, dtype, tuple(shape), holder, offset)
+    for fields in table:
+        try:
+            leaf, digest, label, dtype, shape, holder, offset = fields
+            is_sound = (
+                type(leaf) is type(digest) is type(label) is type(dtype) is type(holder) is str
+                and all(type(one) is int and one >= 0 for one in (offset, *shape))
+                and _dtype(dtype).kind in "biufcSV" and not _dtype(dtype).hasobject
+                and (not holder or os.path.basename(holder) == holder != path.name)
+            )  # fmt: skip
+        except (TypeError, ValueError):
+            is_sound = False
+        if not is_sound:
+            raise CheckpointError(f"{path.name} does not hold a state tree: {str(fields)[:100]} is no array")
+        yield Stored(leaf, digest, label, dtype, tuple(shape), holder, offset)
 
 
-def _check_gaps(path: Path, file: int, extents: Iterable[tuple[int, int]], header: _Header) -> None:
-    state = xxhash.xxh3_128()
+@functools.lru_cache(256)
+def _dtype(text: str) -> np.dtype[Any]:
+    return np.dtype(text)
+
+
+def _read_between(path: Path, number: int, own: Sequence[tuple[int, int]], header: _Header) -> dict[int, Stretch]:
+    """Check all that is in no array and no document; what small arrays were read along, by their offsets."""
+    state, small = xxhash.xxh3_128(), {}
     try:
-        for begin, end in gaps_between(list(extents), header.size):
-            for start in range(begin, end, _GAP_BYTES):
-                state.update(os.pread(file, min(_GAP_BYTES, end - start), start))
-    except ValueError as error:
+        extents: list[tuple[int, int]] = []
+        gaps: set[int] = set()
+        for begin, end in gaps_between([*own, header.tree[:2], header.meta[:2]], header.size):
+            pieces = [(start, min(start + _GAP_BYTES, end)) for start in range(begin, end, _GAP_BYTES)]
+            extents += pieces
+            gaps.update(start for start, _ in pieces)
+        extents += [(offset, offset + size) for offset, size in own if size < LARGE_BYTES]
+        for stretch, inside in stretches(number, extents):
+            for begin, end in inside:
+                if begin in gaps:
+                    state.update(stretch.between(begin, end))
+                else:
+                    small[begin] = stretch
+    except (ValueError, EOFError) as error:
         raise CheckpointError(f"{path.name} does not hold a state tree: {error}") from None
     if state.hexdigest() != header.gaps:
         raise CheckpointError(
             f"{path.name} is damaged outside its state: its HDF5 structure is not the one that was written"
         )
+    return small
 
 
-def _map(path: Path) -> mmap.mmap | bytes:
-    try:
-        with open(path, "rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            content.madvise(mmap.MADV_WILLNEED)
-            return content
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path.name} cannot be read: {error}") from None
-
-
-def _array(content: mmap.mmap | bytes, entry: Stored, holder: str) -> Array:
-    if entry.offset + entry.nbytes > len(content):
-        raise CheckpointError(f"{holder} is damaged at leaf {entry.path}: it ends before")
-    count = math.prod(entry.shape)
-    data = np.frombuffer(content, entry.dtype, count, entry.offset if count else 0).reshape(entry.shape)
-    return Array(entry.path, data, entry.label)
-
-
-def _check(arrays: list[Array], checkpoint: Checkpoint) -> None:
-    if sum(array.data.nbytes for array in arrays) >= _ALONE_BYTES:
-        share_out(arrays, Array.compute_digest)
-    for array, entry in zip(arrays, checkpoint.stored, strict=True):
-        if array.compute_digest() != entry.digest:
-            raise CheckpointError(
-                f"{entry.holder or checkpoint.name} is damaged at leaf {entry.path}: its bytes do not have the digest that they were "
-                "written with"
-            )
+def _arrays(checkpoint: Checkpoint, small: dict[int, Stretch]) -> list[Array]:
+    """All arrays, those in files with the digests of their bytes."""
+    holders: dict[str, Holder] = {}
+    large: dict[str, list[FileArray]] = {}
+    arrays: list[Array] = []
+    prefix = functools.lru_cache(256)(digest_prefix)
+    for entry in checkpoint.stored:
+        dtype, stretch = _dtype(entry.dtype), None if entry.holder else small.get(entry.offset)
+        if stretch is not None and (num_bytes := entry.nbytes):
+            data: Any = np.ndarray(entry.shape, dtype, stretch.memory, entry.offset - stretch.begin)
+            content = stretch.between(entry.offset, entry.offset + num_bytes)
+            digest = xxhash.xxh3_128_hexdigest(prefix(entry.label or dtype.str, entry.shape) + bytes(content))
+            arrays.append(Array(entry.path, data, entry.label, digest))
+            continue
+        name = entry.holder or checkpoint.name
+        if name not in holders:
+            holders[name] = Holder(checkpoint.path.with_name(name))
+        array = holders[name].array(entry.path, entry.label, dtype, entry.shape, entry.offset)
+        large.setdefault(name, []).append(array)
+        arrays.append(array)
+    for name, inside in large.items():
+        holders[name].check(inside)
+    return arrays

@@ -44,9 +44,16 @@ _LOOKS = (
 )  # fmt: skip
 
 
+@functools.cache
 def dtype_name(dtype: torch.dtype) -> str:
     """`float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+@functools.cache
+def device_name(device: torch.device) -> str:
+    """`cuda:0`."""
+    return str(device)
 
 
 #: Dicts of what is called with a leaf's gradient.
@@ -144,7 +151,7 @@ class TensorHandler(Handler):
             return _is_same_view(live, node, restore)
         if live.is_inference() != node.get("is_inference", False):
             return False
-        return bool(dtype_name(live.dtype) == node["dtype"] and str(live.device) == node["device"])
+        return bool(dtype_name(live.dtype) == node["dtype"] and device_name(live.device) == node["device"])
 
     def build(self, node: Node, restore: Restoring) -> Any:
         if "coo" in node:
@@ -166,13 +173,11 @@ class TensorHandler(Handler):
         if "coo" in node:
             return
         if not is_new:
-            storage = restore.value(node["storage"], obj.untyped_storage())
-            same_look = (list(obj.shape), list(obj.stride()), obj.storage_offset()) == (
-                node["shape"],
-                node["strides"],
-                node["offset"],
-            )
-            if not same_look or storage._cdata != obj.untyped_storage()._cdata:  # two that are empty have one address
+            live = obj.untyped_storage()
+            storage = restore.value(node["storage"], live)
+            is_there = storage is live or storage._cdata == live._cdata  # two that are empty have one address
+            look = (list(obj.shape), list(obj.stride()), obj.storage_offset())
+            if not is_there or look != (node["shape"], node["strides"], node["offset"]):
                 obj.data = _view_of(node, storage)
         if "graph" not in node and obj.requires_grad != node["requires_grad"]:
             obj.requires_grad_(node["requires_grad"])
@@ -319,10 +324,11 @@ class StorageHandler(Handler):
         return MemoryRanges(list(map(_STORAGE.data_ptr, objs)), list(map(_STORAGE.nbytes, objs)), [1] * len(objs))
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
-        if not super().matches(live, node, restore) or str(live.device) != node["device"]:
+        if not super().matches(live, node, restore) or device_name(live.device) != node["device"]:
             return False
-        can_resize = live.device.type in _RESIZED_ON and live.resizable() and not restore.has_views(node)
-        return can_resize or bool(live.nbytes() == node["nbytes"])
+        if live.nbytes() == node["nbytes"]:
+            return True
+        return bool(live.device.type in _RESIZED_ON and live.resizable() and not restore.has_views(node))
 
     def memory_range(self, obj: Any) -> MemoryRange | None:
         return MemoryRange(obj.data_ptr(), obj.nbytes(), 1) if obj.device.type == "cpu" else None
@@ -336,6 +342,9 @@ class StorageHandler(Handler):
         if obj.nbytes() != node["nbytes"]:
             obj.resize_(node["nbytes"])  # in place: whoever looks into it, seen or not, goes on doing so
         if "array" not in node or not node["nbytes"]:
+            return
+        if obj.device.type == "cpu":
+            restore.put_data(node, obj)  # by its address: no version counter of the script's tensors moves
             return
         data = restore.data(node)
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
