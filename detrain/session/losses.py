@@ -6,11 +6,13 @@ What lies on a device is read when a record of the ledger asks for it, so that t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from struct import Struct
 
 import xxhash
 
-#: Gives the bits of a loss, and the loss as a number for a person, if it is one.
-Reading = Callable[[], tuple[bytes, list[float]]]
+#: Gives the bits of a loss, and the loss as a number for a person, if it is one. A number in its place is a `float32` that has been read.
+Reading = Callable[[], tuple[bytes, list[float]]] | float
+_FLOAT32 = Struct("=f")
 #: Of so many losses of one batch the value is noted.
 MOST_VALUES = 16
 
@@ -19,7 +21,7 @@ class Losses:
     """Those of the batches since the last record, and of the batch that runs."""
 
     def __init__(self) -> None:
-        self._running: list[Reading] = []
+        self.running: list[Reading] = []  # of the batch that runs
         #: Of batches that have ended and had some, and whether they count.
         self._unread: list[tuple[int, bool, list[Reading]]] = []
         self._bits: dict[int, bytes] = {}
@@ -28,18 +30,22 @@ class Losses:
 
     def add(self, readings: Iterable[Reading]) -> None:
         """Gradients are about to be computed of these."""
-        self._running += readings
+        self.running += readings
 
     def forget_running(self) -> None:
         """What came so far belongs to no batch."""
-        self._running = []
+        self.running = []
 
     def end_batch(self, batches: int, *, counts: bool) -> None:
         """`batches` have ended. Those of one that does not count, before the first header, are on the curve only."""
         self.num_batches += 1
-        if self._running:
-            self._unread.append((batches, counts, self._running))
-            self._running = []
+        if self.running:
+            self.keep_running(batches, counts=counts)
+
+    def keep_running(self, batches: int, *, counts: bool = True) -> None:
+        """`batches` have ended, the last of them with losses."""
+        self._unread.append((batches, counts, self.running))
+        self.running = []
 
     def digest(self, first: int, end: int) -> int:
         """xxh3-64 of the losses of a range of batches; 0 if it is empty.
@@ -65,7 +71,10 @@ class Losses:
 
     def _read(self) -> None:
         for batches, counts, readings in self._unread:
-            found = [reading() for reading in readings]
+            found = [
+                (_FLOAT32.pack(reading), (reading,)) if isinstance(reading, float) else reading()
+                for reading in readings
+            ]
             values = [value for _, several in found for value in several][:MOST_VALUES]
             self._curve += [(batches, number, value) for number, value in enumerate(values)]
             if counts:  # more than one header may lie behind a batch: that which finds nothing left, and the loop's end
