@@ -130,30 +130,41 @@ class Instrumenter:
             code: types.CodeType = compile(content, filename, "exec", dont_inherit=True)
         else:
             with self._aside():
-                code = self._cached(content, filename, parts)
+                code = self._cached(content, filename, parts, tree)
         self._on_code(filename, code)
         return code
 
-    def _cached(self, content: bytes, filename: str, parts: dict[int, str]) -> types.CodeType:
+    def _cached(self, content: bytes, filename: str, parts: dict[int, str], tree: Any) -> types.CodeType:
+        """`tree`: of the source; it is changed."""
         load = self._load_of(filename)
         facts = (package.__version__, _FORM, sys.version, sys.flags.optimize, filename, sorted(parts.items()), load)
         key = repr(facts).encode()
         path = self._cache / f"{xxhash.xxh3_128_hexdigest(key + content)}.code" if self._cache else None
         if path is not None and path.exists():
             return marshal.loads(path.read_bytes())  # type: ignore[no-any-return]
+        if load is None:
+            with _own_import:
+                from detrain.rewrite.tree import add_hooks
+
+            add_hooks(tree, parts)
+        else:
+            tree = self._with_loaded(content, parts, load)
+        code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)
+        if path is not None:
+            _write(path, marshal.dumps(code))
+        return code
+
+    @staticmethod
+    def _with_loaded(content: bytes, parts: dict[int, str], load: tuple[int, int, str]) -> ast.Module:
+        """A batch loop that loads its own data is found in the source; for this alone libcst is loaded."""
         with _own_import:
             from detrain.rewrite import transform
             from detrain.rewrite.loads import Load
 
         source = importlib.util.decode_source(content)
-        # What the parser warns of (escapes in strings) was given when the file was parsed above.
+        # What the parser warns of (escapes in strings) was given when the file was parsed before.
         with unheard(SyntaxWarning), unheard(DeprecationWarning):
-            where = Load(*load) if load is not None else None
-            tree = transform.parse_with_original_positions(source, transform.instrument(source, parts, where))
-        code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)
-        if path is not None:
-            _write(path, marshal.dumps(code))
-        return code
+            return transform.parse_with_original_positions(source, transform.instrument(source, parts, Load(*load)))
 
 
 def _write(path: Path, content: bytes) -> None:
