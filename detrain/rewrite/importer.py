@@ -216,12 +216,12 @@ class UserFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec with our loader, or None: then Python goes on as without us."""
+        """The spec with our loader; else what Python would find without us, or None: then it goes on by itself."""
         if fullname.partition(".")[0] in sys.stdlib_module_names or _own_import.is_on:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader or spec.origin is None:
-            return None
+            return self._without_us(fullname, path, target, spec)
         loader = UserLoader(fullname, spec.origin)
         is_users = is_user_file(spec.origin)
         try:
@@ -229,7 +229,7 @@ class UserFinder:
             if not (
                 is_users or self._instrumenter.is_named(spec.origin) or self._instrumenter.may_train(spec.origin, read)
             ):
-                return None
+                return self._without_us(fullname, path, target, spec)
             loader.code = self._instrumenter.compile(read(), spec.origin)
         except (SyntaxError, ValueError, OSError):
             return spec  # Python says best what is wrong with a file
@@ -238,10 +238,25 @@ class UserFinder:
             self._on_module(fullname)
         return spec
 
+    def _without_us(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None, spec: ModuleSpec | None
+    ) -> ModuleSpec | None:
+        """What the finders behind us find, where `spec` is what `PathFinder` has: that is not searched for twice."""
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :] if self in finders else ():
+            if finder is PathFinder:
+                return spec
+            found = finder.find_spec(fullname, path, target) if hasattr(finder, "find_spec") else None
+            if found is not None:
+                return found
+        return None
+
 
 def is_user_file(filename: str) -> bool:
     """True for source outside the standard library, the installed packages and detrain itself."""
-    path = os.path.realpath(filename)
+    folder, name = os.path.split(filename)
+    is_plain = os.path.isabs(folder) and name not in ("", ".", "..") and not os.path.islink(filename)
+    path = os.path.join(_real_folder(folder), name) if is_plain else os.path.realpath(filename)
     return not path.startswith(_not_users()) and not _PACKAGES & set(path.split(os.sep)) and not _is_in_target(path)
 
 
@@ -254,6 +269,12 @@ def _is_in_target(path: str) -> bool:
     return any(
         entry and path.startswith(os.path.realpath(entry) + os.sep) and _is_target(entry) for entry in sys.path[1:]
     )
+
+
+@functools.cache
+def _real_folder(folder: str) -> str:
+    """A folder's real path: most of a library's files are in folders that others were found in, and each takes a look at all above."""
+    return os.path.realpath(folder)
 
 
 @functools.cache
