@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: The bits of one loss, and the loss as a number for a person: one element, or none where it is no floating-point number.
 LossValue = tuple[bytes, list[float]]
-#: Reads one loss. Where the loss lies on a device, this waits for the device.
-LossReader = Callable[[], LossValue]
+#: Reads one loss. Where the loss lies on a device, this waits for the device. A number in its place has been read: it is a `float32`.
+LossReader = Callable[[], LossValue] | float
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from detrain.cli.files import FILE, read_file, write_file
 from detrain.cli.look import as_json_option
 from detrain.cli.run import ScriptCommand, module_option, request_of, seed_option, words_argument
 from detrain.errors import MissingExtra, UsageError
-from detrain.remat.planners.registry import NAMES
+from detrain.remat.planners.names import NAMES
 
 if TYPE_CHECKING:
     from detrain.remat.experiments.measuring import Timing, TimingOrder

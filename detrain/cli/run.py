@@ -16,7 +16,7 @@ from detrain.cli.files import read_file
 from detrain.errors import UsageError
 from detrain.job.place import place_of
 from detrain.remat.amounts import ONLINE
-from detrain.remat.planners.registry import NAMES as PLANNERS
+from detrain.remat.planners.names import NAMES as PLANNERS
 from detrain.session import policy
 from detrain.session.memory import limit_of
 from detrain.store import naming

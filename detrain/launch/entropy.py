@@ -11,8 +11,6 @@ import importlib.util
 import json
 import os
 import sys
-import zipfile
-import zipimport
 from pathlib import Path
 
 from detrain.launch.request import Request
@@ -47,7 +45,12 @@ def _source_of_script(path: str) -> tuple[str, bytes]:
     if os.path.isdir(path):
         return "__main__.py", _read(Path(path, "__main__.py"))
     content = _read(Path(path))
-    if not path.endswith((".py", ".pyw")) and zipfile.is_zipfile(path):
+    if path.endswith((".py", ".pyw")):
+        return os.path.basename(path), content
+    import zipfile  # few scripts are archives, and every start would wait for it
+    import zipimport
+
+    if zipfile.is_zipfile(path):
         with contextlib.suppress(ImportError, OSError):  # compiled only, say: then the whole archive counts
             content = zipimport.zipimporter(path).get_data(os.path.join(path, "__main__.py"))
     return os.path.basename(path), content

@@ -8,8 +8,9 @@ import ctypes
 class Position:
     """Epochs and batches begun in this run, and batches begun in the present epoch.
 
-    All that changes them is here, so that the preload's mirror of `batches` is never behind. They count headers: at the header of a batch
-    `batches` batches have ended, within it the batch that runs is counted as well.
+    All that changes them is here, but for what every batch pays for (`detrain.loops.running`), so that the preload's mirror of `batches` is
+    never behind. They count headers: at the header of a batch `batches` batches have ended, within it the batch that runs is counted as
+    well.
     """
 
     __slots__ = ("batch_in_epoch", "batches", "counter", "epochs")
@@ -31,8 +32,7 @@ class Position:
 
     def begin_batch(self) -> None:
         """An iteration of the batch loop begins."""
-        self.batches += 1
-        self.counter.value = self.batches
+        self.batches = self.counter.value = self.batches + 1
         self.batch_in_epoch += 1
 
     def begin_epoch(self) -> None:

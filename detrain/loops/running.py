@@ -12,16 +12,58 @@ import itertools
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
+from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import Any, Protocol
 
+from detrain.loops.position import Position
 from detrain.messages import unheard
 from detrain.state import frames as state_frames
 
 
+class Ending(Protocol):
+    """Where headers say that a batch has ended: the losses of the attempt, which count the batches since they were recorded."""
+
+    num_batches: int
+
+    @property
+    def running(self) -> Sized:
+        """The losses of the batch that runs."""
+
+    def keep_running(self, batches: int) -> None:
+        """`batches` have ended, the last of them with losses."""
+
+
+class Quiet:
+    """The headers at which nothing can fall due, so that they only count: those of `loop`, None if there are no such.
+
+    They end when so many batches have begun, or at a moment of the monotonic clock. Every batch pays for what is done here.
+    """
+
+    __slots__ = ("loop", "losses", "position", "until_batch", "until_s")
+
+    def __init__(self, position: Position, losses: Ending) -> None:
+        self.position, self.losses = position, losses
+        self.loop: Loop | None = None
+        self.until_batch = self.until_s = 0.0
+
+    def counts(self, loop: Loop) -> bool:
+        """True if nothing falls due at the header where this loop is: then its batch has been counted."""
+        position = self.position
+        if self.loop is not loop or position.batches >= self.until_batch or monotonic() >= self.until_s:
+            return False
+        self.losses.num_batches += 1
+        if self.losses.running:
+            self.losses.keep_running(position.batches)
+        position.begin_batch()
+        return True
+
+
 class Listener(Protocol):
     """Gets the events of the training's loops: the session of the attempt."""
+
+    quiet: Quiet
 
     def at_header(self, loop: Loop) -> None:
         """An iteration of one of the training's loops is about to begin."""
@@ -142,7 +184,7 @@ class Loop:
         """What the interpreter iterates over in place of `iterable`."""
         ticker = _Ticker(self, iterable)
         self.ticker = weakref.ref(ticker)
-        return map(_second, ticker, ticker.chain)
+        return map(next, _headers(ticker), ticker.chain)
 
     @property
     def feed(self) -> Feed | None:
@@ -238,29 +280,58 @@ class Loop:
 
 def unwrap(wrapped: object) -> object:
     """The user's iterator inside what `Loop.wrap` has made; any other `map` itself."""
-    for part in gc.get_referents(wrapped):
-        inner = part if isinstance(part, tuple) else (part,)
-        for one in inner:
-            if type(one) is _Ticker:
-                return one.iterator
-    return wrapped
+    ticker = _ticker_in(wrapped)
+    return wrapped if ticker is None else ticker.iterator
 
 
 def redirect(wrapped: object, iterator: object) -> bool:
     """Let what `Loop.wrap` has made go on with another iterator; False for any other `map`."""
-    for part in gc.get_referents(wrapped):
-        for one in part if isinstance(part, tuple) else (part,):
-            if type(one) is _Ticker:
-                return one.redirect(iterator)
-    return False
+    ticker = _ticker_in(wrapped)
+    return ticker is not None and ticker.redirect(iterator)
 
 
-def _second(_: object, element: object) -> object:
-    return element
+def _ticker_in(wrapped: object) -> _Ticker | None:
+    """The ticker of what `Loop.wrap` has made; None for any other `map`."""
+    iterators = [one for part in gc.get_referents(wrapped) for one in (part if isinstance(part, tuple) else (part,))]
+    for chain in (one for one in iterators if type(one) is itertools.chain):
+        feed = next((one for one in gc.get_referents(chain) if type(one) is Feed), None)
+        if feed is not None:
+            return feed.loop.ticker() if feed.loop.ticker is not None else None
+    return None
+
+
+#: An iterator without elements: `next(_NONE_LEFT, element)` is the element.
+_NONE_LEFT: Iterator[object] = iter(())
+
+
+def _headers(ticker: _Ticker) -> Iterator[Iterator[object]]:
+    """Comes to a header of a `for` loop each time that C code asks, before it fetches the next element.
+
+    A generator, which C code asks in less time than a method; and what is the same as in `Loop.tick` stands here once more.
+    """
+    loop = ticker.loop
+    stack, site, quiet = loop.stack, loop.site, loop.listener.quiet
+    position, losses = quiet.position, quiet.losses
+    while True:
+        if stack.top is not loop:
+            loop.tick()
+        elif quiet.loop is loop and position.batches < quiet.until_batch and monotonic() < quiet.until_s:
+            loop.iteration += 1
+            # As in `Quiet.counts` and `Position.begin_batch`, whose calls would take as long as all of this.
+            losses.num_batches += 1
+            if losses.running:
+                losses.keep_running(position.batches)
+            position.batches = position.counter.value = position.batches + 1
+            position.batch_in_epoch += 1
+        elif site.part or loop.children:
+            loop.tick()
+        else:
+            loop.iteration += 1
+        yield _NONE_LEFT
 
 
 class _Ticker:
-    """Asked by C code before it fetches the next element of a `for` loop."""
+    """What belongs to a `for` loop while it runs; lives and dies with the statement."""
 
     __slots__ = ("__weakref__", "chain", "feed", "loop")
 
@@ -284,20 +355,14 @@ class _Ticker:
             self.chain.__setstate__((self.feed, iterator))  # type: ignore[attr-defined]
         return True
 
-    def __iter__(self) -> _Ticker:
-        return self
-
-    def __next__(self) -> None:
-        self.loop.tick()
-
 
 class Feed:
     """Gives the chain the user's iterable, then reports that the loop is exhausted."""
 
-    __slots__ = ("_loop", "iterable", "replacement")
+    __slots__ = ("_is_over", "iterable", "loop", "replacement")
 
     def __init__(self, loop: Loop, iterable: Iterable[object]) -> None:
-        self._loop: Loop | None = loop
+        self.loop, self._is_over = loop, False
         self.iterable = iterable
         #: Set while a run resumes: the iterator at its saved position.
         self.replacement: Iterator[object] | None = None
@@ -306,15 +371,15 @@ class Feed:
         return self
 
     def __next__(self) -> Iterable[object]:
-        loop = self._loop
-        if loop is None:
+        if self._is_over:
             raise StopIteration
+        loop = self.loop
         if not loop.is_exhausted and self.iterable is not _TAKEN:
             iterable, self.iterable = self.iterable, _TAKEN
             if self.replacement is not None:
                 iterable, self.replacement = _Begun(self.replacement), None
             return iterable
-        self._loop = None
+        self._is_over = True
         self.iterable = _TAKEN
         loop.exhaust()
         raise StopIteration

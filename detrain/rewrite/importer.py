@@ -130,30 +130,41 @@ class Instrumenter:
             code: types.CodeType = compile(content, filename, "exec", dont_inherit=True)
         else:
             with self._aside():
-                code = self._cached(content, filename, parts)
+                code = self._cached(content, filename, parts, tree)
         self._on_code(filename, code)
         return code
 
-    def _cached(self, content: bytes, filename: str, parts: dict[int, str]) -> types.CodeType:
+    def _cached(self, content: bytes, filename: str, parts: dict[int, str], tree: Any) -> types.CodeType:
+        """`tree`: of the source; it is changed."""
         load = self._load_of(filename)
         facts = (package.__version__, _FORM, sys.version, sys.flags.optimize, filename, sorted(parts.items()), load)
         key = repr(facts).encode()
         path = self._cache / f"{xxhash.xxh3_128_hexdigest(key + content)}.code" if self._cache else None
         if path is not None and path.exists():
             return marshal.loads(path.read_bytes())  # type: ignore[no-any-return]
+        if load is None:
+            with _own_import:
+                from detrain.rewrite.tree import add_hooks
+
+            add_hooks(tree, parts)
+        else:
+            tree = self._with_loaded(content, parts, load)
+        code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)
+        if path is not None:
+            _write(path, marshal.dumps(code))
+        return code
+
+    @staticmethod
+    def _with_loaded(content: bytes, parts: dict[int, str], load: tuple[int, int, str]) -> ast.Module:
+        """A batch loop that loads its own data is found in the source; for this alone libcst is loaded."""
         with _own_import:
             from detrain.rewrite import transform
             from detrain.rewrite.loads import Load
 
         source = importlib.util.decode_source(content)
-        # What the parser warns of (escapes in strings) was given when the file was parsed above.
+        # What the parser warns of (escapes in strings) was given when the file was parsed before.
         with unheard(SyntaxWarning), unheard(DeprecationWarning):
-            where = Load(*load) if load is not None else None
-            tree = transform.parse_with_original_positions(source, transform.instrument(source, parts, where))
-        code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)
-        if path is not None:
-            _write(path, marshal.dumps(code))
-        return code
+            return transform.parse_with_original_positions(source, transform.instrument(source, parts, Load(*load)))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -205,12 +216,12 @@ class UserFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec with our loader, or None: then Python goes on as without us."""
+        """The spec with our loader; else what Python would find without us, or None: then it goes on by itself."""
         if fullname.partition(".")[0] in sys.stdlib_module_names or _own_import.is_on:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader or spec.origin is None:
-            return None
+            return self._without_us(fullname, path, target, spec)
         loader = UserLoader(fullname, spec.origin)
         is_users = is_user_file(spec.origin)
         try:
@@ -218,7 +229,7 @@ class UserFinder:
             if not (
                 is_users or self._instrumenter.is_named(spec.origin) or self._instrumenter.may_train(spec.origin, read)
             ):
-                return None
+                return self._without_us(fullname, path, target, spec)
             loader.code = self._instrumenter.compile(read(), spec.origin)
         except (SyntaxError, ValueError, OSError):
             return spec  # Python says best what is wrong with a file
@@ -227,10 +238,25 @@ class UserFinder:
             self._on_module(fullname)
         return spec
 
+    def _without_us(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None, spec: ModuleSpec | None
+    ) -> ModuleSpec | None:
+        """What the finders behind us find, where `spec` is what `PathFinder` has: that is not searched for twice."""
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :] if self in finders else ():
+            if finder is PathFinder:
+                return spec
+            found = finder.find_spec(fullname, path, target) if hasattr(finder, "find_spec") else None
+            if found is not None:
+                return found
+        return None
+
 
 def is_user_file(filename: str) -> bool:
     """True for source outside the standard library, the installed packages and detrain itself."""
-    path = os.path.realpath(filename)
+    folder, name = os.path.split(filename)
+    is_plain = os.path.isabs(folder) and name not in ("", ".", "..") and not os.path.islink(filename)
+    path = os.path.join(_real_folder(folder), name) if is_plain else os.path.realpath(filename)
     return not path.startswith(_not_users()) and not _PACKAGES & set(path.split(os.sep)) and not _is_in_target(path)
 
 
@@ -243,6 +269,12 @@ def _is_in_target(path: str) -> bool:
     return any(
         entry and path.startswith(os.path.realpath(entry) + os.sep) and _is_target(entry) for entry in sys.path[1:]
     )
+
+
+@functools.cache
+def _real_folder(folder: str) -> str:
+    """A folder's real path: most of a library's files are in folders that others were found in, and each takes a look at all above."""
+    return os.path.realpath(folder)
 
 
 @functools.cache

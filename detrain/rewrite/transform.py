@@ -32,10 +32,8 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from detrain.loops.sites import find_loops
 from detrain.rewrite.loads import Load, Place, place_of
+from detrain.rewrite.tree import ENTER, HOOKS, builtin_name
 
-#: Part of a loop in the nest to the hook in its header.
-HOOKS = {"epoch": "record_epoch", "batch": "record_batch", "outer": "record_loop", "": "record_loop"}
-ENTER = "enter_loop"
 HOOK_NAMES = frozenset({*HOOKS.values(), ENTER})
 
 
@@ -190,11 +188,6 @@ def parse_with_original_positions(source: str, instrumented: str) -> ast.Module:
     tree = ast.parse(instrumented)
     _Lockstep().match(tree, ast.parse(source))
     return tree
-
-
-def builtin_name(hook: str) -> str:
-    """Under which name a hook is found by instrumented code."""
-    return f"__detrain_{hook}__"
 
 
 class _Lockstep:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import repeat
+from struct import Struct
 
 import xxhash
 
-#: Gives the bits of a loss, and the loss as a number for a person, if it is one.
-Reading = Callable[[], tuple[bytes, list[float]]]
+#: Gives the bits of a loss, and the loss as a number for a person, if it is one. A number in its place is a `float32` that has been read.
+Reading = Callable[[], tuple[bytes, list[float]]] | float
+_FLOAT32 = Struct("=f")
 #: Of so many losses of one batch the value is noted.
 MOST_VALUES = 16
 
@@ -20,7 +22,7 @@ class Losses:
     """Those of the batches since the last record, and of the batch that runs."""
 
     def __init__(self) -> None:
-        self._running: list[Reading] = []
+        self.running: list[Reading] = []  # of the batch that runs
         #: Of batches that have ended and had some, and whether they count.
         self._unread: list[tuple[int, bool, list[Reading]]] = []
         self._bits: dict[int, bytes] = {}
@@ -29,18 +31,22 @@ class Losses:
 
     def add(self, readings: Iterable[Reading]) -> None:
         """Gradients are about to be computed of these."""
-        self._running += readings
+        self.running += readings
 
     def forget_running(self) -> None:
         """What came so far belongs to no batch."""
-        self._running = []
+        self.running = []
 
     def end_batch(self, batches: int, *, counts: bool) -> None:
         """`batches` have ended. Those of one that does not count, before the first header, are on the curve only."""
         self.num_batches += 1
-        if self._running:
-            self._unread.append((batches, counts, self._running))
-            self._running = []
+        if self.running:
+            self.keep_running(batches, counts=counts)
+
+    def keep_running(self, batches: int, *, counts: bool = True) -> None:
+        """`batches` have ended, the last of them with losses."""
+        self._unread.append((batches, counts, self.running))
+        self.running = []
 
     def digest(self, first: int, end: int) -> int:
         """xxh3-64 of the losses of a range of batches; 0 if it is empty.
@@ -66,11 +72,12 @@ class Losses:
     def _read(self) -> None:
         unread, self._unread = self._unread, []
         for batches, counts, readings in unread:
-            bits, values = readings[0]()
-            if (
-                len(readings) > 1
-            ):  # made quick for nearly every batch, which has one loss: of short ones many are read at once
-                found = [(bits, values), *(reading() for reading in readings[1:])]
+            found = [
+                (_FLOAT32.pack(reading), (reading,)) if isinstance(reading, float) else reading()
+                for reading in readings
+            ]
+            bits, values = found[0]  # of nearly every batch this is all
+            if len(found) > 1:
                 bits, values = b"".join(one for one, _ in found), [value for _, several in found for value in several]
             for number, value in enumerate(values[:MOST_VALUES]):
                 self._curve.append((batches, number, value))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from detrain.adapters.protocol import Limit, MemoryUse
 from detrain.plans.units import size_text
 from detrain.remat.amounts import ONLINE, amount_of
-from detrain.remat.planners import registry
 
 
 def limit_of(text: str, *, is_verified: bool = False, planner: str = ONLINE) -> Limit:
@@ -14,6 +13,8 @@ def limit_of(text: str, *, is_verified: bool = False, planner: str = ONLINE) -> 
     `planner`: see `training_planner`. Raises `UsageError` and `MissingExtra`.
     """
     num_bytes, share = amount_of(text, "--memory-budget")
+    from detrain.remat.planners import registry  # with all that plans, for which few starts have a use
+
     return Limit(num_bytes, share, is_verified=is_verified, planner=registry.training_planner(planner))
 
 

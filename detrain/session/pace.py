@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from detrain.loops.running import Loop, Site
+if TYPE_CHECKING:  # the command line asks for a policy, and runs no loops
+    from detrain.loops.running import Loop, Site
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from detrain.errors import UsageError
@@ -80,7 +80,7 @@ class Policy:
     @property
     def cost_s(self) -> float:
         """What a checkpoint costs: the median of the last three, of which none was the first of an attempt; 0 if there was no other."""
-        return statistics.median(self._costs_s) if self._costs_s else 0.0
+        return _median(self._costs_s) if self._costs_s else 0.0
 
     def begin(self, now_s: float) -> None:
         """The training begins; what the set-up took does not count."""
@@ -224,3 +224,10 @@ class Policy:
     def _is_request_due(self, now_s: float, *, is_near: bool) -> bool:
         """A header from which a resume goes on may come soon; who asks will not wait for long."""
         return self._requested_s is not None and (is_near or now_s - self._requested_s >= LONGEST_WAIT_S)
+
+
+def _median(values: Iterable[float]) -> float:
+    """As in `statistics`, which every start would wait for."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

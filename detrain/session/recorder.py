@@ -53,9 +53,13 @@ class Recorder:
     """The ledger of one attempt."""
 
     def __init__(
-        self, path: Path, generators: Callable[[], dict[str, Any]], differs: Callable[[Batch, str], None]
+        self,
+        path: Path,
+        generators: Callable[[], dict[str, Any]],
+        differs: Callable[[Batch, str], None],
+        losses: Losses | None = None,
     ) -> None:
-        """`differs` is called with the record on file, and the leaf that is another now."""
+        """`differs` is called with the record on file, and the leaf that is another now. `losses`: of the attempt."""
         self._path, self._generators, self._differs = path, generators, differs
         self.num_compared = 0
         self._file: ledger.LedgerFile | None = None
@@ -63,7 +67,7 @@ class Recorder:
         self._expected_until, self._num_ahead = -1, 0
         self._before: ledger.Ledger | None = None
         self._is_other = False
-        self._losses = Losses()
+        self._losses = losses if losses is not None else Losses()
         self._began_at = self._last_noted = 0
         self._began_s, self._spent_s = monotonic(), 0.0
         self._candidates: list[tuple[Leaf, int]] = []  # since the last checkpoint, with their sketches then
@@ -157,7 +161,7 @@ class Recorder:
         self._write_json(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
 
     def next_at_header(self, batches: int) -> tuple[float, float]:
-        """The number of batches, and the moment, before which `at_header` does no more than `end_batch`; `batches` have begun."""
+        """The number of batches, and the moment, before which `at_header` does no more than end a batch; `batches` have begun."""
         if self.is_off or self._file is None:
             return math.inf, math.inf
         if self._expected:
@@ -165,10 +169,6 @@ class Recorder:
         next_pick = self._pick_at if self._candidates else math.inf
         next_must = batches - 1 + MOST_LOSSES - self._losses.num_batches
         return min(next_pick, next_must), self._began_s + self._spent_s / BUDGET if BUDGET else math.inf
-
-    def end_batch(self, batches: int) -> None:
-        """`batches` have ended, and nothing is to be written here."""
-        self._losses.end_batch(batches, counts=True)
 
     def at_header(self, at: Position, loop: Loop, now_s: float, *, must: bool = False) -> None:
         """A batch may be about to begin in `loop`, `at.batches` have ended.

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
 
-from detrain.adapters.protocol import Adapter, MemoryBudget, PipelineOrder, ScriptPipeline
+from detrain.adapters.protocol import Adapter, LossReader, MemoryBudget, PipelineOrder, ScriptPipeline
 from detrain.errors import DetrainError, InexactResume, NotSupported
-from detrain.loops.running import Loop, address
+from detrain.loops.running import Loop, Quiet, address
 from detrain.loops.stack import LoopStack
 from detrain.messages import warn
 from detrain.session.context import Context
 from detrain.session.leaving import fail, refuse
+from detrain.session.losses import Losses
 from detrain.session.nests import NestSearch
 from detrain.session.pace import Pace, Paces
 from detrain.session.rerun import Rerun
@@ -39,6 +41,8 @@ class Session:
     def __init__(self, context: Context, stack: LoopStack, resume: Resume, rerun: Rerun | None = None) -> None:
         """`stack` reports headers and ends of loops to this session. `rerun`: only a part of a run is repeated."""
         self.context, self.stack, self.resume, self.rerun = context, stack, resume, rerun
+        self.losses = Losses()
+        self.quiet = Quiet(context.position, self.losses)
         stack.listener = self
         #: Made when the training begins; a budget only where one is wanted.
         self.recorder: Recorder | None = None
@@ -61,13 +65,12 @@ class Session:
         self._num_other_headers = 0
         self._agreed_s = 0.0
         self._frameworks, self._replay = context.frameworks, context.replay
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
+        #: Line, and address of the frame, of the `while` loop that was entered last, if it is of no interest.
+        self._passed_over: tuple[int, int] | None = None
         self._paces = Paces()
         self._is_training = False
-        #: The batch loop at whose headers nothing falls due before so many batches have begun, or before this moment.
-        self._nothing_due_in: Loop | None = None
-        self._nothing_due_until_batch, self._nothing_due_until_s = 0.0, 0.0
-        #: Likewise until when nothing but a record of the ledger does.
+        #: As in `quiet`, until when nothing but a record of the ledger falls due.
         self._record_due_until_batch, self._record_due_until_s = 0.0, 0.0
         self._saver: Saver | None = None  # made when first needed
 
@@ -75,7 +78,7 @@ class Session:
 
     def watch(self, adapter: Adapter) -> None:
         """A framework has been loaded: see its weight updates."""
-        adapter.report_updates(self._on_update, lambda outputs: self._on_gradient(adapter, outputs))
+        adapter.report_updates(self._on_update, partial(self._on_gradient, adapter.losses))
         if self.resume.is_pending:
             self._frameworks.hold_loading(True)
         if self.context.settings.memory_limit is not None and adapter.can_train:
@@ -86,7 +89,7 @@ class Session:
     def stop(self) -> None:
         """Take part in nothing any more: in a forked child, or once the script has ended."""
         self.is_off = True
-        self._nothing_due_in = None
+        self.quiet.loop = None
         self.context.files.stop()
         if self.recorder is not None:
             self.recorder.close()
@@ -94,7 +97,7 @@ class Session:
     def request_checkpoint(self) -> None:
         """A checkpoint is wanted at the next header; may be called by a signal's handler."""
         self._agreement.ask()
-        self._nothing_due_in = None
+        self.quiet.loop = None
 
     # --- called by hooks ---------------------------------------------------------------------------------------------------
 
@@ -105,20 +108,27 @@ class Session:
 
     def enter_while(self, frame: types.FrameType, line: int) -> None:
         """A `while` loop is about to be entered."""
-        self._enter(frame, line)
+        is_passed_over = self._enter(frame, line) is None
+        if get_ident() == self._thread:
+            self._passed_over = (line, address(frame)) if is_passed_over else None
 
     def tick_while(self, frame: types.FrameType, line: int) -> bool:
         """A `while` loop's condition is about to be evaluated; False if it is not to be, because a resume comes to the loop's end."""
-        if self.is_off or threading.get_ident() != self._thread:
+        if self.is_off or get_ident() != self._thread:
             return True
-        loop = self.stack.top
-        if loop is None or loop.site.line != line or loop.frame_address != address(frame):
+        loop, here = self.stack.top, address(frame)
+        if loop is None or loop.site.line != line or loop.frame_address != here:
+            if self._passed_over == (line, here):
+                return True
             loop = self.stack.find(frame, line)
+        elif loop is self.quiet.loop and self.quiet.counts(loop):
+            loop.iteration += 1  # and it has no children: a loop that is entered ends the quiet
+            return True
         return loop is None or loop.tick()
 
     def end_loop(self, frame: types.FrameType, line: int, *, is_left: bool) -> None:
         """A `while` loop's condition has been false; or the loop `is_left` by a `break` now."""
-        if self.is_off or threading.get_ident() != self._thread:
+        if self.is_off or get_ident() != self._thread:
             return
         loop = self.stack.find(frame, line)
         if loop is None:
@@ -131,39 +141,31 @@ class Session:
 
     def batch_loaded(self, frame: types.FrameType, line: int) -> None:
         """The batch loop at this line has loaded what it loads by itself."""
-        if not self.is_off and threading.get_ident() == self._thread:
+        if not self.is_off and get_ident() == self._thread:
             self._replay.batch_loaded(f"{os.path.basename(frame.f_code.co_filename)}:{line}")
 
     def _enter(self, frame: types.FrameType, line: int) -> Loop | None:
-        if self.is_off or threading.get_ident() != self._thread:
+        if self.is_off or get_ident() != self._thread:
             return None
         loop = self.stack.enter(frame, line)
         if loop is not None:
-            self._nothing_due_in = None
+            self.quiet.loop = None
             self.nests.entered(loop)
         return loop
 
     def at_header(self, loop: Loop) -> None:
-        """An iteration of a loop in the nest is about to begin.
-
-        Every batch pays for what stands first here; the others are those at which something may be due.
-        """
-        position = self._position
+        """An iteration of a loop in the nest is about to begin. Most are only counted: something may be due at the others."""
+        quiet = self.quiet
+        if quiet.counts(loop):
+            return
         if (
-            loop is self._nothing_due_in
-            and position.batches < self._nothing_due_until_batch
-            and monotonic() < self._nothing_due_until_s
-        ):
-            self.recorder.end_batch(position.batches)  # type: ignore[union-attr]  # nothing is skipped without one
-            position.begin_batch()
-        elif (
-            loop is self._nothing_due_in
-            and position.batches < self._record_due_until_batch
+            quiet.loop is loop
+            and self._position.batches < self._record_due_until_batch
             and (now_s := monotonic()) < self._record_due_until_s
         ):
-            self._at_record(self.recorder, loop, now_s)  # type: ignore[arg-type]
+            self._at_record(self.recorder, loop, now_s)  # type: ignore[arg-type]  # nothing is skipped without one
         elif not self.is_off:
-            self._nothing_due_in = None
+            quiet.loop = None
             self._at_header(loop)
 
     def _at_record(self, recorder: Recorder, loop: Loop, now_s: float) -> None:
@@ -175,8 +177,8 @@ class Session:
 
     def _skip_until_record(self, recorder: Recorder) -> None:
         batches, at_s = recorder.next_at_header(self._position.batches)
-        self._nothing_due_until_batch = min(self._record_due_until_batch, batches)
-        self._nothing_due_until_s = min(self._record_due_until_s, at_s)
+        self.quiet.until_batch = min(self._record_due_until_batch, batches)
+        self.quiet.until_s = min(self._record_due_until_s, at_s)
 
     def _at_header(self, loop: Loop) -> None:
         self.is_nest_exhausted = self.is_behind = False
@@ -237,9 +239,9 @@ class Session:
             policy_batches = 0
         self._record_due_until_batch, self._record_due_until_s = policy_batches, policy_s
         self._skip_until_record(self.recorder)
-        self._nothing_due_in = loop
+        self.quiet.loop = loop
         if self._policy.is_requested:  # by a signal while this was computed
-            self._nothing_due_in = None
+            self.quiet.loop = None
 
     def _at_epoch(self, loop: Loop, now_s: float) -> None:
         """Or at the header of a loop around epochs."""
@@ -260,7 +262,7 @@ class Session:
         """A loop in the nest has used up its iterable."""
         if self.is_off:
             return
-        self._nothing_due_in = None
+        self.quiet.loop = None
         self.stack.top = loop
         self.is_nest_exhausted = self.is_behind = loop.nest_parent is None
         self._position.take_back(loop.site.part)
@@ -278,7 +280,7 @@ class Session:
 
     def _at_left(self, loop: Loop) -> None:
         """The outermost loop of the nest was left by a `break`, and nobody has asked the script to end early."""
-        self._nothing_due_in = None
+        self.quiet.loop = None
         self.stack.top = loop
         self.is_behind = True
         if loop.site.part != "batch":
@@ -311,7 +313,8 @@ class Session:
         with self._frameworks.hidden_from_script():
             from detrain.session.recorder import Recorder
 
-            recorder = Recorder(self.context.directory.path / "ledger", self._frameworks.generators, self._differs)
+            path = self.context.directory.path / "ledger"
+            recorder = Recorder(path, self._frameworks.generators, self._differs, self.losses)
             self.recorder = recorder
             if self.rerun is not None:
                 self.rerun.begin(recorder)
@@ -329,7 +332,7 @@ class Session:
     def _keep_within_memory(self) -> None:
         """From the first forward pass on, which comes before it is known what the training loop is; where a run goes on, from there on."""
         limit = self.context.settings.memory_limit
-        is_possible = not self.is_off and not self.resume.is_pending and threading.get_ident() == self._thread
+        is_possible = not self.is_off and not self.resume.is_pending and get_ident() == self._thread
         if limit is None or self.memory is not None or not is_possible:
             return
         if limit.share and self.recorder is not None:  # the first iteration of another attempt may have another peak
@@ -465,23 +468,28 @@ class Session:
 
     # --- called by adapters ----------------------------------------------------------------------------------------------
 
-    def _on_gradient(self, adapter: Adapter, outputs: object) -> None:
-        if self.recorder is not None and not self.is_off and threading.get_ident() == self._thread:
-            self.recorder.add_losses(adapter.losses(outputs))
-        if self._is_searching():
+    # Every batch pays for what stands first in these two.
+
+    def _on_gradient(self, losses_of: Callable[[Any], list[LossReader]], outputs: object) -> None:
+        recorder = self.recorder
+        if recorder is not None and not recorder.is_off and not self.is_off and get_ident() == self._thread:
+            self.losses.running += losses_of(outputs)
+        if self.nests.is_open and self._is_searching():
             self.nests.on_gradient(sys._getframe(1))
 
     def _on_update(self) -> None:
+        if not self.nests.is_open and not self.is_off and get_ident() == self._thread:
+            return
         if self._is_searching():
             self.nests.on_update(sys._getframe(1))
         elif self.is_off:
             self.nests.on_update_in_child()
-        elif threading.get_ident() != self._thread:
+        elif get_ident() != self._thread:
             self.nests.on_update_in_thread()
 
     def _is_searching(self) -> bool:
         """False once the nest is settled, until a loop of unknown part is entered outside the batch loop."""
-        return self.nests.is_open and not self.is_off and threading.get_ident() == self._thread
+        return self.nests.is_open and not self.is_off and get_ident() == self._thread
 
     @property
     def has_trained(self) -> bool:

@@ -26,7 +26,6 @@ import fcntl
 import json
 import os
 import re
-import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -85,7 +84,7 @@ class RunDirectory:
         self._lock.seek(0)
         self._lock.truncate()
         since = time.strftime("%Y-%m-%d %H:%M:%S %z")
-        self._lock.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
+        self._lock.write(f"process {os.getpid()} on {os.uname().nodename} since {since}\n")
         self._lock.flush()
 
     def _check_own(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,7 +64,7 @@ class Clocks:
         """
         places = preload.function("detrain_clock_places", ctypes.c_char_p, ctypes.c_char_p)
         own = os.path.abspath(package.FOLDER) + os.sep
-        standard = sysconfig.get_path("stdlib") + os.sep
+        standard = os.path.dirname(os.__file__) + os.sep
         if places is None or not places(os.fsencode(own), os.fsencode(standard)):
             return False
         opened = preload.function("detrain_open_answers", ctypes.c_char_p)

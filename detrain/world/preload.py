@@ -7,7 +7,6 @@ The library answers every question for entropy from one stream that is seeded by
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +34,8 @@ def without_separators(path: Path) -> Path | None:
     if not _SEPARATORS & set(str(path)):
         return path
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    import hashlib  # few need a link, and every start would wait for it
+
     link = cache / "detrain" / hashlib.blake2b(os.fsencode(path), digest_size=8).hexdigest() / path.name
     if _SEPARATORS & set(str(link)):
         return None

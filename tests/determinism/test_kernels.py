@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from detrain.adapters.torch import kernels
-from detrain.adapters.torch.kernels import dispatch
+from detrain.adapters.torch.kernels import cuda_only, dispatch
 
 from .operators import CASES, Inputs
 
@@ -43,7 +43,7 @@ def calls():
 
         return replace(one, function=function, devices=frozenset({"cpu", "cuda"}))
 
-    libraries = dispatch.install([counting(one) for one in (*kernels.ON_CPU, *kernels.ON_CUDA)])
+    libraries = dispatch.install([counting(one) for one in (*kernels.ON_CPU, *cuda_only.ON_CUDA)])
     yield answered
     for library in libraries:
         library._destroy()
@@ -419,8 +419,8 @@ warnings.simplefilter("error")
 before = set(sys.modules)
 began = time.perf_counter()
 from detrain.adapters.torch import kernels
-from detrain.adapters.torch.kernels import dispatch
-dispatch.install([*kernels.ON_CPU, *kernels.ON_CUDA, *kernels.STRICT, *kernels.LACKING])
+from detrain.adapters.torch.kernels import cuda_only, dispatch
+dispatch.install([*kernels.ON_CPU, *cuda_only.ON_CUDA, *cuda_only.STRICT, *cuda_only.LACKING])
 print(time.perf_counter() - began)
 print([name for name in set(sys.modules) - before if not name.startswith("detrain") and name.startswith("torch")])
 print(torch.zeros(3).cumsum(0).sum().item())
@@ -456,20 +456,20 @@ def test_every_operator_that_torch_says_it_would_raise_for_has_been_considered()
 
 
 def test_each_operator_has_a_case():
-    replaced = {one.operator for one in (*kernels.ON_CPU, *kernels.ON_CUDA)}
+    replaced = {one.operator for one in (*kernels.ON_CPU, *cuda_only.ON_CUDA)}
     assert replaced - {case.operator for case in CASES} == {"cudnn_grid_sampler_backward"}  # needs cuDNN; below
 
 
 def test_every_overload_is_torchs():
     torch_has = set(torch._C._dispatch_get_all_op_names())
-    for one in (*kernels.ON_CPU, *kernels.ON_CUDA, *kernels.STRICT):
+    for one in (*kernels.ON_CPU, *cuda_only.ON_CUDA, *cuda_only.STRICT):
         for name, _ in dispatch._kernels(one):
             assert f"aten::{name}" in torch_has
 
 
 def test_every_formulation_takes_what_its_operator_takes():
     """A version of torch that gives an operator another argument fails here."""
-    for one in (*kernels.ON_CPU, *kernels.ON_CUDA):
+    for one in (*kernels.ON_CPU, *cuda_only.ON_CUDA):
         overload = getattr(getattr(torch.ops.aten, one.operator), one.overload or "default")
         arguments = overload._schema.arguments
         keywords = {argument.name: None for argument in arguments if argument.kwarg_only}

@@ -5,13 +5,15 @@ Here, in the memory of the processor, each tensor is taken for one on a device: 
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
-from detrain.adapters.torch import ADAPTER, devices
+from detrain.adapters.torch import ADAPTER, devices, updates
 from detrain.session.losses import Losses
 from detrain.state.digests import PIECE_BYTES, DeviceLeaf, Leaf, leaves
 from detrain.state.walk import Walk
@@ -24,6 +26,7 @@ def device(request, monkeypatch):
             pytest.skip("there is no CUDA device")
         return "cuda"
     monkeypatch.setattr(devices, "is_on_device", lambda tensor: True)
+    monkeypatch.setattr(updates, "_common", lambda output: None)  # which is quick with what lies in host memory
     return "cpu"
 
 
@@ -115,6 +118,51 @@ def test_modes_of_the_script_see_nothing_of_it(device):
         readings = ADAPTER.losses([loss])
         readings[0]()
     assert [str(one) for one in seen] == []
+
+
+class Watching(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        raise AssertionError(func)
+
+
+class WatchingOperations(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        raise AssertionError(func)
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, Watching, WatchingOperations])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (1, 1)])
+def test_a_loss_in_host_memory_is_on_record_with_its_bits_and_unseen(mode, dtype, shape):
+    loss = torch.full(shape, 0.1, dtype=dtype, requires_grad=True) * 3
+    losses, same = Losses(), Losses()
+    with mode():
+        found = ADAPTER.losses((loss,))
+    losses.add(found)
+    losses.end_batch(1, counts=True)
+    raw = loss.detach().reshape(1).view(torch.uint8).numpy().tobytes()
+    same.add([lambda: (raw, [loss.item()])])
+    same.end_batch(1, counts=True)
+    assert losses.digest(1, 2) == same.digest(1, 2) != Losses().digest(1, 2)
+    assert losses.take_curve() == [(1, 0, loss.item())]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [torch.ones(2), torch.ones((), device="meta"), torch.ones(1).to_sparse()],
+    ids=["vector", "meta", "sparse"],
+)
+def test_what_is_no_loss_is_not_read(output):
+    assert ADAPTER.losses((output,)) == []
+
+
+def test_an_output_within_a_transform_is_not_read():
+    def loss(x):
+        value = (x * x).sum()
+        assert ADAPTER.losses((value,)) == []
+        return value
+
+    torch.func.grad(loss)(torch.ones(2))
 
 
 @pytest.mark.gpu

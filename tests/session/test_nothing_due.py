@@ -11,6 +11,7 @@ import pytest
 
 from detrain.session.policy import LONGEST_WAIT_S, Policy, parse
 from detrain.store import checkpoint
+from tests.session.attempts import Run, outcome
 from tests.tiers import full_but
 
 #: Asks for a checkpoint in one batch of many at which nothing else is due.
@@ -27,6 +28,75 @@ for epoch in range(2):
         if (epoch, batch) == (0, 150):
             os.kill(os.getpid(), signal.SIGUSR2)
 """
+
+#: Counts the calls of detrain's functions in ten batches at which nothing is due. {}: the header of the batch loop, and what ends a batch.
+COUNTED = """
+import sys, framework
+from detrain.session import recorder
+recorder.BUDGET = 0.0  # no record for every batch
+weights, called = [0.0, 1.0], []
+def note(frame, event, _):
+    if event == "call": called.append(frame.f_code.co_name)
+for epoch in range(3):
+    batch = 0
+    {}
+        if (epoch, batch) == (2, 19): sys.setprofile(note)
+        if (epoch, batch) == (2, 29): sys.setprofile(None)
+        if batch < 9:
+            framework.backward(weights[0] - batch)
+            framework.step(weights, batch)
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("header", "end", "names"),
+    [
+        ("for batch in range(40):", "pass", ["_headers"]),
+        ("while batch < 40:", "batch += 1", ["record_loop", "tick_while", "counts", "begin_batch"]),
+    ],
+)
+def test_a_header_at_which_nothing_is_due_costs_few_calls(tmp_path, header, end, names):
+    ended = Run(COUNTED.format(header, end), tmp_path, "never").attempt()
+    assert ended.by is None
+    assert ended.variables["called"] == names * 10
+    assert ended.session.context.position.batches == 120
+
+
+#: Loops in a batch, within each other, and in a generator that feeds the batch loop; what they give is theirs.
+WITHIN = """
+import framework
+weights, history = [0.0, 1.0], []
+def numbers():
+    number = 0
+    while number < 6:
+        yield number
+        number += 1
+        for _ in (): pass
+for epoch in range(3):
+    for batch in numbers():
+        framework.backward(weights[0] - batch)
+        outer = 0
+        while outer < 2:
+            inner = 0
+            while inner < 3:
+                inner += 1
+            history.append(inner)
+            outer += 1
+        history += [number for number in map(str, range(2))]
+        framework.step(weights, batch)
+"""
+
+
+@pytest.mark.parametrize("kill_at", [3, 8, 17])
+def test_loops_in_a_batch_go_on_as_if_nobody_asked(tmp_path, kill_at):
+    whole = Run(WITHIN, tmp_path / "whole", "never")
+    killed = Run(WITHIN, tmp_path / "killed", "2batches")
+    for run in (whole, killed):
+        run.folder.mkdir()
+    expected = outcome(whole.attempt())
+    killed.attempt(kill_at)
+    assert outcome(killed.attempt()) == expected
 
 
 @pytest.mark.parametrize("every", ["auto", "never", "epoch", "30s", "7batches"])

@@ -12,7 +12,6 @@ from detrain.adapters.protocol import (
     Adapter,
     DataFlow,
     Limit,
-    LossReader,
     MemoryBudget,
     ModelLog,
     OperatorCall,
@@ -144,8 +143,7 @@ class TorchAdapter(Adapter):
     def report_updates(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
         updates.report_updates(on_update, on_gradient)
 
-    def losses(self, outputs: Any) -> list[LossReader]:
-        return updates.losses(outputs)
+    losses = staticmethod(updates.losses)
 
     def trained(self) -> list[Any]:
         return updates.trained()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import struct
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -46,12 +45,15 @@ class Reporter:
 
     def __init__(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
         self._on_gradient, self._on_update = on_gradient, on_update
+        self._last_stepped: Callable[[], torch.optim.Optimizer | None] = lambda: None  # a weak reference
         register_optimizer_step_post_hook(self._note_step)
         self._plain = torch.autograd._engine_run_backward
         torch.autograd._engine_run_backward = self._run_backward
 
     def _note_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        stepped.add(optimizer)
+        if self._last_stepped() is not optimizer:
+            stepped.add(optimizer)
+            self._last_stepped = weakref.ref(optimizer)
         self._on_update()
 
     def _run_backward(self, outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -112,6 +114,8 @@ def losses(outputs: Any) -> list[LossReader]:
 
     The readers wait for a device; this does not. Losses of a CUDA graph are left out: each replay computes them again, without Python.
     """
+    if len(outputs) == 1 and (value := _common(outputs[0])) is not None:
+        return [value]
     readers: list[LossReader] = []
     with devices.unseen():
         for output in outputs:
@@ -120,20 +124,35 @@ def losses(outputs: Any) -> list[LossReader]:
             if devices.is_on_device(output):
                 if not devices.is_recording():
                     readers.append(partial(devices.read, output.detach().clone()))
-            elif output.dtype in _FORMATS:  # nearly every loss: made quick
-                readers.append(partial(_packed, _FORMATS[output.dtype], output.item()))
+            elif output.dtype is torch.float32:
+                readers.append(output.item())
             else:
                 readers.append(partial(_given, devices.read(output)))
     return readers
 
 
-#: How `struct` packs a number to the bits that it has in a tensor.
-_FORMATS = {torch.float32: "=f", torch.float64: "=d"}
 _PLAIN = torch.Tensor, torch.nn.Parameter
+_float32 = torch.float32
+_num_function_modes, _num_dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
+_has_storage = torch._C._has_storage
 
 
-def _packed(form: str, value: float) -> LossValue:
-    return struct.pack(form, value), [value]
+def _common(output: Any) -> float | None:
+    """The value of a loss as nearly every one is: a plain tensor of one `float32` in host memory, and no mode that would see it read.
+
+    None for all others. Every batch pays for it: each call that can be spared costs a microsecond where the training has cooled it down.
+    """
+    if (
+        type(output) is torch.Tensor
+        and not _num_function_modes()
+        and not _num_dispatch_modes()
+        and _has_storage(output)  # and therefore strided
+        and output.is_cpu
+        and output.dtype is _float32
+        and output.numel() == 1
+    ):
+        return output.item()  # type: ignore[no-any-return]
+    return None
 
 
 def _given(value: LossValue) -> LossValue:

@@ -12,6 +12,7 @@ from detrain.plans.errors import NoPlanError
 from detrain.remat.amounts import ONLINE
 from detrain.remat.graph import Graph
 from detrain.remat.planners import chen
+from detrain.remat.planners.names import NAMES
 from detrain.remat.planners.plan import Plan, best_of
 from detrain.remat.schedule import Schedule, keep_all
 from detrain.remat.simulator import floor_bytes
@@ -29,7 +30,7 @@ _LAZY_PLANNERS = {
     "griewank": "griewank", "ilp": "ilp", "lp-rounding": "rounding", "rotor": "rotor", "rockmate": "rockmate", "hiremate": "hiremate",
     "dtr": "dtr", "auto": "auto",
 }  # fmt: skip
-NAMES = (*_SCHEDULES, *_LAZY_PLANNERS)
+assert (*_SCHEDULES, *_LAZY_PLANNERS) == NAMES
 #: What the modules need.
 _NEEDED = ("numba", "scipy")
 
