@@ -114,7 +114,7 @@ class Retrace(Walk):
         if at is None:
             _stray()
         if type(data) is Place:
-            self._views.append((self._current, data))
+            self.places[self._current] = data
         node["array"] = at
         self._arrays[at] = Array(self.path, data, label, is_copy=is_copy)
         return None
@@ -221,17 +221,15 @@ class Retrace(Walk):
                     _stray()
 
     def _add_places(self, group: Group, objs: Sequence[Any], again: set[int]) -> None:
-        arrays, views = self._arrays, self._views
+        arrays, places = self._arrays, self.places
         memories = group.handler.memory_ranges(objs)
         if -1 in memories.addresses:
             _stray()
-        for obj, number, address, size, (at, path, label, dtype, shape) in zip(
-            objs, group.numbers, memories.addresses, memories.sizes, group.places, strict=True
-        ):
+        made = list(map(Place, objs, memories.addresses, memories.sizes, *group.looks, memories.ranks))
+        for number, place, (at, path, label) in zip(group.numbers, made, group.places, strict=True):
             if number not in again:
-                place = Place(obj, address, size, dtype, shape)
                 arrays[at] = Array(path, place, label)
-                views.append((number, place))
+                places[number] = place
 
     def _capture_again(self, number: int) -> None:
         pristine = self._route.nodes[number]

@@ -26,8 +26,8 @@ from detrain.state.walk import Walk
 
 #: A node whose atoms are longer texts is captured again: a route is small beside the state.
 _LONGEST_ATOM = 1 << 16
-#: Groups of fewer nodes are not worth a look of their own.
-_FEWEST = 3
+#: Groups of fewer nodes, which hand on fewer values, are not worth a look of their own.
+_FEWEST, _FEWEST_PARTS = 3, 32
 #: Of objects that hand nothing on.
 NOTHING = Glance([], [], [])
 
@@ -69,8 +69,9 @@ class Group:
     attributes: Parts | None
     #: Whether the class is captured with each object.
     has_class: bool
-    #: Numbers of arrays that are places in live memory, each with path, label, dtype and shape.
-    places: list[tuple[int, str, str, np.dtype[Any], tuple[int, ...]]]
+    #: Of arrays that are places in live memory: number, path and label of each; and all their dtypes, and all their shapes.
+    places: list[tuple[int, str, str]]
+    looks: tuple[list[np.dtype[Any]], list[tuple[int, ...]]]
 
 
 @dataclass
@@ -210,7 +211,10 @@ class Survey(Walk):
         numbers = [number for number in numbers if nodes[number].keys().isdisjoint(("kept", "dict_of", "slots"))]
         has_class = self._made.get(cls, False)
         for _ in range(2):  # the second time without those that have shown something else
-            if len(numbers) < _FEWEST:
+            if (
+                len(numbers) < _FEWEST
+                and sum(spans[number][2] - spans[number][0] for number in numbers) < _FEWEST_PARTS
+            ):
                 return None
             objs = [self.objects[number] for number in numbers]
             own = handler.glance(objs, cls)
@@ -227,7 +231,7 @@ class Survey(Walk):
                 parts = [self._parts(look, one) for look, one in zip(looks, flat, strict=True)]
                 return Group(
                     handler, cls, numbers, parts[0], parts[1] if handler.has_attributes else None, has_class,
-                    self._arrays(numbers),
+                    *self._arrays(numbers),
                 )  # fmt: skip
             numbers = list(itertools.compress(numbers, good))
         return None
@@ -268,15 +272,14 @@ class Survey(Walk):
             [type(self._handed[places[at]]) for at in objects_at], [numbers[at] for at in objects_at], len(first),
         )  # fmt: skip
 
-    def _arrays(self, numbers: list[int]) -> list[tuple[int, str, str, np.dtype[Any], tuple[int, ...]]]:
-        found = []
-        for number in numbers:
-            at = self.tree.nodes[number].get("array")
-            if at is not None:
-                array = self.tree.arrays[at]
-                assert array.place is not None
-                found.append((at, array.path, array.label, array.place.dtype, array.place.shape))
-        return found
+    def _arrays(
+        self, numbers: list[int]
+    ) -> tuple[list[tuple[int, str, str]], tuple[list[np.dtype[Any]], list[tuple[int, ...]]]]:
+        """Either all nodes of a group have one, or none."""
+        at = [self.tree.nodes[number]["array"] for number in numbers if "array" in self.tree.nodes[number]]
+        arrays = [self.tree.arrays[one] for one in at]
+        places = [(one, array.path, array.label) for one, array in zip(at, arrays, strict=True)]
+        return places, ([array.look[0] for array in arrays], [array.look[1] for array in arrays])
 
 
 def _first_places(numbers: list[int], count: int) -> list[int]:

@@ -40,8 +40,17 @@ def bytes_at(owner: object, address: int, num_bytes: int) -> np.ndarray[Any, Any
 def record_shared_memory(walk: Walk) -> None:
     """Write into each inner object's node whose memory it is a view of (`within`), and from which byte on (`at`)."""
     handlers, nodes = registry.handlers_with_memory(), walk.tree.nodes
-    held = [number for number, node in enumerate(nodes) if node["k"] in handlers and "kept" not in node]
-    memories = registry.memory_ranges([walk.objects[number] for number in held])
+    places = walk.places
+    asked = [
+        number for number, node in enumerate(nodes)
+        if node["k"] in handlers and number not in places and "kept" not in node
+    ]  # fmt: skip
+    held, memories = [*places, *asked], registry.memory_ranges([walk.objects[number] for number in asked])
+    memories = MemoryRanges(
+        [place.address for place in places.values()] + memories.addresses,
+        [place.num_bytes for place in places.values()] + memories.sizes,
+        [place.rank for place in places.values()] + memories.ranks,
+    )
     if _are_apart(memories):
         return
     ranges = [

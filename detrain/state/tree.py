@@ -20,6 +20,7 @@ tagged list:
 from __future__ import annotations
 
 import base64
+import functools
 import math
 import struct
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ Node = dict[str, Any]
 _DEEPEST_VALUE = 50
 #: Whole numbers from here on have more digits than JSON readers accept.
 _WIDEST = 1 << 4000
+#: Up to here it takes less time to copy bytes than to ask once more. Bytes.
+_SMALL_BYTES = 4096
 _PLAIN = frozenset({type(None), bool, int, str})
 ATOMS = frozenset({*_PLAIN, float, bytes, complex})
 
@@ -119,6 +122,8 @@ class Place(NamedTuple):
     num_bytes: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    #: Of the owner's memory range.
+    rank: int = 0
 
     def view(self) -> np.ndarray[Any, Any]:
         """An array over the memory. The owner does not know, so nothing keeps it from moving its memory."""
@@ -193,10 +198,13 @@ class Array:
         """xxh3-128 of dtype, shape and bytes, in hex."""
         if not self.digest:
             dtype, shape = self.look
-            state = xxhash.xxh3_128(f"{self.label or dtype.str} {shape}".encode())
-            if self.num_bytes:
+            before, num_bytes = _before_digest(self.label or dtype.str, shape), self.num_bytes
+            if num_bytes <= _SMALL_BYTES:
+                self.digest = xxhash.xxh3_128_hexdigest(b"".join((before, self.octets())) if num_bytes else before)
+            else:
+                state = xxhash.xxh3_128(before)
                 state.update(self.octets())
-            self.digest = state.hexdigest()
+                self.digest = state.hexdigest()
         return self.digest
 
     def octets(self) -> memoryview:
@@ -205,6 +213,11 @@ class Array:
         if isinstance(place, Window):
             return place.memory[place.begin : place.begin + place.num_bytes]
         return np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data
+
+
+@functools.lru_cache(1024)
+def _before_digest(dtype: str, shape: tuple[int, ...]) -> bytes:
+    return f"{dtype} {shape}".encode()
 
 
 @dataclass(slots=True)

@@ -90,7 +90,7 @@ class Walk:
         #: True if some numbers may be addresses of objects.
         self.has_large_numbers = False
         #: By node: memory that its owner may move, and where it was.
-        self._views: list[tuple[int, Place]] = []
+        self.places: dict[int, Place] = {}
 
     def root(self, name: str, obj: Any) -> None:
         """Add a root; `name` begins the paths of everything under it."""
@@ -165,7 +165,7 @@ class Walk:
             del self.numbers[id(obj)]
         self._dead = deque(dead for dead in self._dead if dead.parent is None or dead.parent < start)
         self._at_end = deque(entry for entry in self._at_end if entry[0] < start)
-        self._views = [view for view in self._views if view[0] < start]
+        self.places = {number: place for number, place in self.places.items() if number < start}
         for grown, length in (
             (self.tree.nodes, start), (self.objects, start), (self.paths, start), (self.tree.arrays, num_arrays),
         ):  # fmt: skip
@@ -173,15 +173,16 @@ class Walk:
 
     def _drop_moved(self) -> None:
         """Drop views of memory that its owner has moved: code of the script may have run (`__getstate__`, `__reduce__`), and did that."""
-        places = [place for _, place in self._views]
+        places = list(self.places.values())
         now = registry.memory_ranges([place.owner for place in places])
         if now.addresses != [place.address for place in places] or now.sizes != [place.num_bytes for place in places]:
-            for (number, place), memory in zip(self._views, zip(now.addresses, now.sizes, strict=True), strict=True):
+            memories = list(zip(now.addresses, now.sizes, strict=True))
+            for (number, place), memory in zip(list(self.places.items()), memories, strict=True):
                 if memory != (place.address, place.num_bytes):
+                    del self.places[number]
                     node = self.tree.own(number)
                     self.tree.arrays[node.pop("array")].drop()
                     mark_not_saved(node, "its memory was moved while the state was looked at", warns=True)
-        self._views = []
 
     def ref(self, obj: Any, parent: int | None, segment: str) -> Ref:
         """The ref of a value met under a node; objects that are met for the first time are captured later."""
@@ -302,7 +303,7 @@ class Walk:
     def array(self, node: Node, data: np.ndarray[Any, Any] | Place, label: str = "", *, is_copy: bool = False) -> None:
         """Store bulk data with the node that is being captured."""
         if type(data) is Place:
-            self._views.append((self._current, data))
+            self.places[self._current] = data
         node["array"] = len(self.tree.arrays)
         self.tree.arrays.append(Array(self.path, data, label, is_copy=is_copy))
 

@@ -14,14 +14,12 @@ from detrain.state.tree import Array, Tree
 from detrain.store.checkpoint import FORMAT, Checkpoint, Stored, encode_header
 from detrain.store.directory import sync_folder
 from detrain.store.encoding import Encoder, encode
-from detrain.store.hdf5_layout import Frame
+from detrain.store.hdf5_layout import Frame, Run
 from detrain.store.meta import Meta
 from detrain.store.threads import with_breaks
 
 #: An array below this size is written again rather than looked up in an earlier file. Bytes.
 _INLINE_BYTES = 64 * 1024
-#: What is smaller is written together with its neighbours. Bytes.
-_SMALL_BYTES, _TOGETHER_BYTES = 64 * 1024, 1024 * 1024
 _encoder = Encoder()
 
 
@@ -75,21 +73,16 @@ def _held_by_others(
 def _pieces(frame: Frame, documents: dict[str, bytes], arrays: Sequence[Array]) -> Iterator[memoryview]:
     """The whole file, from its first byte to its last."""
     places = {name: (*frame.documents[name], xxhash.xxh3_128_hexdigest(text)) for name, text in documents.items()}
-    together = bytearray(encode_header(frame.size, places, frame.gaps_digest))
-    for part in with_breaks(frame.parts):
-        content: memoryview | bytes
-        if isinstance(part, int):
-            content = arrays[part].octets()
-        else:
-            content = documents[part] if isinstance(part, str) else part
-        if len(content) < _SMALL_BYTES:
-            together += content
-        if together and (len(content) >= _SMALL_BYTES or len(together) >= _TOGETHER_BYTES):
-            yield memoryview(together)
-            together = bytearray()
-        if len(content) >= _SMALL_BYTES:
+    yield memoryview(encode_header(frame.size, places, frame.gaps_digest))
+    for part in frame.parts:
+        if isinstance(part, Run):
+            content = bytearray(part.content)
+            for begin, number in with_breaks(part.inside):
+                octets = arrays[number].octets()
+                content[begin : begin + len(octets)] = octets
             yield memoryview(content)
-    yield memoryview(together)
+        else:
+            yield arrays[part].octets() if isinstance(part, int) else memoryview(documents[part])
 
 
 def _write_synced(path: Path, pieces: Iterator[memoryview]) -> None:

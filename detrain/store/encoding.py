@@ -21,8 +21,8 @@ from detrain.store.threads import with_breaks
 _SPARE = 8
 #: Digits of a digest, and of the largest offset. Characters.
 _DIGEST, _OFFSET = 32, len(str(2**63))
-#: Nodes that are encoded at a time.
-_PIECE_ITEMS = 512
+#: Nodes that are encoded, and entries that are joined, at a time; and pieces between two breaks.
+_PIECE_NODES, _PIECE_ENTRIES, _PIECES = 64, 512, 8
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Encoder:
         Piece by piece: the encoder holds the interpreter's lock for as long as a piece takes.
         """
         texts = []
-        for number, start in enumerate(with_breaks(range(0, len(tree.nodes), _PIECE_ITEMS), 1)):
-            piece, before = (nodes[start : start + _PIECE_ITEMS] for nodes in (tree.nodes, self._nodes))
+        for number, start in enumerate(with_breaks(range(0, len(tree.nodes), _PIECE_NODES), _PIECES)):
+            piece, before = (nodes[start : start + _PIECE_NODES] for nodes in (tree.nodes, self._nodes))
             is_known = len(piece) == len(before) and all(map(operator.is_, piece, before))
             texts.append(self._texts[number] if is_known else encode(piece)[1:-1])
         self._nodes, self._texts = tree.nodes, texts
@@ -121,8 +121,8 @@ class Encoder:
                 ends[number] = f"{json.dumps(entry.holder)},{entry.offset}]"
         parts = zip(table.before, digests, table.behind, ends, strict=True)
         pieces = [
-            ",".join(map("".join, itertools.islice(parts, _PIECE_ITEMS)))
-            for _ in with_breaks(range(0, len(ends), _PIECE_ITEMS), 1)
+            ",".join(map("".join, itertools.islice(parts, _PIECE_ENTRIES)))
+            for _ in with_breaks(range(0, len(ends), _PIECE_ENTRIES), 1)
         ]
         return ("[" + ",".join(pieces) + "]").encode()
 

@@ -7,7 +7,7 @@ thousand data sets takes it longer than writing them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ USER_BLOCK = PAGE
 #: The path of a leaf is cut to this in the data set's attribute, which HDF5 bounds; the table has it whole. Characters.
 _LONGEST_PATH = 1000
 _PAGE_OF_MEMORY = 1 << 16
+#: From here on an array is written by itself, and so much of what is smaller is written at a time. Bytes.
+LARGE_BYTES, _RUN_BYTES = 1 << 16, 1 << 20
 #: Data sets that are made between two breaks.
 _SLOTS = 32
 
@@ -38,6 +40,13 @@ class Slot(NamedTuple):
     shape: tuple[int, ...]
 
 
+class Run(NamedTuple):
+    """A stretch of a file in which no large array lies: its bytes with zeros for the arrays, and where each of these belongs in it."""
+
+    content: bytes
+    inside: list[tuple[int, int]]
+
+
 @dataclass(frozen=True)
 class Frame:
     """A file without its arrays and documents. Offsets are in bytes, from the file's beginning."""
@@ -46,9 +55,9 @@ class Frame:
     arrays: dict[int, tuple[int, int]]
     #: Offset and capacity of each document by its name.
     documents: dict[str, tuple[int, int]]
-    #: What stands behind the user block, in the order of the file: the number of an array, the name of a document, or the bytes of a gap
-    #: between these, which are libhdf5's and zeros.
-    parts: tuple[int | str | bytes, ...]
+    #: What stands behind the user block, in the order of the file: the number of a large array, the name of a document, or what lies
+    #: between these, libhdf5's bytes and zeros among it.
+    parts: tuple[int | str | Run, ...]
     #: Of all gaps, xxh3-128 in hex.
     gaps_digest: str
     size: int
@@ -166,7 +175,26 @@ def _compose(slots: Sequence[Slot], capacities: dict[str, int], attributes: dict
     placed += [(place[0], key) for found in (arrays, documents) for key, place in found.items() if place[1]]
     placed.sort(key=lambda one: one[0])
     digest = xxhash.xxh3_128_hexdigest(b"".join(gap for _, gap in gaps))
-    return Frame(arrays, documents, tuple(part for _, part in placed), digest, memory.size)
+    return Frame(arrays, documents, tuple(_runs([part for _, part in placed], arrays)), digest, memory.size)
+
+
+def _runs(parts: Sequence[int | str | bytes], arrays: Mapping[int, tuple[int, int]]) -> Iterator[int | str | Run]:
+    content, inside = bytearray(), list[tuple[int, int]]()
+    for part in parts:
+        size = arrays[part][1] if isinstance(part, int) else len(part)
+        is_large = isinstance(part, str) or (isinstance(part, int) and size >= LARGE_BYTES)
+        if content and (is_large or len(content) + size > _RUN_BYTES):
+            yield Run(bytes(content), inside)
+            content, inside = bytearray(), []
+        if isinstance(part, bytes):
+            content += part
+        elif isinstance(part, int) and not is_large:
+            inside.append((len(content), part))
+            content += bytes(size)
+        else:
+            yield part
+    if content:
+        yield Run(bytes(content), inside)
 
 
 def _create(memory: _Memory) -> Any:

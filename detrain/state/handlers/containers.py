@@ -25,6 +25,8 @@ from detrain.state.user_code import is_user_module
 
 #: Lists of this many whole numbers or floats are stored as one array.
 _BULK = 1024
+#: Types whose methods nobody has overridden.
+_PLAIN_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 
 class ListHandler(Handler):
@@ -117,8 +119,13 @@ class DictHandler(Handler):
 
     def glance(self, objs: Sequence[Any], cls: type) -> Glance | None:
         """Of those that can be no module's names."""
-        if cls not in (dict, collections.OrderedDict) or any("__name__" in obj for obj in objs):
+        if cls not in _PLAIN_DICTS or any("__name__" in obj for obj in objs):
             return None
+        if cls is collections.defaultdict:
+            parts = [
+                part for obj in objs for part in (*itertools.chain.from_iterable(obj.items()), obj.default_factory)
+            ]
+            return Glance([], [2 * len(obj) + 1 for obj in objs], parts)
         pairs = itertools.chain.from_iterable(map(cls.items, objs))
         return Glance([], [2 * len(obj) for obj in objs], list(itertools.chain.from_iterable(pairs)))
 
