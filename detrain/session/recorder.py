@@ -70,7 +70,9 @@ class Recorder:
         self._losses = losses if losses is not None else Losses()
         self._began_at = self._last_noted = 0
         self._began_s, self._spent_s = monotonic(), 0.0
-        self._candidates: list[tuple[Leaf, int]] = []  # since the last checkpoint, with their sketches then
+        self._leaves: list[Leaf] = []  # of the last checkpoint
+        #: Those of them that may change, with their sketches then; None: it has changed before.
+        self._candidates: list[tuple[Leaf, int | None]] = []
         self._changing: list[Leaf] = []  # those of them that have changed since
         self._taken_at = self._pick_at = 0
         self._seen_at = (-1, 0)  # the header where the leaves had their paths
@@ -226,23 +228,27 @@ class Recorder:
         if self.is_off or self._file is None:
             return
         self._seen_at = batches, position_of(loop)
-        self._candidates = [(leaf, leaf.sketch()) for leaf in leaves(captured)]
+        before, changed = set(map(id, self._leaves)), set(map(id, self._changing))
+        found = leaves(captured, self._leaves)
+        self._candidates = [(leaf, None if id(leaf) in changed else leaf.first_sketch()) for leaf in found]
         self._changing, self._taken_at, self._pick_at = [], batches, batches + 1
         self._by_path = {}
-        for leaf, _ in self._candidates:
-            leaf.path = readable(captured.tree, leaf.path)
+        for leaf in found:
+            if id(leaf) not in before:
+                leaf.path = readable(captured.tree, leaf.path)
             while leaf.path in self._by_path:
                 leaf.path += "'"  # two keys of one dict, say
             self._by_path[leaf.path] = leaf
+        self._leaves = found
 
     def _pick_changing(self, batches: int) -> None:
         """Of what lay there at the checkpoint: what has changed since and is still there is the run's state, and not its data.
 
         Looked at after 1, 2, 4, 8 … batches: weights may change in every tenth only.
         """
-        sketches = [(leaf, before, leaf.sketch()) for leaf, before in self._candidates]
-        changed = [leaf for leaf, before, now in sketches if now not in (0, before)]
-        self._candidates = [(leaf, before) for leaf, before, now in sketches if now == before]
+        sketches = [(leaf, before, None if before is None else leaf.sketch()) for leaf, before in self._candidates]
+        changed = [leaf for leaf, before, now in sketches if now is None or now not in (0, before)]
+        self._candidates = [(leaf, before) for leaf, before, now in sketches if now is not None and now == before]
         self._pick_at = batches + max(batches - self._taken_at, 1)
         if not changed:
             return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from detrain.state.tree import Tree
+from detrain.state.tree import Place, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Captured:
     numbers: Mapping[int, int]
     #: Objects in which work is under way.
     unfinished: Sequence[Any] = ()
+    #: By node number: memory that is not copied yet.
+    places: Mapping[int, Place] = field(default_factory=dict)
 
     def path(self, number: int) -> str:
         """Path of a node, as messages and files have it."""

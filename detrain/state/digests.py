@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import xxhash
 
 from detrain.state import registry
 from detrain.state.captured import Captured
+from detrain.state.handler import Handler
+from detrain.state.tree import Ref, is_node
 
 #: Bytes of one digest.
 PIECE_BYTES = 1 << 20
@@ -23,11 +26,33 @@ class Leaf:
     It is not kept alive: once it is gone or has moved, its digest is 0.
     """
 
-    def __init__(self, path: str, obj: Any, address: int, num_bytes: int) -> None:
-        self.path, self.num_bytes = path, num_bytes
+    def __init__(self, captured: Captured, number: int, memory: tuple[int, int]) -> None:
+        self.path, self.num_bytes = captured.path(number), memory[1]
+        #: Of the node in that capture.
+        self.number, self._node = number, captured.tree.nodes[number]
+        obj = captured.objects[number]
         self._ref = weakref.ref(obj)
-        self._memory = address, num_bytes
+        self._memory = memory
         self._handler = registry.handler_for(type(obj))
+        storage: Ref = self._node.get("storage")
+        self._storage: int = storage[1] if is_node(storage) else -1
+        place = captured.places.get(self._storage)
+        self._storage_at = place.address if place is not None else -1
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return self._memory[0]
+
+    def is_in(self, captured: Captured) -> bool:
+        """True if it is a leaf of this capture as well: the same object, in the same place, with the same look."""
+        place = captured.places.get(self._storage)
+        return (
+            place is not None
+            and place.address == self._storage_at
+            and captured.tree.nodes[self.number] is self._node
+            and self._ref() is captured.objects[self.number]
+        )
 
     def _find(self) -> Any:
         """The object, if it lives and has not moved."""
@@ -52,8 +77,15 @@ class Leaf:
     def sketch(self) -> int:
         """xxh3-64 of a few samples, to see cheaply whether a leaf changes at all; 0 if the object is gone or has moved."""
         obj = self._find()
-        if obj is None:
-            return 0
+        return 0 if obj is None else self._sketch(obj)
+
+    def first_sketch(self) -> int:
+        """The same of a leaf that has just been captured."""
+        return self._sketch(self._ref())
+
+    def _sketch(self, obj: Any) -> int:
+        if self.num_bytes <= _SAMPLE_BYTES:
+            return int(xxhash.xxh3_64_intdigest(self._read(obj, 0, self.num_bytes)))
         places = {0, max(0, self.num_bytes // 2 - _SAMPLE_BYTES // 2), max(0, self.num_bytes - _SAMPLE_BYTES)}
         state = xxhash.xxh3_64()
         for place in sorted(places):
@@ -71,19 +103,29 @@ class DeviceLeaf(Leaf):
         return self._handler.fetch(obj, start, end)
 
 
-def leaves(captured: Captured) -> list[Leaf]:
-    """The leaves of what has just been captured, in the order of the walk; two that begin at one address count once."""
-    leaves: list[Leaf] = []
+def leaves(captured: Captured, before: Sequence[Leaf] = ()) -> list[Leaf]:
+    """The leaves of what has just been captured, in the order of the walk; two that begin at one address count once.
+
+    Those of the capture before that are the same again are the same objects.
+    """
+    found: list[Leaf] = []
     seen: set[int] = set()
-    for number, obj in enumerate(captured.objects):
-        handler = registry.handler_of_kind(captured.tree.nodes[number]["k"])
+    known = {leaf.number: leaf for leaf in before if leaf.number < len(captured.objects) and leaf.is_in(captured)}
+    kinds = registry.handlers_with_leaves()
+    for number, node in enumerate(captured.tree.nodes):
+        handler = kinds.get(node["k"])
         if handler is None:
             continue
-        kind, memory = Leaf, handler.memory(obj)
-        if memory is None:
-            kind, memory = DeviceLeaf, handler.device_memory(obj)
-        if memory is None or not memory[1] or memory[0] in seen:
-            continue
-        seen.add(memory[0])
-        leaves.append(kind(captured.path(number), obj, *memory))
-    return leaves
+        leaf = known.get(number) or _leaf(captured, number, handler)
+        if leaf is not None and leaf.address not in seen:
+            seen.add(leaf.address)
+            found.append(leaf)
+    return found
+
+
+def _leaf(captured: Captured, number: int, handler: Handler) -> Leaf | None:
+    obj, kind = captured.objects[number], Leaf
+    memory = handler.memory(obj)
+    if memory is None:
+        kind, memory = DeviceLeaf, handler.device_memory(obj)
+    return kind(captured, number, memory) if memory is not None and memory[1] else None

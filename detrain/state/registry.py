@@ -64,6 +64,14 @@ def handlers_with_memory() -> dict[str, Handler]:
     }
 
 
+def handlers_with_leaves() -> dict[str, Handler]:
+    """By kind, the handlers of objects whose elements lie in memory, or on a device."""
+    return {
+        kind: handler for kind, handler in _by_kind.items()
+        if type(handler).memory is not Handler.memory or type(handler).device_memory is not Handler.device_memory
+    }  # fmt: skip
+
+
 def memory_ranges(objs: Sequence[Any]) -> MemoryRanges:
     """`memory_range` of each object; of many of one type it is asked at once."""
     found = MemoryRanges([], [], [])

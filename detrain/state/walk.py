@@ -117,7 +117,7 @@ class Walk:
 
     def captured(self) -> Captured:
         """What has been found so far."""
-        return Captured(self.tree, self.objects, self.paths, self.numbers, self.unfinished)
+        return Captured(self.tree, self.objects, self.paths, self.numbers, self.unfinished, self.places)
 
     def _capture_pending(self) -> None:
         while self._pending or self._later:
