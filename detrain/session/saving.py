@@ -134,7 +134,8 @@ class Saver:
         """
         self.finish_write()
         self._drop_held(loop)
-        taken = self._take(loop, frame, entropy, None if WAITS_FOR_DISK else self._staging)
+        with collector_paused():  # also while what was captured is let go of
+            taken = self._take(loop, frame, entropy, None if WAITS_FOR_DISK else self._staging)
         held_in_memory = [(held.taken, held.staging) for held in self._held if held.staging is not None]
         pending = [*(one for one, _ in held_in_memory), *([] if taken is None else [taken])]
         self._held = []
@@ -162,7 +163,8 @@ class Saver:
             self.finish_write()  # it is written from what is to be copied to, or a resume comes here through it
         staging = self._free.pop() if self._free else Staging()
         before = loop.start_point, loop.start_iteration
-        taken = self._take(loop, frame, entropy, staging)
+        with collector_paused():
+            taken = self._take(loop, frame, entropy, staging)
         if taken is None or not taken.went_on_s:
             self._free.append(staging)
             if taken is not None:
@@ -223,8 +225,7 @@ class Saver:
             # A loop outside has been checkpointed at this very place, and others build on it.
             self._pass_over(f"{path.name} is one that others build on", path.name)
             return None
-        with collector_paused():
-            copies = None if staging is None else staging.copy(captured.tree.arrays)
+        copies = None if staging is None else staging.copy(captured.tree.arrays)
         self._sequence += 1
         if context.frameworks.printing is not None:
             context.frameworks.printing.mark_checkpoint(self._sequence)

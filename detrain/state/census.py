@@ -43,13 +43,10 @@ class Census:
         """What was known under the address of each object: the number of a node, or nothing."""
         return list(map(self._numbers.get, map(id, objs)))
 
-    def replaced(self, numbers: Sequence[int | None], objs: Sequence[object]) -> list[int]:
-        """Positions of the objects that lie where those of these numbers lay, and are others."""
+    def references_at(self, numbers: Sequence[int | None]) -> dict[int, weakref.ref[Any]]:
+        """By position among these numbers: what tells whether the object there is the one that is known, where something does."""
         known = self._references
-        return [
-            position for position, (number, obj) in enumerate(zip(numbers, objs, strict=True))
-            if number in known and known[number]() is not obj
-        ]  # fmt: skip
+        return {at: known[number] for at, number in enumerate(numbers) if number is not None and number in known}
 
     def has_changed(self, path: str, fingerprint: Any) -> bool:
         """True if the object at `path` had another fingerprint; False if there was none."""

@@ -237,7 +237,7 @@ class Retrace(Walk):
             _stray()
         self._again.add(number)
         self.tree.nodes[number] = {"k": "", "t": "", "p": pristine["p"], "s": pristine["s"]}
-        self._expected, self._num_seen = self._route.edges[number], 0
+        self._expected, self._num_seen = self._route.edges(number), 0
         self._capture(number)
         if self._num_seen != len(self._expected) or ("array" in pristine) != ("array" in self.tree.nodes[number]):
             _stray()
@@ -247,9 +247,13 @@ class Retrace(Walk):
         census, route = self._census, self._route
         if census is None:
             return
-        now = origins_of(census, self.objects)
-        moved = {number for number, (one, other) in enumerate(zip(now, route.origins, strict=True)) if one != other}
-        moved.update(census.replaced(now, self.objects))
+        now, moved, references = origins_of(census, self.objects), set[int](), route.references
+        if now != route.origins:
+            moved = {number for number, (one, other) in enumerate(zip(now, route.origins, strict=True)) if one != other}
+            references = census.references_at(now)
+        known = map(operator.call, references.values())
+        if not all(map(operator.is_, known, map(self.objects.__getitem__, references))):
+            moved.update(number for number, reference in references.items() if reference() is not self.objects[number])
         for number in moved - self._again:
             before = self.tree.nodes[number]
             # With its fields in the order in which a walk from anew writes them.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -94,14 +95,29 @@ class Route:
     types: list[type]
     #: Position in the order in which nodes were captured.
     turns: list[int]
-    edges: list[list[Edge]]
+    #: What was handed to the walk, in order: the segment, and the number of the node or -1; where that of each node begins and ends;
+    #: and where each node was met first.
+    segments: list[str]
+    handed: list[int]
+    begins: list[int]
+    ends: list[int]
+    first: list[int]
     num_arrays: int
     has_large_numbers: bool
     rounds: list[Round]
     #: What the census says of each node's object.
     origins: list[int | None]
+    references: dict[int, weakref.ref[Any]]
     #: Nodes that stand for a tuple.
     tuples: list[int]
+
+    def edges(self, number: int) -> list[Edge]:
+        """What a node refers to, in the order in which it says so."""
+        begin = self.begins[number]
+        return [
+            Edge(self.segments[place], other, self.first[other] == place)
+            for place, other in enumerate(self.handed[begin : self.ends[number]], begin) if other >= 0
+        ]  # fmt: skip
 
 
 class Survey(Walk):
@@ -114,7 +130,10 @@ class Survey(Walk):
         self._segments: list[str] = []
         self._numbers: list[int] = []
         #: By turn: the node, and where in the above the capture began, came to the attributes, and ended.
-        self._visits: list[list[int]] = []
+        self._visited: list[int] = []
+        self._began: list[int] = []
+        self._came: list[int] = []
+        self._ended: list[int] = []
         self._is_noting = True
         #: None if the walk cannot be described so.
         self.route: Route | None = None
@@ -140,63 +159,69 @@ class Survey(Walk):
     def _capture(self, number: int) -> None:
         if not self._is_noting:
             return super()._capture(number)
-        visit = [number, len(self._handed), -1, -1]
-        self._visits.append(visit)
+        begin = len(self._handed)
+        self._visited.append(number)
+        self._began.append(begin)
+        self._came.append(-1)
         super()._capture(number)
-        visit[3] = len(self._handed)
-        visit[2] = visit[3] if visit[2] < 0 else visit[2]
+        end = len(self._handed)
+        self._ended.append(end)
+        if self._came[-1] < 0:
+            self._came[-1] = end
         return None
 
     def _capture_attributes(self, obj: Any, node: Node, cls: type) -> None:
         if self._is_noting:
-            self._visits[-1][2] = len(self._handed)
+            self._came[-1] = len(self._handed)
         super()._capture_attributes(obj, node, cls)
 
     def _capture_alive(self) -> None:
         super()._capture_alive()
         self._is_noting = False
-        if len(self._visits) == len(self.tree.nodes):  # else something beside the roots was met
+        if len(self._visited) == len(self.tree.nodes):  # else something beside the roots was met
             self.route = self._describe()
-        self._handed, self._segments, self._numbers, self._visits = [], [], [], []
+        self._handed = []
 
     # --- the description -----------------------------------------------------------------------------------------------------
 
     def _describe(self) -> Route:
         count = len(self.tree.nodes)
         self.tree.common = list(self.tree.nodes)
-        spans: list[Sequence[int]] = [()] * count
         turns = [0] * count
-        for turn, (number, *span) in enumerate(self._visits):
-            spans[number], turns[number] = span, turn
+        for turn, number in enumerate(self._visited):
+            turns[number] = turn
+        self._begins, self._middles, self._ends = (
+            list(map(column.__getitem__, turns)) for column in (self._began, self._came, self._ended)
+        )
         self._first = _first_places(self._numbers, count)
-        edges = [self._edges(span[0], span[2]) for span in spans]
+        origins = origins_of(self._census, self.objects)
+        references = {} if self._census is None else self._census.references_at(origins)
         return Route(
-            self._census, dict(self.tree.roots), self.tree.common, list(self.paths),
-            list(map(type, self.objects)), turns, edges, len(self.tree.arrays), self.has_large_numbers,
-            self._rounds(spans, edges), origins_of(self._census, self.objects),
+            self._census, dict(self.tree.roots), self.tree.common, list(self.paths), list(map(type, self.objects)), turns,
+            self._segments, self._numbers, self._begins, self._ends, self._first,
+            len(self.tree.arrays), self.has_large_numbers, self._rounds(), origins, references,
             [number for number, obj in enumerate(self.objects) if type(obj) is tuple],
         )  # fmt: skip
 
-    def _edges(self, begin: int, end: int) -> list[Edge]:
-        return [
-            Edge(self._segments[place], number, self._first[number] == place)
-            for place, number in enumerate(self._numbers[begin:end], begin) if number >= 0
-        ]  # fmt: skip
-
-    def _rounds(self, spans: list[Sequence[int]], edges: list[list[Edge]]) -> list[Round]:
+    def _rounds(self) -> list[Round]:
         found: list[Round] = []
+        handed, first = self._numbers, self._first
         numbers = sorted({ref[1] for ref in self.tree.roots.values() if is_node(ref)})
         while numbers:
-            found.append(self._round(numbers, spans))
-            numbers = [edge.number for number in numbers for edge in edges[number] if edge.is_first]
+            found.append(self._round(numbers))
+            spans = ((self._begins[number], self._ends[number]) for number in numbers)
+            numbers = [
+                other for begin, end in spans for place, other in enumerate(handed[begin:end], begin)
+                if other >= 0 and first[other] == place
+            ]  # fmt: skip
         return found
 
-    def _round(self, numbers: list[int], spans: list[Sequence[int]]) -> Round:
+    def _round(self, numbers: list[int]) -> Round:
         made, alike = Round(), collections.defaultdict[type, list[int]](list)
         for number in numbers:
             alike[type(self.objects[number])].append(number)
         for cls, those in alike.items():
-            group = self._group(cls, those, spans)
+            group = self._group(cls, those)
             if group is not None:
                 made.groups.append(group)
                 grouped = set(group.numbers)
@@ -205,71 +230,67 @@ class Survey(Walk):
         made.single.sort()
         return made
 
-    def _group(self, cls: type, numbers: list[int], spans: list[Sequence[int]]) -> Group | None:
+    def _group(self, cls: type, numbers: list[int]) -> Group | None:
         """Those of these nodes of which a glance shows all that the walk was handed."""
         handler, nodes = registry.handler_for(cls), self.tree.nodes
         numbers = [number for number in numbers if nodes[number].keys().isdisjoint(("kept", "dict_of", "slots"))]
         has_class = self._made.get(cls, False)
         for _ in range(2):  # the second time without those that have shown something else
-            if (
-                len(numbers) < _FEWEST
-                and sum(spans[number][2] - spans[number][0] for number in numbers) < _FEWEST_PARTS
-            ):
+            if len(numbers) < _FEWEST and sum(self._ends[one] - self._begins[one] for one in numbers) < _FEWEST_PARTS:
                 return None
             objs = [self.objects[number] for number in numbers]
             own = handler.glance(objs, cls)
             attributes = glance_at_attributes(objs, cls, has_class) if handler.has_attributes else NOTHING
             if own is None or attributes is None:
                 return None
-            looks = own, attributes
-            places = [
-                self._places(look, [spans[n][part : part + 2] for n in numbers]) for part, look in enumerate(looks)
-            ]
-            good = [self._is_described(number, ones) for number, *ones in zip(numbers, *places, strict=True)]
+            good = [
+                is_same and is_same_below and self._is_short(number)
+                for number, is_same, is_same_below in zip(
+                    numbers, self._are_same(own, numbers, self._begins, self._middles),
+                    self._are_same(attributes, numbers, self._middles, self._ends), strict=True,
+                )
+            ]  # fmt: skip
             if all(good):
-                flat = [[place for found in ones if found is not None for place in found] for ones in places]
-                parts = [self._parts(look, one) for look, one in zip(looks, flat, strict=True)]
-                return Group(
-                    handler, cls, numbers, parts[0], parts[1] if handler.has_attributes else None, has_class,
-                    *self._arrays(numbers),
-                )  # fmt: skip
+                parts = self._parts(own, numbers, self._begins, self._middles)
+                below = self._parts(attributes, numbers, self._middles, self._ends) if handler.has_attributes else None
+                return Group(handler, cls, numbers, parts, below, has_class, *self._arrays(numbers))
             numbers = list(itertools.compress(numbers, good))
         return None
 
-    def _places(self, look: Glance, spans: list[Sequence[int]]) -> list[range | None]:
-        """By node, where in what was noted its parts stand; None if these are not the same."""
+    def _are_same(self, look: Glance, numbers: list[int], begins: list[int], ends: list[int]) -> list[bool]:
+        """By node: whether a glance shows what was handed on between these places."""
+        spans = [(begins[number], ends[number]) for number in numbers]
         if look is NOTHING:
-            return [range(begin, begin) if begin == end else None for begin, end in spans]
-        found: list[range | None] = []
-        start = 0
+            return [begin == end for begin, end in spans]
+        handed = itertools.chain.from_iterable(self._handed[begin:end] for begin, end in spans)
+        if look.counts == [end - begin for begin, end in spans] and all(map(operator.is_, look.parts, handed)):
+            return [True] * len(numbers)
+        found, start = [], 0
         for count, (begin, end) in zip(look.counts, spans, strict=True):
             parts = look.parts[start : start + count]
             start += count
-            is_same = count == end - begin and all(map(operator.is_, parts, self._handed[begin:end]))
-            found.append(range(begin, end) if is_same else None)
+            found.append(count == end - begin and all(map(operator.is_, parts, self._handed[begin:end])))
         return found
 
-    def _is_described(self, number: int, places: list[range | None]) -> bool:
-        node = self.tree.nodes[number]
-        if any(found is None for found in places) or (
-            "array" in node and self.tree.arrays[node["array"]].place is None
-        ):
+    def _is_short(self, number: int) -> bool:
+        """True if a route may hold the atoms, and the array is one that lies in live memory."""
+        at = self.tree.nodes[number].get("array")
+        if at is not None and self.tree.arrays[at].place is None:
             return False
-        return all(
-            len(value) <= _LONGEST_ATOM
-            for found in places if found is not None
-            for value in self._handed[found.start : found.stop] if type(value) in (str, bytes)
-        )  # fmt: skip
+        handed = self._handed[self._begins[number] : self._ends[number]]
+        return all(len(value) <= _LONGEST_ATOM for value in handed if type(value) in (str, bytes))
 
-    def _parts(self, look: Glance, places: list[int]) -> Parts:
-        numbers = [self._numbers[place] for place in places]
-        atoms_at = [at for at, number in enumerate(numbers) if number < 0]
-        first = [at for at, number in enumerate(numbers) if number >= 0 and self._first[number] == places[at]]
-        others = [at for at, number in enumerate(numbers) if number >= 0 and self._first[number] != places[at]]
-        objects_at = first + others
+    def _parts(self, look: Glance, numbers: list[int], begins: list[int], ends: list[int]) -> Parts:
+        places = [place for number in numbers for place in range(begins[number], ends[number])]
+        others = [self._numbers[place] for place in places]
+        is_first = [other >= 0 and self._first[other] == place for place, other in zip(places, others, strict=True)]
+        atoms_at = [at for at, other in enumerate(others) if other < 0]
+        objects_at = [at for at, one in enumerate(is_first) if one]
+        num_first = len(objects_at)
+        objects_at += [at for at, other in enumerate(others) if other >= 0 and not is_first[at]]
         return Parts(
             look.facts, look.counts, atoms_at, [self._handed[places[at]] for at in atoms_at], objects_at,
-            [type(self._handed[places[at]]) for at in objects_at], [numbers[at] for at in objects_at], len(first),
+            [type(self._handed[places[at]]) for at in objects_at], [others[at] for at in objects_at], num_first,
         )  # fmt: skip
 
     def _arrays(

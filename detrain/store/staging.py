@@ -29,6 +29,9 @@ class Staging:
 
     def __init__(self) -> None:
         self._memory: np.ndarray[Any, Any] = np.empty(0, np.uint8)
+        #: Of the state before: the copies, and where each begins. Most serve the next one, which so makes few objects.
+        self._copies: list[Array] = []
+        self._begins: list[int] = []
 
     def copy(self, arrays: Sequence[Array]) -> list[Array] | None:
         """Copies that stay as they are until the next call; None if there is not the memory for them."""
@@ -37,31 +40,44 @@ class Staging:
         end = ends[-1] if ends else 0
         if not self._make_room(end):
             return None
-        base, memory = self._memory.ctypes.data, self._memory.data
-        copies, pieces = [], list[_Piece]()
-        for array, begin in zip(arrays, map(operator.sub, ends, sizes), strict=True):
+        begins = list(map(operator.sub, ends, sizes))
+        if begins != self._begins:
+            self._begins, self._copies = (
+                begins,
+                [
+                    array if array.is_copy else self._new(array, begin)
+                    for array, begin in zip(arrays, begins, strict=True)
+                ],
+            )
+        base, pieces = self._memory.ctypes.data, list[_Piece]()
+        for at, (array, copy, begin) in enumerate(zip(arrays, self._copies, begins, strict=True)):
             if array.is_copy:
-                copies.append(array)
+                self._copies[at] = array
                 continue
-            window = Window(memory, begin, array.num_bytes, *array.look)
-            copies.append(Array(array.path, window, array.label, array.digest, True))
-            if isinstance(array.place, Place):
-                pieces.append((base + begin, array.place.address, window.num_bytes))
+            if copy.look != array.look or copy.path != array.path or copy.label != array.label:
+                copy = self._copies[at] = self._new(array, begin)
+            copy.digest, place = array.digest, array.place
+            if isinstance(place, Place):
+                pieces.append((base + begin, place.address, place.num_bytes))
             elif array.data.flags.c_contiguous:
-                pieces.append((base + begin, array.data.ctypes.data, window.num_bytes))
+                pieces.append((base + begin, array.data.ctypes.data, array.num_bytes))
             else:
-                np.copyto(window.view(), array.data)
+                np.copyto(copy.data, array.data)
         if end < _ALONE_BYTES:
             for piece in pieces:
                 memmove(*piece)
         else:
             share_out(_cut(pieces), lambda piece: memmove(*piece))
-        return copies
+        return list(self._copies)
+
+    def _new(self, array: Array, begin: int) -> Array:
+        window = Window(self._memory.data, begin, array.num_bytes, *array.look)
+        return Array(array.path, window, array.label, array.digest, True)
 
     def _make_room(self, size: int) -> bool:
         if size <= len(self._memory):
             return True
-        self._memory = np.empty(0, np.uint8)
+        self._memory, self._begins, self._copies = np.empty(0, np.uint8), [], []
         if size > psutil.virtual_memory().available * _MOST_OF_FREE:
             return False
         try:

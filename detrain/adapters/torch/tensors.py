@@ -37,10 +37,12 @@ _TENSOR, _STORAGE = torch._C.TensorBase, torch.UntypedStorage
 _GRAD, _STORAGE_DEVICE = _TENSOR.grad.__get__, _STORAGE.device.__get__
 _is_none = functools.partial(operator.is_, None)
 _HOOK_DICTS = _TENSOR._backward_hooks.__get__, _TENSOR._post_accumulate_grad_hooks.__get__
+_IS_NESTED, _LAYOUT = _TENSOR.is_nested.__get__, _TENSOR.layout.__get__
+_is_strided = functools.partial(operator.is_, torch.strided)
+#: Whether it is quantized shows in the dtype.
 _LOOKS = (
-    _TENSOR.grad_fn.__get__, _TENSOR.layout.__get__, _TENSOR.dtype.__get__, _TENSOR.device.__get__, _TENSOR.shape.__get__,
-    _TENSOR.stride, _TENSOR.storage_offset, _TENSOR.requires_grad.__get__, _TENSOR.is_inference, _TENSOR.is_quantized.__get__,
-    _TENSOR.is_conj, _TENSOR.is_neg, _TENSOR.is_nested.__get__,
+    _TENSOR.grad_fn.__get__, _TENSOR.dtype.__get__, _TENSOR.device.__get__, _TENSOR.shape.__get__, _TENSOR.stride,
+    _TENSOR.storage_offset, _TENSOR.requires_grad.__get__, _TENSOR.is_inference, _TENSOR.is_neg,
 )  # fmt: skip
 
 
@@ -120,8 +122,12 @@ class TensorHandler(Handler):
         """Of tensors that are not views, and carry no graph."""
         if cls not in (torch.Tensor, torch.nn.Parameter):
             return None
+        if any(map(_IS_NESTED, objs)) or not all(map(_is_strided, map(_LAYOUT, objs))):
+            return None  # these raise where they are asked for what follows
         grads, storages = list(map(_GRAD, objs)), list(map(_TENSOR.untyped_storage, objs))
         columns = [list(map(read, objs)) for read in _LOOKS]
+        if any(dtype.is_complex for dtype in set(columns[1])):
+            columns.append(list(map(_TENSOR.is_conj, objs)))
         others = [*(list(map(read, objs)) for read in _HOOK_DICTS), grads]
         if not all(map(_is_none, columns[0])):
             return None
