@@ -169,7 +169,12 @@ class Report:
 
     def __init__(self, title: str) -> None:
         self._parts: list[str] = []
+        self._figures: dict[str, float] = {}
         self.say(f"# {title}")
+
+    def figure(self, name: str, value: float) -> None:
+        """One that there is an aim for (`aims.py`)."""
+        self._figures[name] = value
 
     def say(self, text: str) -> None:
         """A paragraph."""
@@ -187,9 +192,15 @@ class Report:
         self.say("\n".join(lines))
 
     def write(self, path: Path | None) -> None:
-        """Everything that was said, if a file was asked for."""
-        if path is not None:
-            path.write_text("\n\n".join(self._parts) + "\n", encoding="utf-8")
+        """Everything that was said, if a file was asked for; beside it the figures, and those of an earlier report that are not here."""
+        if path is None:
+            return
+        path.write_text("\n\n".join(self._parts) + "\n", encoding="utf-8")
+        if self._figures:
+            beside = path.with_suffix(".json")
+            earlier = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+            figures = {name: round(value, 3) for name, value in {**earlier, **self._figures}.items()}
+            beside.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def main(title: str, doc: str, measurements: Mapping[str, Callable[[Bench, Report, bool], None]]) -> None:

@@ -19,6 +19,7 @@ SCRIPT = str(measure.PROGRAMS / "stored.py")
 #: Title: megabytes, leaves, saves.
 STATES = {
     "10 MB": (10, 60, 9), "100 MB": (100, 60, 7), "1 GB": (1000, 60, 3), "10,000 leaves, 10 MB": (10, 10_000, 5),
+    "100,000 leaves, 100 MB": (100, 100_000, 2),
 }  # fmt: skip
 #: Method: what has to be installed for it.
 METHODS = {
@@ -56,6 +57,22 @@ def _row(name: str, found: dict[str, Any], bare: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
+def _figures(found: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Of detrain, over the limit and over `torch.save`."""
+    medians = {
+        name: {key: statistics.median(one[key]) for key in ("stall_s", "durable_s", "load_s", "slower")}
+        for name, one in found.items()
+    }
+    own, bare, save = (medians[name] for name in ("detrain", "bare", "torch.save"))
+    return {
+        "stall over memcpy": own["stall_s"] / bare["stall_s"], "stall over torch.save": own["stall_s"] / save["stall_s"],
+        "durable over torch.save": own["durable_s"] / save["durable_s"],
+        "durable over write": own["durable_s"] / (bare["durable_s"] - bare["stall_s"]),
+        "load over read": own["load_s"] / bare["load_s"], "load over torch.load": own["load_s"] / save["load_s"],
+        "step beside": own["slower"],
+    }  # fmt: skip
+
+
 def measure_states(bench: Bench, report: Report, is_quick: bool) -> None:
     """One table for each state."""
     present = {name for name, needed in METHODS.items() if importlib.util.find_spec(needed) is not None}
@@ -72,6 +89,8 @@ def measure_states(bench: Bench, report: Report, is_quick: bool) -> None:
             ],
             [_row(name, one, found["bare"]) for name, one in found.items()],
         )  # fmt: skip
+        for name, value in _figures(found).items():
+            report.figure(f"{title}: {name}", value)
     if set(METHODS) - present:
         report.say(f"Not installed, so not measured: {', '.join(sorted(set(METHODS) - present))}.")
     report.say(
