@@ -1,4 +1,4 @@
-"""`python aims.py [FOLDER]`: one table of aims, of what is now and of what was before, from the figures that benchmarks leave in the folder.
+"""`python aims.py [FOLDER]`: one table of aims, of what is now and of what was before, by the figures that benchmarks leave there.
 
 `make bench` prints it at its end; without a folder it tells the figures in `results/`. "Before" is what `results/before.json` has.
 """

@@ -30,6 +30,7 @@ from detrain.state.route import (
     Parts,
     Route,
     Survey,
+    glance,
     glance_at_attributes,
     instance_dicts,
     origins_of,
@@ -156,7 +157,7 @@ class Retrace(Walk):
 
     def _look_at(self, group: Group) -> None:
         objs = [self.objects[number] for number in group.numbers]
-        look = group.handler.glance(objs, group.cls)
+        look = glance(group.handler, objs, group.cls)
         own = glance_at_attributes(objs, group.cls, group.has_class) if group.attributes is not None else NOTHING
         if look is None or own is None:
             for number in group.numbers:

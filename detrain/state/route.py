@@ -239,7 +239,7 @@ class Survey(Walk):
             if len(numbers) < _FEWEST and sum(self._ends[one] - self._begins[one] for one in numbers) < _FEWEST_PARTS:
                 return None
             objs = [self.objects[number] for number in numbers]
-            own = handler.glance(objs, cls)
+            own = glance(handler, objs, cls)
             attributes = glance_at_attributes(objs, cls, has_class) if handler.has_attributes else NOTHING
             if own is None or attributes is None:
                 return None
@@ -310,6 +310,14 @@ def _first_places(numbers: list[int], count: int) -> list[int]:
         if numbers[place] >= 0:
             found[numbers[place]] = place
     return found
+
+
+def glance(handler: Handler, objs: Sequence[Any], cls: type) -> Glance | None:
+    """`Handler.glance`; None also where it fails."""
+    try:
+        return handler.glance(objs, cls)
+    except Exception:  # noqa: BLE001 - each object is captured by itself then, and the one that cannot be looked at is named
+        return None
 
 
 def glance_at_attributes(objs: Sequence[Any], cls: type, has_class: bool) -> Glance | None:

@@ -152,6 +152,10 @@ CHANGES: dict[str, tuple[Callable[[Trained], Any], bool]] = {
     "a new variable": (lambda t: setattr(t, "new", 5), True),
     "a variable less": (lambda t: delattr(t, "array"), True),
     "a list that becomes an array": (lambda t: t.history.extend([0.5] * 2000), True),
+    "a tensor that carries a graph": (lambda t: t.buffers.__setitem__(1, torch.ones(3, requires_grad=True) * 2), False),
+    "a tensor of a layout that has no strides": (lambda t: t.buffers.__setitem__(1, torch.eye(3).to_sparse_csr()), True),
+    "a tensor on no device": (lambda t: t.buffers.__setitem__(1, torch.empty(3, device="meta")), True),
+    "a tensor of several": (lambda t: t.buffers.__setitem__(1, torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])), True),
     "memory that two objects share": (lambda t: t.buffers.__setitem__(1, torch.from_numpy(t.array)), False),
 }  # fmt: skip
 

@@ -124,13 +124,13 @@ class TensorHandler(Handler):
             return None
         if any(map(_IS_NESTED, objs)) or not all(map(_is_strided, map(_LAYOUT, objs))):
             return None  # these raise where they are asked for what follows
-        grads, storages = list(map(_GRAD, objs)), list(map(_TENSOR.untyped_storage, objs))
         columns = [list(map(read, objs)) for read in _LOOKS]
+        if not all(map(_is_none, columns[0])):
+            return None  # and where a graph is carried, torch warns if it is asked for the gradient
+        grads, storages = list(map(_GRAD, objs)), list(map(_TENSOR.untyped_storage, objs))
         if any(dtype.is_complex for dtype in set(columns[1])):
             columns.append(list(map(_TENSOR.is_conj, objs)))
         others = [*(list(map(read, objs)) for read in _HOOK_DICTS), grads]
-        if not all(map(_is_none, columns[0])):
-            return None
         if all(map(_is_none, itertools.chain.from_iterable(others))):
             return Glance(columns, [1] * len(storages), storages)
         held = [[one for one in parts if one is not None] for parts in zip(*others, storages, strict=True)]
