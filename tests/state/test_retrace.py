@@ -160,6 +160,7 @@ CHANGES: dict[str, tuple[Callable[[Trained], Any], bool]] = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_seen(name, trained, unseen):
     change, is_other_shape = CHANGES[name]
