@@ -276,6 +276,8 @@ def _changed(look: Glance, parts: Parts) -> set[int]:
         before = list(itertools.accumulate(parts.counts, initial=0))
         differing = [at for at, one, other in zip(parts.atoms_at, atoms, parts.atoms, strict=True) if one is not other]
         return set((np.searchsorted(before, differing, side="right") - 1).tolist())
+    if len(look.facts) != len(parts.facts):
+        return set(range(len(parts.counts)))
     found = {at for at, (one, other) in enumerate(zip(look.counts, parts.counts, strict=True)) if one != other}
     for column, known in zip(look.facts, parts.facts, strict=True):
         found.update(at for at, (one, other) in enumerate(zip(column, known, strict=True)) if one != other)

@@ -133,6 +133,8 @@ CHANGES: dict[str, tuple[Callable[[Trained], Any], bool]] = {
     "an attribute of a tensor": (lambda t: setattr(t.model[1].weight, "tag", "mine"), False),
     "a tensor of another shape": (lambda t: t.buffers.__setitem__(1, torch.zeros(2, 3)), False),
     "a tensor of another dtype": (lambda t: t.buffers.__setitem__(1, torch.zeros(3, dtype=torch.float64)), False),
+    "a tensor of complex numbers": (lambda t: t.buffers.__setitem__(1, torch.zeros(3, dtype=torch.complex64)), False),
+    "a tensor that is conjugated lazily": (lambda t: t.buffers.__setitem__(1, torch.zeros(3, dtype=torch.complex64).conj()), True),
     "a tensor with other strides": (lambda t: t.buffers.__setitem__(1, torch.zeros(2, 3).T), False),
     "a tensor that is a view": (lambda t: t.buffers.__setitem__(1, torch.zeros(9)[3:6]), False),
     "a tensor that looks into another": (lambda t: t.buffers.__setitem__(1, t.buffers[0][:2]), True),
