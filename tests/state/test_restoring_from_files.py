@@ -101,8 +101,8 @@ def test_array_that_was_changed_after_it_was_read_is_what_counts(saved):
     tree, _ = saved({"one": torch.zeros(COUNT)})
     (found,) = map(in_file, tree.arrays)
     assert found is not None
-    found.data, found.is_copy = found.data + 7, True
-    assert in_file(found) is None
+    tree.arrays[0] = Array(found.path, found.data + 7, found.label, is_copy=True)
+    assert in_file(tree.arrays[0]) is None
     assert restored(tree, {"one": torch.ones(COUNT)})["one"].unique().tolist() == [7.0]
 
 
