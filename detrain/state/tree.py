@@ -151,7 +151,7 @@ class Window(NamedTuple):
 class Array:
     """Bulk data of a node. `label` names a dtype that numpy lacks (bfloat16)."""
 
-    __slots__ = ("_data", "digest", "is_copy", "label", "path", "place")
+    __slots__ = ("_before_digest", "_data", "digest", "is_copy", "label", "path", "place")
 
     def __init__(
         self,
@@ -164,6 +164,7 @@ class Array:
         """`is_copy`: `data` is nobody else's; else it may be a view of live memory."""
         self.path, self.label, self.digest, self.is_copy = path, label, digest, is_copy
         #: Of data that nobody has made an array of yet.
+        self._before_digest: bytes | None = None
         self.place: Place | Window | None = None
         self._data: np.ndarray[Any, Any] | None = None
         if isinstance(data, (Place, Window)):
@@ -192,13 +193,16 @@ class Array:
 
     def drop(self) -> None:
         """Forget the data, which cannot be read any more."""
-        self.place, self._data = None, np.empty(0, np.uint8)
+        self.place, self._data, self._before_digest = None, np.empty(0, np.uint8), None
 
     def compute_digest(self) -> str:
         """xxh3-128 of dtype, shape and bytes, in hex."""
         if not self.digest:
-            dtype, shape = self.look
-            before, num_bytes = _before_digest(self.label or dtype.str, shape), self.num_bytes
+            before = self._before_digest
+            if before is None:  # copies are used again
+                dtype, shape = self.look
+                before = self._before_digest = _before_digest(self.label or dtype.str, shape)
+            num_bytes = self.num_bytes
             if num_bytes <= _SMALL_BYTES:
                 self.digest = xxhash.xxh3_128_hexdigest(b"".join((before, self.octets())) if num_bytes else before)
             else:
@@ -210,8 +214,9 @@ class Array:
     def octets(self) -> memoryview:
         """Its bytes in C order; a copy only of what does not lie so."""
         place = self.place
-        if isinstance(place, Window):
-            return place.memory[place.begin : place.begin + place.num_bytes]
+        if type(place) is Window:
+            begin = place.begin
+            return place.memory[begin : begin + place.num_bytes]
         return np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data
 
 

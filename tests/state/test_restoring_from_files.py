@@ -11,6 +11,7 @@ import detrain.state.handlers.standard  # noqa: F401, E402 - registers the handl
 from detrain.errors import CheckpointError, RestoreError  # noqa: E402
 from detrain.state.filearray import in_file  # noqa: E402
 from detrain.state.restore import Origins, Restore  # noqa: E402
+from detrain.state.tree import Array  # noqa: E402
 from detrain.state.walk import Walk  # noqa: E402
 from detrain.store import checkpoint  # noqa: E402
 from detrain.store.commit import commit  # noqa: E402
