@@ -202,9 +202,9 @@ def start_of(request: Request) -> Callable[[], int]:
     """What begins or resumes a run in this process."""
 
     def start() -> int:
-        from detrain.launch import environment
+        from detrain.launch import arguments, environment
 
-        if os.path.isdir(request.ckpt_dir):
+        if os.path.isdir(request.ckpt_dir) and arguments.are_others(request):
             from detrain.proof import probing
 
             probing.prepare(request)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import DetrainError, ResumeRefused
+from detrain.launch.arguments import are_others
 from detrain.launch.request import Request
 from detrain.loops import instfile
 from detrain.messages import say, warn
@@ -34,13 +35,8 @@ def prepare(request: Request) -> None:
     Raises `ResumeRefused` where that cannot be found out.
     """
     directory = RunDirectory(Path(os.path.abspath(request.ckpt_dir)))
-    before = None if request.fresh else directory.read_record()
-    if before is None or not directory.checkpoint_paths():
-        return
-    is_changed = before.invocation != request.invocation
-    if (is_changed and not request.trust_changes) or not (is_changed or before.changes):
-        return
-    if directory.finished_at() and not is_changed:
+    before = directory.read_record() if are_others(request) else None
+    if before is None:
         return
     with directory.shared():
         targets, _ = plan(directory, request.start)
