@@ -23,6 +23,8 @@ static struct {
     void (*PyErr_Fetch)(void **, void **, void **);
     void (*PyErr_Restore)(void *, void *, void *);
     int (*Py_AddPendingCall)(int (*)(void *), void *);
+    int (*PySys_AddAuditHook)(int (*)(const char *, void *, void *), void *);
+    int (*Py_IsInitialized)(void);
     void (*Py_IncRef)(void *);
     void (*Py_DecRef)(void *);
 } python;
@@ -36,13 +38,25 @@ int detrain_find_python(void) {
            FIND(PyEval_GetFrame) && FIND(PyFrame_GetCode) && FIND(PyFrame_GetLineNumber) && FIND(PyObject_GetAttr) &&
            FIND(PyObject_CallFunction) && FIND(PyUnicode_InternFromString) && FIND(PyUnicode_AsUTF8) && FIND(PyFloat_FromDouble) &&
            FIND(PyLong_FromLongLong) && FIND(PyLong_AsLongLong) && FIND(PyErr_Occurred) && FIND(PyErr_Clear) && FIND(PyErr_Fetch) &&
-           FIND(PyErr_Restore) && FIND(Py_AddPendingCall) && FIND(Py_IncRef) && FIND(Py_DecRef);
+           FIND(PyErr_Restore) && FIND(Py_AddPendingCall) && FIND(PySys_AddAuditHook) && FIND(Py_IsInitialized) &&
+           FIND(Py_IncRef) && FIND(Py_DecRef);
 }
 
 /* Not PyGILState_Check, which says yes to everybody once there has been a second interpreter. */
 int detrain_holds_lock(void) {
     void *state = python.current_state();
     return state != NULL && state == python.PyGILState_GetThisThreadState();
+}
+
+int detrain_is_running(void) { return python.Py_IsInitialized(); }
+
+int detrain_add_audit_hook(int (*hook)(const char *, void *, void *)) { return python.PySys_AddAuditHook(hook, NULL) == 0; }
+
+int detrain_tell(void *function, const char *event, void *arguments) {
+    void *result = python.PyObject_CallFunction(function, "sO", event, arguments);
+    if (result == NULL) return -1;
+    python.Py_DecRef(result);
+    return 0;
 }
 
 void detrain_hold(void *object) { python.Py_IncRef(object); }

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 SEED_VARIABLE = "DETRAIN_ENTROPY_SEED"
 """The library answers only when this is set at load: any text; equal texts give equal streams."""
@@ -187,6 +188,18 @@ def set_answering(name: str, answer: Callable[[int, int], int] | None) -> bool:
     else:
         setter.argtypes, argument = [ctypes.py_object], answer
     return bool(setter(argument))
+
+
+def hear_events(hearer: Callable[[str, tuple[Any, ...]], None], names: Sequence[str]) -> bool:
+    """Call `hearer` with name and arguments of each audit event of these names; False if the library is not there. Once in a process.
+
+    A hook of Python's own is called at every event, of which the import of a framework raises 17,000.
+    """
+    hear = getattr(ctypes.PyDLL(None), "detrain_hear_events", None)  # called with Python's lock
+    if hear is None:
+        return False
+    hear.argtypes, hear.restype = [ctypes.py_object, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int], ctypes.c_int
+    return bool(hear(hearer, (ctypes.c_char_p * len(names))(*map(str.encode, names)), len(names)))
 
 
 def why_not() -> str:
