@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -159,6 +162,42 @@ def measure_startup(bench: Bench, report: Report, is_quick: bool) -> None:
     for name in ("detrain, first attempt", "detrain, loops known"):
         report.figure(f"{name}: seconds added", median(differences(results[name], base)))
     report.say(f"{repeats} runs each. Aim: 0.15 s added by the first attempt, 0.1 s by later ones.")
+    report.table(["imports, ms", "package", "by `-X importtime`"], import_table(bench, words))
+
+
+def import_table(bench: Bench, words: Sequence[str]) -> list[list[str]]:
+    """Milliseconds that modules take to load, by process and package, beyond those that plain python loads as well."""
+    plain = imports(bench, [sys.executable, "-X", "importtime", *words])[-1]
+    first, *_, last = imports(
+        bench, [sys.executable, "-X", "importtime", *detrain(bench.new_folder(), "never", words)[1:]]
+    )
+    own = {name: ms for name, ms in last.items() if name not in plain}
+    rows = []
+    for where, found in (
+        ("the command, which becomes the attempt", first),
+        ("the attempt, beside the script's own", own),
+    ):
+        packages: dict[str, float] = defaultdict(float)
+        for name, ms in found.items():
+            package = name.partition(".")[0]
+            packages[package if package in ("click", "detrain", "numpy", "h5py", "libcst") else "others"] += ms
+        rows += [[where, package, f"{ms:.1f}"] for package, ms in sorted(packages.items(), key=lambda one: -one[1])]
+    return rows
+
+
+def imports(bench: Bench, command: Sequence[str]) -> list[dict[str, float]]:
+    """Of each process in turn that a command becomes: module to the milliseconds that its own code took."""
+    found: list[dict[str, float]] = []
+    begins = ""
+    done = subprocess.run(command, env=bench.environment, cwd=bench.folder, capture_output=True, text=True, check=True)
+    for line in done.stderr.splitlines():
+        if line.startswith("import time:") and "|" in line and "self" not in line:
+            own_us, _, name = line.removeprefix("import time:").split("|")
+            begins = begins or name
+            if name == begins:  # what an interpreter loads first
+                found.append({})
+            found[-1][name.strip()] = float(own_us) / 1e3
+    return found
 
 
 # --- a whole program -------------------------------------------------------------------------------------------------
