@@ -35,7 +35,7 @@ def take_turns():
         is_off = at.batches // STRETCH % 2 and not must
         if is_off:
             off_since[:] = off_since or [now_s]
-            self.end_batch(at.batches)
+            self._losses.end_batch(at.batches, counts=True)
             return
         if off_since:
             self._began_s += now_s - off_since.pop()
