@@ -100,8 +100,8 @@ class Encoder:
         texts = itertools.chain(table.before, table.behind)
         longest = (
             sum(map(len, texts))
-            + len(table.before) * (_DIGEST + _OFFSET)
-            + sum(len(one.holder) for one in held.values())
+            + len(table.before) * (_DIGEST + _OFFSET + len('"",],'))
+            + sum(len(json.dumps(one.holder)) for one in held.values())
         )
         capacities = {"tree": capacity(num_bytes[0] + longest + len(',"stored":[]}')), "meta": capacity(num_bytes[1])}
         return self._composer.compose(
