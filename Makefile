@@ -32,7 +32,7 @@ soak:  ## kill and resume at random for hours; prints a table at the end
 	@$(python) $(pytest) -v -m soak $(ARGS)
 
 bench:  ## measure what detrain costs
-	@shopt -s nullglob; $(python) --version >/dev/null && mkdir -p build/bench && for file in benchmarks/hooks.py benchmarks/resume.py benchmarks/redone.py benchmarks/trace.py benchmarks/kernels.py benchmarks/ledger.py benchmarks/determinism.py benchmarks/scale.py benchmarks/store.py; do \
+	@shopt -s nullglob; $(python) --version >/dev/null && mkdir -p build/bench && for file in benchmarks/hooks.py benchmarks/resume.py benchmarks/redone.py benchmarks/trace.py benchmarks/kernels.py benchmarks/ledger.py benchmarks/determinism.py benchmarks/store.py; do \
 		echo "== $$file"; "$$py" "$$file" --output "build/bench/$$(basename "$$file" .py).md" || exit; done; "$$py" benchmarks/aims.py build/bench
 
 clean:  ## remove everything that was built, including the environment
