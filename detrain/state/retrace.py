@@ -174,14 +174,14 @@ class Retrace(Walk):
             numbers = {group.numbers[at] for at in changed}
             for number in sorted(numbers):
                 self._capture_again(number)
-        self._go_on(look, group.parts, group.numbers, changed)
+        self._go_on(look, group.parts, changed)
         if group.attributes is not None:
-            self._go_on(own, group.attributes, group.numbers, changed)
+            self._go_on(own, group.attributes, changed)
             self._note_dicts(objs, group, changed)
         if group.places:
             self._add_places(group, objs, numbers)
 
-    def _go_on(self, look: Glance, parts: Parts, numbers: Sequence[int], changed: set[int]) -> None:
+    def _go_on(self, look: Glance, parts: Parts, changed: set[int]) -> None:
         """Meet the objects that unchanged nodes refer to."""
         if not parts.objects_at:
             return

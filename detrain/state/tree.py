@@ -151,7 +151,7 @@ class Window(NamedTuple):
 class Array:
     """Bulk data of a node. `label` names a dtype that numpy lacks (bfloat16)."""
 
-    __slots__ = ("_before_digest", "_data", "digest", "is_copy", "label", "path", "place")
+    __slots__ = ("_data", "_digest_prefix", "digest", "is_copy", "label", "path", "place")
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Array:
         """`is_copy`: `data` is nobody else's; else it may be a view of live memory."""
         self.path, self.label, self.digest, self.is_copy = path, label, digest, is_copy
         #: Of data that nobody has made an array of yet.
-        self._before_digest: bytes | None = None
+        self._digest_prefix: bytes | None = None
         self.place: Place | Window | None = None
         self._data: np.ndarray[Any, Any] | None = None
         if isinstance(data, (Place, Window)):
@@ -193,15 +193,15 @@ class Array:
 
     def drop(self) -> None:
         """Forget the data, which cannot be read any more."""
-        self.place, self._data, self._before_digest = None, np.empty(0, np.uint8), None
+        self.place, self._data, self._digest_prefix = None, np.empty(0, np.uint8), None
 
     def compute_digest(self) -> str:
         """xxh3-128 of dtype, shape and bytes, in hex."""
         if not self.digest:
-            before = self._before_digest
+            before = self._digest_prefix
             if before is None:  # copies are used again
                 dtype, shape = self.look
-                before = self._before_digest = _before_digest(self.label or dtype.str, shape)
+                before = self._digest_prefix = digest_prefix(self.label or dtype.str, shape)
             num_bytes = self.num_bytes
             if num_bytes <= _SMALL_BYTES:
                 self.digest = xxhash.xxh3_128_hexdigest(b"".join((before, self.octets())) if num_bytes else before)
@@ -221,7 +221,8 @@ class Array:
 
 
 @functools.lru_cache(1024)
-def _before_digest(dtype: str, shape: tuple[int, ...]) -> bytes:
+def digest_prefix(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """What the digest of an array is made of before its bytes."""
     return f"{dtype} {shape}".encode()
 
 

@@ -37,10 +37,10 @@ from detrain.errors import CheckpointError
 from detrain.package import __version__
 from detrain.state.collector import collector_paused
 from detrain.state.filearray import FileArray
-from detrain.state.tree import Array, Tree
+from detrain.state.tree import Array, Tree, digest_prefix
 from detrain.store.hdf5_layout import USER_BLOCK, gaps_between
 from detrain.store.meta import Meta
-from detrain.store.reading import LARGE_BYTES, Holder, Stretch, digest_prefix, stretches
+from detrain.store.reading import LARGE_BYTES, Holder, Stretch, stretches
 
 FORMAT = 2
 #: What lies between the arrays is read in pieces of this size at most.
@@ -259,13 +259,12 @@ def _arrays(checkpoint: Checkpoint, small: dict[int, Stretch]) -> list[Array]:
     holders: dict[str, Holder] = {}
     large: dict[str, list[FileArray]] = {}
     arrays: list[Array] = []
-    prefix = functools.lru_cache(256)(digest_prefix)
     for entry in checkpoint.stored:
         dtype, stretch = _dtype(entry.dtype), None if entry.holder else small.get(entry.offset)
         if stretch is not None and (num_bytes := entry.nbytes):
             data: Any = np.ndarray(entry.shape, dtype, stretch.memory, entry.offset - stretch.begin)
             content = stretch.between(entry.offset, entry.offset + num_bytes)
-            digest = xxhash.xxh3_128_hexdigest(prefix(entry.label or dtype.str, entry.shape) + bytes(content))
+            digest = xxhash.xxh3_128_hexdigest(digest_prefix(entry.label or dtype.str, entry.shape) + bytes(content))
             arrays.append(Array(entry.path, data, entry.label, digest))
             continue
         name = entry.holder or checkpoint.name

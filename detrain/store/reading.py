@@ -32,6 +32,7 @@ import xxhash
 
 from detrain.errors import CheckpointError
 from detrain.state.filearray import FileArray, Octets
+from detrain.state.tree import digest_prefix
 from detrain.store.threads import share_out
 
 _Item = TypeVar("_Item")
@@ -146,11 +147,6 @@ def _work(items: Sequence[_Item], work: Callable[[_Item], None], num_bytes: int)
     else:
         for item in items:
             work(item)
-
-
-def digest_prefix(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """What the digest of an array is made of before its bytes (`Array.compute_digest`)."""
-    return f"{dtype} {shape}".encode()
 
 
 def read_whole(number: int, memory: memoryview, offset: int) -> bool:
