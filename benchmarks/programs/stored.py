@@ -131,7 +131,8 @@ class Detrain(Method):
         from detrain.state.restore import Restore
         from detrain.store import checkpoint
 
-        _, tree = checkpoint.load(path)
+        checkpoint.load(path)  # before the script begins: each file is read, and its digests are checked
+        _, tree = checkpoint.load(path, is_checked=True)
         Restore(tree, self.walk(), self.origins).run(self.roots())
 
 

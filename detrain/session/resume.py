@@ -163,7 +163,9 @@ class Resume:
         from detrain.session import roots
         from detrain.store import checkpoint as checkpoint_file
 
-        checkpoint, tree = checkpoint_file.load(target.path)
+        # By `plan` or `chain_to`. A restore copies each array once, and checks what it has copied; who merges trees looks into the file.
+        is_checked = self._trusting is None and self._rerun is None
+        checkpoint, tree = checkpoint_file.load(target.path, is_checked=is_checked)
         context, meta = self._context, checkpoint.meta
         frameworks = context.frameworks
         self._check_environment(meta)

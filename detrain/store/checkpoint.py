@@ -26,6 +26,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,7 +113,10 @@ def encode_header(size: int, documents: dict[str, tuple[int, int, str]], gaps: s
 
 def read_header(path: Path) -> Checkpoint:
     """Position, fingerprint and table of arrays of a checkpoint. Raises `CheckpointError` if the file cannot be trusted."""
-    return _read_documents(path)[0]
+    with _opened(path) as file:
+        checkpoint, _, header = _read_documents(path, file)
+        _read_between(path, file, _own_extents(checkpoint), header)
+        return checkpoint
 
 
 def fingerprint(path: Path) -> str:
@@ -121,14 +125,18 @@ def fingerprint(path: Path) -> str:
         return str(xxhash.xxh3_128_hexdigest(file.read(USER_BLOCK)))
 
 
-def load(path: Path) -> tuple[Checkpoint, Tree]:
+def load(path: Path, *, is_checked: bool = False) -> tuple[Checkpoint, Tree]:
     """A checkpoint with its state: large arrays are private maps of the files, to be copied by who keeps them.
 
-    Every digest is checked. Raises `CheckpointError` naming the leaf that is damaged.
+    Every digest is checked. Raises `CheckpointError` naming the leaf that is damaged. `is_checked`: this process has loaded the file
+    before, so large arrays are not read now; the restore checks their digests in the memory that it copies them to.
     """
-    with collector_paused():
-        checkpoint, document, small = _read_documents(path)
-        arrays = _arrays(checkpoint, small)
+    with collector_paused(), _opened(path) as file:
+        checkpoint, document, header = _read_documents(path, file)
+        large = _large_arrays(checkpoint, is_checked=is_checked)
+        # Behind the large arrays: to read here and there before would break up what the system reads ahead of these.
+        small = _read_between(path, file, _own_extents(checkpoint), header)
+        arrays = [large.get(number) or _small_array(entry, small) for number, entry in enumerate(checkpoint.stored)]
         for array, entry in zip(arrays, checkpoint.stored, strict=True):
             if array.compute_digest() != entry.digest:
                 raise CheckpointError(
@@ -138,21 +146,29 @@ def load(path: Path) -> tuple[Checkpoint, Tree]:
         return checkpoint, Tree(nodes=document["nodes"], roots=document["roots"], arrays=arrays)
 
 
-def _read_documents(path: Path) -> tuple[Checkpoint, dict[str, Any], dict[int, Stretch]]:
-    """Of a file: position and table, state tree, and where its small arrays have been read to, by their offsets."""
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The number of the open file. Inside the block, an OSError says that it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
-            number = file.fileno()
-            block = file.read(USER_BLOCK)
-            header = _decode_header(path, block, os.fstat(number).st_size)
-            tree, meta = (_read_document(path, number, *place) for place in (header.tree, header.meta))
-            _check_kinds(path, tree)
-            stored = list(_entries(path, tree["stored"]))
-            own = [(one.offset, size) for one in stored if not one.holder and (size := one.nbytes)]
-            small = _read_between(path, number, own, header)
+            yield file.fileno()
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from None
-    return Checkpoint(path, _decode_meta(path, meta), stored), tree, small
+
+
+def _read_documents(path: Path, file: int) -> tuple[Checkpoint, dict[str, Any], _Header]:
+    """Of an open file: position and table, state tree, header."""
+    header = _decode_header(path, os.pread(file, USER_BLOCK, 0), os.fstat(file).st_size)
+    tree, meta = (_read_document(path, file, *place) for place in (header.tree, header.meta))
+    _check_kinds(path, tree)
+    return Checkpoint(path, _decode_meta(path, meta), list(_entries(path, tree["stored"]))), tree, header
+
+
+def _own_extents(checkpoint: Checkpoint) -> list[tuple[int, int]]:
+    """Offset and size of the arrays in the checkpoint's own file."""
+    return [
+        (entry.offset, num_bytes) for entry in checkpoint.stored if not entry.holder and (num_bytes := entry.nbytes)
+    ]
 
 
 def _decode_header(path: Path, block: bytes, size: int) -> _Header:
@@ -254,25 +270,32 @@ def _read_between(path: Path, number: int, own: Sequence[tuple[int, int]], heade
     return small
 
 
-def _arrays(checkpoint: Checkpoint, small: dict[int, Stretch]) -> list[Array]:
-    """All arrays, those in files with the digests of their bytes."""
+def _large_arrays(checkpoint: Checkpoint, *, is_checked: bool) -> dict[int, FileArray]:
+    """By number in the table, each array that stays in its file: with the digest of its bytes, or, `is_checked`, with the table's."""
     holders: dict[str, Holder] = {}
-    large: dict[str, list[FileArray]] = {}
-    arrays: list[Array] = []
-    for entry in checkpoint.stored:
-        dtype, stretch = _dtype(entry.dtype), None if entry.holder else small.get(entry.offset)
-        if stretch is not None and (num_bytes := entry.nbytes):
-            data: Any = np.ndarray(entry.shape, dtype, stretch.memory, entry.offset - stretch.begin)
-            content = stretch.between(entry.offset, entry.offset + num_bytes)
-            digest = xxhash.xxh3_128_hexdigest(digest_prefix(entry.label or dtype.str, entry.shape) + bytes(content))
-            arrays.append(Array(entry.path, data, entry.label, digest))
+    inside: dict[str, list[FileArray]] = {}
+    found: dict[int, FileArray] = {}
+    for number, entry in enumerate(checkpoint.stored):
+        if not entry.holder and 0 < entry.nbytes < LARGE_BYTES:
             continue
         name = entry.holder or checkpoint.name
         if name not in holders:
             holders[name] = Holder(checkpoint.path.with_name(name))
-        array = holders[name].array(entry.path, entry.label, dtype, entry.shape, entry.offset)
-        large.setdefault(name, []).append(array)
-        arrays.append(array)
-    for name, inside in large.items():
-        holders[name].check(inside)
-    return arrays
+        array = holders[name].array(entry.path, entry.label, _dtype(entry.dtype), entry.shape, entry.offset)
+        if is_checked:
+            array.digest = entry.digest
+        inside.setdefault(name, []).append(array)
+        found[number] = array
+    if not is_checked:
+        for name, arrays in inside.items():
+            holders[name].check(arrays)
+    return found
+
+
+def _small_array(entry: Stored, small: dict[int, Stretch]) -> Array:
+    """One that has been read along with what lies between the large ones, with the digest of its bytes."""
+    dtype, stretch = _dtype(entry.dtype), small[entry.offset]
+    data: Any = np.ndarray(entry.shape, dtype, stretch.memory, entry.offset - stretch.begin)
+    content = stretch.between(entry.offset, entry.offset + entry.nbytes)
+    digest = xxhash.xxh3_128_hexdigest(digest_prefix(entry.label or dtype.str, entry.shape) + bytes(content))
+    return Array(entry.path, data, entry.label, digest)

@@ -54,6 +54,22 @@ def test_copies_have_the_bytes(tmp_path, tree, meta, monkeypatch, alone, piece):
         assert target.tobytes() == data.tobytes()
 
 
+def test_large_arrays_of_a_file_that_was_checked_are_read_only_where_they_are_copied_to(tmp_path, tree, meta):
+    path = tmp_path / "checkpoint_0_0.h5"
+    commit(path, tree({"few": LARGE[:100], "train.other": LARGE + 1, "train.weight": LARGE}), meta())
+    checkpoint.load(path)
+    change(path, LARGE.tobytes())
+    other, weight = large_of(checkpoint.load(path, is_checked=True)[1])
+    target = np.zeros(len(LARGE), np.uint8)
+    other.file.copy([(other, target)])
+    assert target.tobytes() == (LARGE + 1).tobytes()
+    with pytest.raises(CheckpointError, match=r"checkpoint_0_0.h5 has changed at leaf train.weight"):
+        weight.file.copy([(weight, target)])
+    change(path, LARGE[:100].tobytes())
+    with pytest.raises(CheckpointError, match=r"checkpoint_0_0.h5 is damaged at leaf few"):
+        checkpoint.load(path, is_checked=True)
+
+
 def test_file_that_changes_after_it_was_checked_is_found_where_it_is_copied_or_was_read(tmp_path, tree, meta):
     path = tmp_path / "checkpoint_0_0.h5"
     commit(path, tree({"train.weight": LARGE, "train.other": LARGE + 1}), meta())
