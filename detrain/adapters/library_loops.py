@@ -21,6 +21,11 @@ _TRAINING = re.compile(
     # As calls only: many a comment speaks of backward compatibility.
     rb"|\.backward\s*\(|\boptim\w*\.step\s*\(|\bself\.train\s*\("
 )
+#: Where there is any of it, one of these stands: to look for them takes a tenth of the time.
+_WORDS = (
+    b"apply_gradients", b"optimizer_step", b"train_batch", b"train_on_batch", b"train_step", b"training_step",
+    b".backward", b".step", b"self.train",
+)  # fmt: skip
 _LOOP = re.compile(rb"^\s*(?:for|while)\b", re.MULTILINE)
 #: Folders of installed packages.
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
@@ -42,6 +47,13 @@ def is_frameworks(filename: str) -> bool:
     return not _FRAMEWORKS.isdisjoint(inside)
 
 
+def has_known(folder: str) -> bool:
+    """True for a folder with a file whose function `function_in` names."""
+    return any(folder.endswith(os.sep + os.path.dirname(end)) for end in _LOOPS)
+
+
 def may_train(content: bytes) -> bool:
     """True if a library's file with this content may hold a training loop: it has loops, and names what is called to train."""
+    if not any(word in content for word in _WORDS):
+        return False
     return _TRAINING.search(content) is not None and _LOOP.search(content) is not None

@@ -68,8 +68,12 @@ class Tracing:
             ),
         )
 
+    def passes_over(self, folder: str) -> bool:  # noqa: ARG002 - the import hook's question
+        """True: libraries get no probes."""
+        return True
+
     def is_named(self, filename: str) -> bool:  # noqa: ARG002 - the import hook's question
-        """False: libraries get no probes."""
+        """False: as `passes_over`, for modules outside packages."""
         return False
 
     def may_train(self, filename: str, read: Callable[[], bytes]) -> bool:  # noqa: ARG002 - the import hook's question

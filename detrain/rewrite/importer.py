@@ -42,7 +42,10 @@ class Libraries(Protocol):
         """The function of a file whose loops carry hooks like the user's; None if that is not known."""
 
     def is_frameworks(self, filename: str) -> bool:
-        """True for a file of a framework, whose loops are no training."""
+        """True for a file, or a folder, of a framework, whose loops are no training."""
+
+    def has_known(self, folder: str) -> bool:
+        """True for a folder with a file whose `function_in` is known."""
 
     def may_train(self, content: bytes) -> bool:
         """True if a file with this content may hold a training loop."""
@@ -82,6 +85,7 @@ class Instrumenter:
         `aside` is held while a file is compiled: what that draws must not be missing where the cache has the code.
         """
         self._parts = parts
+        self._folders = {os.path.dirname(filename) for filename in parts}
         self._cache = cache
         self._on_code = on_code
         self._only_known = only_known
@@ -104,6 +108,13 @@ class Instrumenter:
             and not self._libraries.is_frameworks(filename)
             and self._libraries.may_train(read())
         )
+
+    def passes_over(self, folder: str) -> bool:
+        """True for a library's folder in which no loops carry hooks: one of a framework, or any where all loops are known."""
+        libraries, folder = self._libraries, os.path.normpath(folder)
+        if libraries is None or libraries.has_known(folder) or folder in self._folders:
+            return False
+        return self._only_known or libraries.is_frameworks(folder)
 
     def _function_in(self, filename: str) -> str | None:
         return self._libraries.function_in(filename) if self._libraries is not None else None
@@ -195,6 +206,9 @@ UserLoader.__module__ = SourceFileLoader.__module__
 class Compiler(Protocol):
     """Makes code of a source file."""
 
+    def passes_over(self, folder: str) -> bool:
+        """True for a folder of a library of which no file is to be compiled like the user's: none is looked at."""
+
     def is_named(self, filename: str) -> bool:
         """True for a library's file that is to be compiled like the user's: its loops are in the nest."""
 
@@ -211,6 +225,10 @@ class UserFinder:
     def __init__(self, instrumenter: Compiler, on_module: Callable[[str], None]) -> None:
         self._instrumenter = instrumenter
         self._on_module = on_module
+        # Asked for every module of a package, a thousand of one framework.
+        self._passes_over = functools.cache(
+            lambda folder: not is_users_folder(folder) and instrumenter.passes_over(folder)
+        )
         _not_users()  # now, while nothing is being imported
 
     def find_spec(
@@ -218,6 +236,8 @@ class UserFinder:
     ) -> ModuleSpec | None:
         """The spec with our loader; else what Python would find without us, or None: then it goes on by itself."""
         if fullname.partition(".")[0] in sys.stdlib_module_names or _own_import.is_on:
+            return None
+        if path is not None and all(map(self._passes_over, path)):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader or spec.origin is None:
@@ -258,6 +278,11 @@ def is_user_file(filename: str) -> bool:
     is_plain = os.path.isabs(folder) and name not in ("", ".", "..") and not os.path.islink(filename)
     path = os.path.join(_real_folder(folder), name) if is_plain else os.path.realpath(filename)
     return not path.startswith(_not_users()) and not _PACKAGES & set(path.split(os.sep)) and not _is_in_target(path)
+
+
+def is_users_folder(folder: str) -> bool:
+    """True if source in it is the user's, unless it is a link to elsewhere."""
+    return is_user_file(os.path.join(os.path.abspath(folder), "__init__.py"))
 
 
 #: Folders of installed packages, however they come into sys.path: a .pth file, PYTHONPATH, another environment.

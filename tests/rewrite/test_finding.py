@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from detrain.adapters import library_loops
 from detrain.rewrite import importer
 from detrain.rewrite.importer import Instrumenter, UserFinder, is_user_file
 
@@ -66,3 +67,34 @@ def test_links_say_nothing_of_whose_a_file_is(tmp_path):
         mine / "linked.py": False,
     }
     assert {path: is_user_file(str(path)) for path in is_users} == is_users
+
+
+@pytest.mark.parametrize(
+    ("only_known", "expected"),
+    [
+        (
+            False,
+            {"torch": True, "torch/nn": True, "torch/run": False, "keras/src/backend/jax": False, "library": False},
+        ),
+        (True, {"torch": True, "torch/nn": True, "torch/run": False, "keras/src/backend/jax": False, "library": True}),
+    ],
+    ids=["to be found", "known"],
+)
+def test_folders_in_which_no_loop_carries_hooks_are_passed_over(tmp_path, monkeypatch, only_known, expected):
+    library = tmp_path / "site-packages"
+    parts = {str(library / "torch/run/loops.py"): {3: "epoch"}}
+    instrumenter = Instrumenter(parts, None, lambda *_: None, only_known=only_known, libraries=library_loops)
+    assert {name: instrumenter.passes_over(str(library / name)) for name in expected} == expected
+    made = UserFinder(instrumenter, lambda _: None)
+    searched = []
+    monkeypatch.setattr(importer.PathFinder, "find_spec", lambda name, *_: searched.append(name))
+    for name in expected:
+        made.find_spec(f"{name.replace('/', '.')}.some", [str(library / name)])
+    assert searched == [f"{name.replace('/', '.')}.some" for name, is_passed in expected.items() if not is_passed]
+
+
+def test_a_framework_among_the_users_files_is_the_users(tmp_path):
+    made = UserFinder(Instrumenter({}, None, lambda *_: None, libraries=library_loops), lambda _: None)
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "mine.py").write_text("x = 1\n")
+    assert type(made.find_spec("torch.mine", [str(tmp_path / "torch")]).loader) is importer.UserLoader
