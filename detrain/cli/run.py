@@ -18,7 +18,6 @@ from detrain.job.place import place_of
 from detrain.remat.amounts import ONLINE
 from detrain.remat.planners.names import NAMES as PLANNERS
 from detrain.session import policy
-from detrain.session.memory import limit_of
 from detrain.store import naming
 
 if TYPE_CHECKING:
@@ -170,6 +169,8 @@ def run(
     """  # fmt: skip
     policy.parse(options["every"])
     if options["memory_budget"]:
+        from detrain.session.memory import limit_of
+
         limit_of(options["memory_budget"], planner=options["remat_planner"])
     elif options["remat_verify"] or options["remat_planner"] != "auto":
         raise UsageError(f"--remat-{'verify' if options['remat_verify'] else 'planner'} is for --memory-budget")

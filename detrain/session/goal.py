@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from detrain.store.meta import LoopPosition
+if TYPE_CHECKING:  # each command makes a request, and few have a goal
+    from detrain.store.meta import LoopPosition
 
 #: Of a record in the ledger: batches that had ended, and the digest of the position.
 Key = tuple[int, int]
@@ -46,6 +47,8 @@ class Goal:
     @classmethod
     def decode(cls, document: dict[str, Any]) -> Goal:
         """The inverse of `encode`."""
+        from detrain.store.meta import LoopPosition
+
         goal = cls(**document)
         position = None if goal.position is None else [LoopPosition(*loop) for loop in goal.position]
         if goal.operators is not None:
