@@ -226,7 +226,7 @@ class Retrace(Walk):
         memories = group.handler.memory_ranges(objs)
         if -1 in memories.addresses:
             _stray()
-        made = list(map(Place, objs, memories.addresses, memories.sizes, *group.looks, memories.ranks))
+        made = list(map(Place, objs, memories.addresses, memories.sizes, group.looks, memories.ranks))
         for number, place, (at, path, label) in zip(group.numbers, made, group.places, strict=True):
             if number not in again:
                 arrays[at] = Array(path, place, label)

@@ -16,13 +16,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from detrain.state import registry
 from detrain.state.attributes import slot_descriptors
 from detrain.state.census import Census
 from detrain.state.handler import Glance, Handler
-from detrain.state.tree import Node, Ref, is_node
+from detrain.state.tree import Look, Node, Ref, is_node
 from detrain.state.walk import Walk
 
 #: A node whose atoms are longer texts is captured again: a route is small beside the state.
@@ -70,9 +68,9 @@ class Group:
     attributes: Parts | None
     #: Whether the class is captured with each object.
     has_class: bool
-    #: Of arrays that are places in live memory: number, path and label of each; and all their dtypes, and all their shapes.
+    #: Of arrays that are places in live memory: number, path and label of each; and how they look.
     places: list[tuple[int, str, str]]
-    looks: tuple[list[np.dtype[Any]], list[tuple[int, ...]]]
+    looks: list[Look]
 
 
 @dataclass
@@ -293,14 +291,12 @@ class Survey(Walk):
             [type(self._handed[places[at]]) for at in objects_at], [others[at] for at in objects_at], num_first,
         )  # fmt: skip
 
-    def _arrays(
-        self, numbers: list[int]
-    ) -> tuple[list[tuple[int, str, str]], tuple[list[np.dtype[Any]], list[tuple[int, ...]]]]:
+    def _arrays(self, numbers: list[int]) -> tuple[list[tuple[int, str, str]], list[Look]]:
         """Either all nodes of a group have one, or none."""
         at = [self.tree.nodes[number]["array"] for number in numbers if "array" in self.tree.nodes[number]]
         arrays = [self.tree.arrays[one] for one in at]
         places = [(one, array.path, array.label) for one, array in zip(at, arrays, strict=True)]
-        return places, ([array.look[0] for array in arrays], [array.look[1] for array in arrays])
+        return places, [array.look for array in arrays]
 
 
 def _first_places(numbers: list[int], count: int) -> list[int]:

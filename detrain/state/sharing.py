@@ -34,7 +34,7 @@ def bytes_at(owner: object, address: int, num_bytes: int) -> np.ndarray[Any, Any
 
     The owner does not know, so nothing keeps it from moving its memory: whoever lets it do so reads no more here.
     """
-    return Place(owner, address, num_bytes, _BYTE, (num_bytes,)).view()
+    return Place(owner, address, num_bytes, (_BYTE, (num_bytes,))).view()
 
 
 def record_shared_memory(walk: Walk) -> None:

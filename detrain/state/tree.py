@@ -114,24 +114,29 @@ def nodes_below(node: Node) -> Iterator[int]:
                 yield ref[1]
 
 
+#: Dtype and shape of an array.
+Look = tuple[np.dtype[Any], tuple[int, ...]]
+
+
 class Place(NamedTuple):
     """Where the bytes of an array lie, C-contiguous, before anybody has looked at them. It holds the owner of the memory alive."""
 
     owner: object
     address: int
     num_bytes: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    look: Look
     #: Of the owner's memory range.
     rank: int = 0
 
     def view(self) -> np.ndarray[Any, Any]:
         """An array over the memory. The owner does not know, so nothing keeps it from moving its memory."""
-        return np.asarray(self) if self.num_bytes else np.empty(self.shape, self.dtype)
+        dtype, shape = self.look
+        return np.asarray(self) if self.num_bytes else np.empty(shape, dtype)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return {"data": (self.address, False), "shape": self.shape, "typestr": self.dtype.str, "version": 3}
+        dtype, shape = self.look
+        return {"data": (self.address, False), "shape": shape, "typestr": dtype.str, "version": 3}
 
 
 class Window(NamedTuple):
@@ -140,12 +145,17 @@ class Window(NamedTuple):
     memory: memoryview
     begin: int
     num_bytes: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    look: Look
 
     def view(self) -> np.ndarray[Any, Any]:
         """The elements."""
-        return np.ndarray(self.shape, self.dtype, self.memory, self.begin)
+        dtype, shape = self.look
+        return np.ndarray(shape, dtype, self.memory, self.begin)
+
+    def octets(self) -> memoryview:
+        """The bytes."""
+        begin = self.begin
+        return self.memory[begin : begin + self.num_bytes]
 
 
 class Array:
@@ -181,10 +191,10 @@ class Array:
         return self._data
 
     @property
-    def look(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    def look(self) -> Look:
         """Dtype and shape."""
         place = self.place
-        return (self.data.dtype, self.data.shape) if place is None else (place.dtype, place.shape)
+        return (self.data.dtype, self.data.shape) if place is None else place.look
 
     @property
     def num_bytes(self) -> int:
@@ -215,8 +225,7 @@ class Array:
         """Its bytes in C order; a copy only of what does not lie so."""
         place = self.place
         if type(place) is Window:
-            begin = place.begin
-            return place.memory[begin : begin + place.num_bytes]
+            return place.octets()
         return np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from detrain.state.tree import Array, Node, Tree
+from detrain.state.tree import Array, Look, Node, Tree, digest_prefix
 from detrain.store.checkpoint import Stored
 from detrain.store.hdf5_layout import PAGE, Composer, Frame, Slot
 from detrain.store.threads import with_breaks
@@ -21,40 +22,41 @@ from detrain.store.threads import with_breaks
 _SPARE = 8
 #: Digits of a digest, and of the largest offset. Characters.
 _DIGEST, _OFFSET = 32, len(str(2**63))
-#: Nodes that are encoded, and entries that are joined, at a time; and pieces between two breaks.
-_PIECE_NODES, _PIECE_ENTRIES, _PIECES = 64, 512, 8
+#: Nodes that are encoded, and entries that are joined, at a time; and pieces of nodes between two breaks.
+_PIECE_NODES, _PIECE_ENTRIES, _PIECES = 16, 512, 32
 
 
-@dataclass(frozen=True)
 class Looks:
-    """What the table of arrays says of each but digest and place, by column."""
+    """What the table of arrays says of each but digest and place, by column; and what follows from it."""
 
-    paths: list[str]
-    labels: list[str]
-    dtypes: list[str]
-    shapes: list[tuple[int, ...]]
+    def __init__(self, paths: list[str], labels: list[str], looks: list[Look]) -> None:
+        self._columns = paths, labels, looks
+        self.paths, self.labels = paths, labels
+        self.dtypes = [dtype.str for dtype, _ in looks]
+        self.shapes = [shape for _, shape in looks]
+        #: In bytes.
+        self.sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in looks]
+        #: What each digest is made of before the bytes.
+        self.prefixes = [digest_prefix(label or dtype.str, shape) for label, (dtype, shape) in zip(labels, looks)]  # noqa: B905
 
-    @classmethod
-    def of(cls, arrays: Sequence[Array]) -> Looks:
-        """Of these."""
-        looks = [array.look for array in arrays]
-        return cls(
-            [array.path for array in arrays], [array.label for array in arrays],
-            [dtype.str for dtype, _ in looks], [shape for _, shape in looks],
-        )  # fmt: skip
+    def are_of(self, columns: tuple[list[str], list[str], list[Look]]) -> bool:
+        """True if arrays have these looks; quick where they are the very same values."""
+        return self._columns == columns
 
 
 @dataclass
 class _Table:
-    """The texts of a table: before the digest of each array, and behind it until its offset."""
+    """The text of a table: before the digest of each array, and behind it until its offset."""
 
-    number: int
     looks: Looks
     before: list[str]
     behind: list[str]
     #: Offsets of the arrays, and what ends each entry with them.
     offsets: list[int] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
+    #: What stands before the first digest, and behind each, with ends.
+    around: list[str] = field(default_factory=list)
+    with_ends: list[str] | None = None
 
 
 class Encoder:
@@ -63,28 +65,48 @@ class Encoder:
     def __init__(self) -> None:
         self._nodes: list[Node] = []
         self._texts: list[bytes] = []
+        #: Of pieces in which some nodes change: each node with its text, by number.
+        self._single: dict[int, tuple[Node, bytes]] = {}
         self._table: _Table | None = None
         self._composer = Composer()
 
-    def nodes(self, tree: Tree) -> bytes:
-        """The tree without its table of arrays, and without the brace at its end.
+    def nodes(self, tree: Tree) -> list[bytes]:
+        """Pieces of the tree without its table of arrays, and without the brace at its end.
 
         Piece by piece: the encoder holds the interpreter's lock for as long as a piece takes.
         """
+        nodes, before = tree.nodes, self._nodes
+        num_pieces = -(-len(nodes) // _PIECE_NODES)
+        others = {number // _PIECE_NODES for number in _other_places(nodes, before)}
+        if len(nodes) != len(before):
+            first = min(len(nodes), len(before)) // _PIECE_NODES
+            others.update(range(first, num_pieces))
+            self._texts[first:] = [b""] * (num_pieces - first)
+            self._single.clear()
+        for piece in with_breaks(sorted(others), _PIECES):
+            self._texts[piece] = self._encode(nodes, before, piece * _PIECE_NODES)
+        self._nodes = nodes
+        return [b'{"nodes":[', b",".join(self._texts), b'],"roots":', encode(tree.roots)]
+
+    def _encode(self, nodes: Sequence[Node], before: Sequence[Node], start: int) -> bytes:
+        """A piece. Where some of it is as before, the same nodes will be the next time, and some are long: the text of each is kept."""
+        piece = nodes[start : start + _PIECE_NODES]
+        if not any(map(operator.is_, piece, before[start : start + _PIECE_NODES])):
+            return encode(piece)[1:-1]
         texts = []
-        for number, start in enumerate(with_breaks(range(0, len(tree.nodes), _PIECE_NODES), _PIECES)):
-            piece, before = (nodes[start : start + _PIECE_NODES] for nodes in (tree.nodes, self._nodes))
-            is_known = len(piece) == len(before) and all(map(operator.is_, piece, before))
-            texts.append(self._texts[number] if is_known else encode(piece)[1:-1])
-        self._nodes, self._texts = tree.nodes, texts
-        return b'{"nodes":[' + b",".join(texts) + b'],"roots":' + encode(tree.roots)
+        for number, node in enumerate(piece, start):
+            known = self._single.get(number)
+            if known is None or known[0] is not node:
+                known = self._single[number] = node, encode(node)
+            texts.append(known[1])
+        return b",".join(texts)
 
     def looks(self, arrays: Sequence[Array]) -> Looks:
         """Of these arrays; those of the table before if they are the same."""
-        looks = Looks.of(arrays)
-        if self._table is None or looks != self._table.looks:
-            number = self._table.number + 1 if self._table is not None else 0
-            self._table = _Table(number, looks, *_texts_around(looks))
+        columns = [array.path for array in arrays], [array.label for array in arrays], [array.look for array in arrays]
+        if self._table is None or not self._table.looks.are_of(columns):
+            looks = Looks(*columns)
+            self._table = _Table(looks, *_texts_around(looks))
         return self._table.looks
 
     def frame(
@@ -105,11 +127,11 @@ class Encoder:
         )
         capacities = {"tree": capacity(num_bytes[0] + longest + len(',"stored":[]}')), "meta": capacity(num_bytes[1])}
         return self._composer.compose(
-            lambda: _slots(table.looks, own), (table.number, tuple(own)), capacities, attributes
+            lambda: _slots(table.looks, own), (table.looks, tuple(own)), capacities, attributes
         )
 
-    def table(self, digests: Sequence[str], held: Mapping[int, Stored], offsets: list[int]) -> bytes:
-        """The list of the arrays that were looked at last; `offsets`: of those that the file holds itself."""
+    def table(self, digests: Sequence[str], held: Mapping[int, Stored], offsets: list[int]) -> list[bytes]:
+        """Pieces of the list of the arrays that were looked at last; `offsets`: of those that the file holds itself."""
         assert self._table is not None
         table = self._table
         if offsets != table.offsets:
@@ -119,12 +141,26 @@ class Encoder:
             ends = list(ends)
             for number, entry in held.items():
                 ends[number] = f"{json.dumps(entry.holder)},{entry.offset}]"
-        parts = zip(table.before, digests, table.behind, ends, strict=True)
+        if ends != table.with_ends:
+            entries = zip(table.behind, ends, table.before[1:])  # noqa: B905 - of the last there is none behind
+            around = [f"{behind}{end},{before}" for behind, end, before in entries]
+            table.around = [*table.before[:1], *around, *(table.behind[-1] + ends[-1] for _ in ends[:1])]
+            table.with_ends = ends
+        parts = zip(digests, table.around[1:], strict=True)
         pieces = [
-            ",".join(map("".join, itertools.islice(parts, _PIECE_ENTRIES)))
+            "".join(itertools.chain.from_iterable(itertools.islice(parts, _PIECE_ENTRIES))).encode()
             for _ in with_breaks(range(0, len(ends), _PIECE_ENTRIES), 1)
         ]
-        return ("[" + ",".join(pieces) + "]").encode()
+        return [b"[", *(before.encode() for before in table.around[:1]), *pieces, b"]"]
+
+
+def _other_places(nodes: list[Node], before: list[Node]) -> Iterator[int]:
+    """Numbers of the nodes that were others. Never by `==`: of equal values one may be True and one 1."""
+    is_same = list(map(operator.is_, nodes, before))
+    number = -1
+    for _ in range(is_same.count(False)):
+        number = is_same.index(False, number + 1)
+        yield number
 
 
 def encode(document: object) -> bytes:

@@ -41,9 +41,12 @@ class Slot(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A stretch of a file in which no large array lies: its bytes with zeros for the arrays, and where each of these belongs in it."""
+    """A stretch of a file in which no large array lies: its bytes, and where each array belongs in it.
 
-    content: bytes
+    Whoever writes the file puts the arrays there first; those of an earlier checkpoint lie there until then.
+    """
+
+    content: bytearray
     inside: list[tuple[int, int]]
 
 
@@ -184,7 +187,7 @@ def _runs(parts: Sequence[int | str | bytes], arrays: Mapping[int, tuple[int, in
         size = arrays[part][1] if isinstance(part, int) else len(part)
         is_large = isinstance(part, str) or (isinstance(part, int) and size >= LARGE_BYTES)
         if content and (is_large or len(content) + size > _RUN_BYTES):
-            yield Run(bytes(content), inside)
+            yield Run(content, inside)
             content, inside = bytearray(), []
         if isinstance(part, bytes):
             content += part
@@ -194,7 +197,7 @@ def _runs(parts: Sequence[int | str | bytes], arrays: Mapping[int, tuple[int, in
         else:
             yield part
     if content:
-        yield Run(bytes(content), inside)
+        yield Run(content, inside)
 
 
 def _create(memory: _Memory) -> Any:

@@ -54,10 +54,17 @@ class Staging:
             if array.is_copy:
                 self._copies[at] = array
                 continue
-            if copy.look != array.look or copy.path != array.path or copy.label != array.label:
+            place, window = array.place, copy.place
+            look = array.look if place is None else place.look
+            if (
+                type(window) is not Window
+                or (window.look is not look and window.look != look)
+                or copy.path != array.path
+                or copy.label != array.label
+            ):
                 copy = self._copies[at] = self._new(array, begin)
-            copy.digest, place = array.digest, array.place
-            if isinstance(place, Place):
+            copy.digest = array.digest
+            if type(place) is Place:
                 pieces.append((base + begin, place.address, place.num_bytes))
             elif array.data.flags.c_contiguous:
                 pieces.append((base + begin, array.data.ctypes.data, array.num_bytes))
@@ -71,7 +78,7 @@ class Staging:
         return list(self._copies)
 
     def _new(self, array: Array, begin: int) -> Array:
-        window = Window(self._memory.data, begin, array.num_bytes, *array.look)
+        window = Window(self._memory.data, begin, array.num_bytes, array.look)
         return Array(array.path, window, array.label, array.digest, True)
 
     def _make_room(self, size: int) -> bool:

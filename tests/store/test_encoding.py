@@ -33,11 +33,11 @@ def test_documents_are_those_of_a_new_encoder():
         for encoder in (kept, Encoder()):
             held = {2: Stored("x", "", "", "<f8", (3,), "früher.h5", 4096)}
             encoder.looks(one.arrays)
-            text = encoder.nodes(one) + b"}"
+            text = b"".join(encoder.nodes(one)) + b"}"
             assert json.loads(text) == {"nodes": one.nodes, "roots": one.roots}
             digests = [array.compute_digest() for array in one.arrays]
             offsets = [0 if number in held else 2**40 + number for number in range(len(one.arrays))]
-            table = json.loads(encoder.table(digests, held, offsets))
+            table = json.loads(b"".join(encoder.table(digests, held, offsets)))
             assert [entry[0] for entry in table] == [array.path for array in one.arrays]
             assert [entry[1] for entry in table] == digests
             assert [tuple(entry[2:5]) for entry in table] == [
@@ -52,10 +52,10 @@ def test_place_of_a_document_is_never_too_small():
     encoder, one = Encoder(), tree(300)
     held = {number: Stored("x", "", "", "<f8", (3,), "é" * 40 + ".h5", 2**62) for number in range(0, 300, 2)}
     encoder.looks(one.arrays)
-    nodes = encoder.nodes(one)
+    nodes = b"".join(encoder.nodes(one))
     own = [number for number in range(300) if number not in held]
     frame = encoder.frame(own, held, (len(nodes), 5), {"format": 2})
-    table = encoder.table(["0" * 32] * 300, held, [2**62] * 300)
+    table = b"".join(encoder.table(["0" * 32] * 300, held, [2**62] * 300))
     assert frame.documents["tree"][1] >= len(nodes + b',"stored":' + table + b"}")
 
 

@@ -314,7 +314,7 @@ class StorageHandler(Handler):
             shape = tuple(look["shape"])
         if obj.device.type == "cpu":
             # Not by `numpy()`: a storage that has been handed out so can never be resized again.
-            walk.array(node, Place(obj, obj.data_ptr(), node["nbytes"], dtype, shape, 1), label)
+            walk.array(node, Place(obj, obj.data_ptr(), node["nbytes"], (dtype, shape), 1), label)
         else:
             walk.array(node, devices.copied(bytes_of(obj)).numpy().view(dtype).reshape(shape), label, is_copy=True)
 
