@@ -185,6 +185,7 @@ def test_running_sums_are_added_up_in_the_order_of_blocks(length, dtype, calls):
         assert bits([one.T.cumsum(0)]) == bits([running_sums(one).T])
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")
 def test_products_are_multiplied_from_the_last_source_to_the_first_in_pairs(calls):
     torch.set_deterministic_debug_mode("error")
     generator = torch.Generator().manual_seed(1)
@@ -196,6 +197,8 @@ def test_products_are_multiplied_from_the_last_source_to_the_first_in_pairs(call
         while len(factors) > 1:
             factors = [torch.stack(factors[n : n + 2]).prod() for n in range(0, len(factors), 2)]
         assert bits([found[place]]) == bits([torch.tensor(1.5) * (factors[0] if factors else 1)])
+    columns = torch.full((9, 2), 1.5).index_reduce(0, index, source.unsqueeze(1).expand(-1, 2), "prod")
+    assert bits(columns.unbind(1)) == bits([found, found])
 
 
 def test_among_taps_and_places_the_order_of_additions_is_that_of_single_taps(calls, monkeypatch):
@@ -347,12 +350,18 @@ WRONG = {
     "median of nothing": lambda: torch.median(torch.ones(0), 0),
     "histc from above": lambda: torch.histc(torch.ones(3), 3, 2, 1),
     "histc of infinity": lambda: torch.histc(torch.tensor([1.0, torch.inf])),
+    "index_reduce of other shapes": lambda: torch.zeros(3, 4).index_reduce(
+        0, torch.tensor([1]), torch.ones(1, 2), "prod"
+    ),
+    "index_reduce of another dimension": lambda: torch.zeros(3).index_reduce(
+        1, torch.tensor([1]), torch.ones(1), "prod"
+    ),
     "bincount below 0": lambda: torch.bincount(torch.tensor([-1]), torch.ones(1)),
     "bincount of other shapes": lambda: torch.bincount(torch.tensor([1]), torch.ones(2)),
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation")
+@pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation", "ignore:index_reduce")
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_calls_get_the_errors_of_torch(name, calls):
     torch.set_deterministic_debug_mode("warn")

@@ -76,26 +76,29 @@ def product_at(
     if reduce != "prod" or not index.numel() or target.dim() != index.dim() or source.dim() != index.dim():
         return None
     if not target.dim():
-        target, index, source = target.reshape(1), index.reshape(1), source.reshape(1)
-        return _product_at(target, 0, index, source, include_self).reshape(())
-    return _product_at(target, dim, index, source, include_self)
-
-
-def _product_at(target: Tensor, dim: int, index: Tensor, source: Tensor, include_self: bool) -> Tensor:
-    dtype = exact(target.dtype)
-    dim %= target.dim()
-    size = target.shape[dim]
+        found = product_at(target.reshape(1), 0, index.reshape(1), source.reshape(1), reduce, include_self=include_self)
+        return None if found is None else found.reshape(())
     keys, order = index.movedim(dim, -1).sort(dim=-1, stable=True)
-    values = source[tuple(slice(length) for length in index.shape)].movedim(dim, -1).gather(-1, order).to(dtype)
-    values = run_products(keys, values)
+    values = source[tuple(slice(length) for length in index.shape)].movedim(dim, -1).gather(-1, order)
+    return _multiplied(target, dim, keys, values, include_self)
+
+
+def _multiplied(target: Tensor, dim: int, keys: Tensor, values: Tensor, include_self: bool) -> Tensor:
+    """`values` (…, n) multiplied along runs of equal `keys`, which are sorted, and each product put where its key says.
+
+    `keys` are (…, n), or (n) where they are the same for all.
+    """
+    dtype = exact(target.dtype)
+    size = target.shape[dim]
+    values = run_products(keys, values.to(dtype))
     result = target.movedim(dim, -1).clone()
-    # Only where `index` reaches in the other dimensions. One place more takes what is not a run's end.
-    part = result[tuple(slice(length) for length in keys.shape[:-1])]
+    # Only where the sources reach in the other dimensions. One place more takes what is not a run's end.
+    part = result[tuple(slice(length) for length in values.shape[:-1])]
     is_end = keys[..., 1:] != keys[..., :-1]
-    places = torch.cat((torch.where(is_end, keys[..., :-1], size), keys[..., -1:]), -1)
+    places = torch.cat((torch.where(is_end, keys[..., :-1], size), keys[..., -1:]), -1).expand_as(values)
     products = values.new_ones((*part.shape[:-1], size + 1)).scatter_(-1, places, values)[..., :size]
     if include_self:
-        part.copy_(part.to(dtype) * products)  # by 1 where `index` names no source
+        part.copy_(part.to(dtype) * products)  # by 1 where there is no source
     else:
         is_met = places.new_zeros((*part.shape[:-1], size + 1), dtype=torch.bool).scatter_(-1, places, True)
         part.copy_(torch.where(is_met[..., :size], products, part.to(dtype)))
@@ -105,9 +108,16 @@ def _product_at(target: Tensor, dim: int, index: Tensor, source: Tensor, include
 def reduced_at(
     target: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor | None:
-    """`index_reduce`: as `scatter_reduce`, each of whose reductions is deterministic."""
-    if not target.dim() or index.dim() != 1 or not source.numel() or source.dim() != target.dim():
+    """`index_reduce`: products as those of `scatter_reduce`, sorted but once; else as that, each of whose reductions is deterministic."""
+    is_right = index.dim() == 1 and source.dtype == target.dtype and source.dim() == target.dim()
+    if not is_right or not source.numel() or not -target.dim() <= dim < target.dim():
         return None
+    dim %= target.dim()
+    if source.shape != (*target.shape[:dim], len(index), *target.shape[dim + 1 :]):
+        return None
+    if reduce == "prod":
+        keys, order = index.long().sort(stable=True)
+        return _multiplied(target, dim, keys, source.index_select(dim, order).movedim(dim, -1), include_self)
     shape = [1] * source.dim()
     shape[dim] = -1
     index = index.long().reshape(shape).expand_as(source)
