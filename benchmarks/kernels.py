@@ -1,4 +1,4 @@
-"""What the deterministic formulations of torch's operators cost: ours over the plain kernel, operator by operator."""
+"""What determinism costs operator by operator: our formulations over torch's plain kernels, and torch's own deterministic mode."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import measure
 import torch
 from measure import Report, ratios, spread
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from detrain.adapters.torch.kernels import indexing, loss, ordering, padding, pooling, resampling
+from detrain.adapters.torch import kernels
+from detrain.adapters.torch.kernels import indexing, loss, ordering, padding, pooling, resampling, segments
 
 aten = torch.ops.aten
 
@@ -108,10 +111,14 @@ def indices(inputs: Inputs) -> list[Row]:
     matrix, ranks = inputs.normal(256, 1000), inputs.whole(256, 256, 1000)
     return [
         ("put_", aten.put_, indexing.put, (target.clone(), many, source)),
+        # On CPU torch's own: it is serial in deterministic mode.
+        ("put_, accumulate", aten.put_, indexing.put if target.is_cuda else aten.put_, (target.clone(), many, source, True)),
         ("bincount with weights", aten.bincount, indexing.counts, (many, source)),
         ("histc, 100 bins", aten.histc, indexing.histogram, (target, 100, -3, 3)),
         ("scatter_reduce prod", lambda *a: aten.scatter_reduce.two(*a, "prod"), lambda *a: indexing.product_at(*a, "prod"),
          (matrix, 0, ranks, matrix)),
+        ("index_reduce prod", lambda *a: aten.index_reduce(*a, "prod"), lambda *a: indexing.reduced_at(*a, "prod"),
+         (matrix, 0, ranks[0, :256], matrix)),
         ("embedding_bag max gradient", aten._embedding_bag_dense_backward, indexing.embedding_maximum_gradient,
          (inputs.normal(400, 64), words, *found[1:], 5000, False, 2, None)),
         ("median of rows", aten.median.dim, ordering.median, (matrix, 1)),
@@ -121,18 +128,185 @@ def indices(inputs: Inputs) -> list[Row]:
     ]  # fmt: skip
 
 
-def measured(function: Callable[..., object], arguments: tuple, device: str, mode: str, count: int) -> float:
-    """Seconds a call, the median of `count`; on CUDA with what it has queued."""
-    torch.set_deterministic_debug_mode(mode)
-    function(*arguments)  # tables of weights are made at the first call
-    found = []
-    for _ in range(count):
-        began_s = time.perf_counter()
+#: What is read on the clock takes so long at least.
+LEAST_S = 5e-5
+
+
+class Calls(TorchDispatchMode):
+    """Counts the operators that are called, but for views: on CUDA each is one kernel at least."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def calls(function: Callable[..., object], arguments: tuple) -> int:
+    """How many operators a formulation calls, with the portions that it takes on CUDA."""
+    switch("warn")
+    limit = segments.AT_ONCE["cpu"]
+    segments.AT_ONCE["cpu"] = segments.AT_ONCE["cuda"]
+    function(*arguments)
+    with Calls() as found:
         function(*arguments)
+    segments.AT_ONCE["cpu"] = limit
+    return found.count
+
+
+def is_by_thread(device: str) -> bool:
+    """On CPU what counts is the time that this thread had, which others on the machine do not lengthen."""
+    return device == "cpu" and torch.get_num_threads() == 1
+
+
+def on(device: str) -> str:
+    """Where, and by which clock."""
+    return "On cpu, in time of the processor." if is_by_thread(device) else f"On {device}."
+
+
+def switch(mode: str) -> None:
+    """ "default", "warn" as detrain has it, or "unfilled": the same, and memory that is not initialized stays as it is."""
+    torch.set_deterministic_debug_mode("default" if mode == "default" else "warn")
+    torch.backends.cudnn.deterministic = mode != "default"
+    torch.utils.deterministic.fill_uninitialized_memory = mode != "unfilled"
+
+
+def measured(function: Callable[..., object], arguments: tuple, device: str, mode: str, count: int) -> float:
+    """Microseconds a call, the median of `count` readings; on CUDA with what it has queued."""
+    clock = time.thread_time if is_by_thread(device) else time.perf_counter
+    switch(mode)
+    function(*arguments)  # tables of weights are made at the first call
+    found: list[float] = []
+    num_calls = 1
+    while len(found) < count:
+        began_s = clock()
+        for _ in range(num_calls):
+            function(*arguments)
         if device == "cuda":
             torch.cuda.synchronize()
-        found.append(time.perf_counter() - began_s)
-    return statistics.median(found)
+        took_s = clock() - began_s
+        if device == "cpu" and took_s < LEAST_S:  # reading the clock would count
+            num_calls *= 2
+        else:
+            found.append(took_s / num_calls)
+    return statistics.median(found) * 1e6
+
+
+def measure_formulations(report: Report, device: str, repeats: int, count: int) -> None:
+    """The first table."""
+    rows = []
+    inputs = Inputs(device)
+    parts = (pools, pads, resamples, losses, indices)
+    for name, plain, ours, given in [row for part in parts for row in part(inputs)]:
+        found = measure.alternate(
+            {
+                "plain": lambda f=plain, a=given: measured(f, a, device, "default", count),
+                "ours": lambda f=ours, a=given: measured(f, a, device, "warn", count),
+            },
+            repeats,
+        )
+        both = [spread(found[one], 0) for one in ("plain", "ours")]
+        rows.append([name, *both, spread(ratios(found["ours"], found["plain"])), str(calls(ours, given))])
+    report.table(["operator, float32", "plain, µs", "ours, µs", "ours / plain", "calls"], rows)
+    report.say(
+        f"{repeats} rounds, {count} readings in each, plain and ours in turn. {on(device)} `calls`: how many operators of torch's, "
+        "views left out, ours calls for one; on CUDA, where small inputs take as long as kernels take to start, each is a kernel or "
+        "several."
+    )
+
+
+# --- torch's own deterministic mode ----------------------------------------------------------------------------------
+
+
+def gradient(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
+    """Only the backward pass, by all inputs."""
+    inputs = tuple(one.clone().requires_grad_() for one in inputs)
+    output = function(*inputs)
+    weight = torch.ones_like(output)
+    return lambda: torch.autograd.grad(output, inputs, weight, retain_graph=True)
+
+
+def indexed(inputs: Inputs) -> dict[str, Callable[[], object]]:
+    """Sums and copies at indices."""
+    table, rows, values = inputs.normal(5000, 64), inputs.whole(5000, 4000), inputs.normal(4000, 64)
+    places = inputs.whole(5000, 4000, 64)
+    return {
+        "index_add": lambda: table.index_add(0, rows, values),
+        "index_put": lambda: table.index_put((rows,), values),
+        "index_put, accumulate": lambda: table.index_put((rows,), values, accumulate=True),
+        "scatter_add": lambda: table.scatter_add(0, places, values),
+        "scatter_reduce amax": lambda: table.scatter_reduce(0, places, values, "amax"),
+        "gather, gradient": gradient(lambda t: t.gather(0, places), table),
+        "index_select, gradient": gradient(lambda t: t.index_select(0, rows), table),
+        "index, gradient": gradient(lambda t: t[rows], table),
+        "embedding, gradient": gradient(lambda t: F.embedding(rows, t), table),
+    }
+
+
+def layers(inputs: Inputs) -> dict[str, Callable[[], object]]:
+    """What models are made of."""
+    image, kernel, matrix = inputs.normal(8, 32, 28, 28), inputs.normal(32, 32, 3, 3), inputs.normal(256, 1000)
+    query, key, value = inputs.normal(3, 16, 64, 64)
+
+    def convolved(image: Tensor, kernel: Tensor) -> Tensor:
+        return F.conv2d(image, kernel, padding=1)
+
+    return {
+        "conv2d": lambda: convolved(image, kernel),
+        "conv2d, gradient": gradient(convolved, image, kernel),
+        "max_pool2d": lambda: F.max_pool2d(image, 2),
+        "max_pool2d, gradient": gradient(lambda t: F.max_pool2d(t, 2), image),
+        "linear": lambda: F.linear(matrix, matrix),
+        "bmm": lambda: query @ key,
+        "attention": lambda: F.scaled_dot_product_attention(query, key, value),
+        "attention, gradient": gradient(F.scaled_dot_product_attention, query, key, value),
+        "layer_norm": lambda: F.layer_norm(matrix, (1000,)),
+        "layer_norm, gradient": gradient(lambda t: F.layer_norm(t, (1000,)), matrix),
+        "batch_norm": lambda: F.batch_norm(image, None, None, training=True),
+        "batch_norm, gradient": gradient(lambda t: F.batch_norm(t, None, None, training=True), image),
+        "softmax": lambda: matrix.softmax(1),
+        "dropout": lambda: F.dropout(matrix),
+        "cumsum": lambda: matrix.cumsum(1),
+        "sort": lambda: matrix.sort(1),
+    }
+
+
+def copies(inputs: Inputs) -> dict[str, Callable[[], object]]:
+    """What allocates memory, and little else."""
+    matrix = inputs.normal(256, 1000)
+    condition = matrix > 0
+    return {
+        "add": lambda: matrix + matrix,
+        "cat": lambda: torch.cat((matrix, matrix)),
+        "where": lambda: torch.where(condition, matrix, matrix),
+        "clone": lambda: matrix.clone(),
+        "contiguous, of a transposed": lambda: matrix.t().contiguous(),
+        "double": lambda: matrix.double(),
+        "zeros_like": lambda: torch.zeros_like(matrix),
+        "empty, 1 MB": lambda: torch.empty_like(matrix),
+        "empty, 256 bytes": lambda: torch.empty(64, device=matrix.device),
+    }
+
+
+def measure_mode(report: Report, device: str, repeats: int, count: int) -> None:
+    """The second table."""
+    kernels.replace()
+    inputs = Inputs(device)
+    modes = ("default", "warn", "unfilled")
+    rows = []
+    for name, function in {**indexed(inputs), **layers(inputs), **copies(inputs)}.items():
+        found = measure.alternate(
+            {mode: lambda f=function, m=mode: measured(f, (), device, m, count) for mode in modes}, repeats
+        )
+        over = [spread(ratios(found[mode], found["default"])) for mode in modes[1:]]
+        rows.append([name, *(spread(found[mode], 1) for mode in modes[:2]), *over])
+    report.table(
+        ["operator, float32", "plain, µs", "deterministic, µs", "over plain", "over plain, without filling"], rows
+    )
+    report.say(
+        f"{repeats} rounds, {count} readings in each, in turn in one process, with the settings that detrain makes. {on(device)} "
+        "`without filling`: with `torch.utils.deterministic.fill_uninitialized_memory` off, which detrain leaves on."
+    )
 
 
 def main() -> None:
@@ -143,24 +317,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads for torch (default %(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    device, repeats, count = arguments.device, 3 if arguments.quick else 7, 3 if arguments.quick else 9
+    torch.backends.cudnn.benchmark = False
+    device, repeats = arguments.device, 3 if arguments.quick else 7
     report = Report("What deterministic formulations cost")
     where = "" if device == "cpu" else f" Device: {torch.cuda.get_device_name()}."
     report.say(f"{measure.machine(arguments.threads)}.{where} Medians, in parentheses the range.")
-    rows = []
-    inputs = Inputs(device)
-    for name, plain, ours, given in [row for part in (pools, pads, resamples, losses, indices) for row in part(inputs)]:
-        found = measure.alternate(
-            {
-                "plain": lambda f=plain, a=given: measured(f, a, device, "default", count) * 1e6,
-                "ours": lambda f=ours, a=given: measured(f, a, device, "warn", count) * 1e6,
-            },
-            repeats,
-        )
-        both = [spread(found[one], 0) for one in ("plain", "ours")]
-        rows.append([name, *both, spread(ratios(found["ours"], found["plain"]))])
-    report.table(["operator, float32", "plain, µs", "ours, µs", "ours / plain"], rows)
-    report.say(f"{repeats} rounds, {count} calls in each, plain and ours in turn. On {device}.")
+    measure_formulations(report, device, repeats, 3 if arguments.quick else 9)
+    report.say("## Torch's own deterministic mode")
+    measure_mode(report, device, repeats, 5 if arguments.quick else 21)
     report.write(arguments.output)
 
 

@@ -153,6 +153,82 @@ def test_among_equal_elements_their_order_decides(calls):
     assert torch.kthvalue(ties, 1, 1).indices.tolist() == [0] * 3
 
 
+# --- the order of additions and products, which a checkpoint of an earlier version goes on with ---------------------
+
+
+def doubled(values, combine):
+    """Each element combined with all before it along the last dimension, by doubling."""
+    step = 1
+    while step < values.shape[-1]:
+        values = torch.cat((values[..., :step], combine(values[..., step:], values[..., :-step])), -1)
+        step *= 2
+    return values
+
+
+def running_sums(values):
+    """As docs/kernels.md has it: over blocks of 32 by doubling, then over the blocks' totals likewise."""
+    if values.shape[-1] <= 32:
+        return doubled(values, torch.add)
+    blocks = F.pad(values, (0, -values.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    inside = doubled(blocks, torch.add)
+    inside[..., 1:, :] += running_sums(inside[..., -1])[..., :-1, None]
+    return inside.flatten(-2)[..., : values.shape[-1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 1024, 1025, 40_000])
+def test_running_sums_are_added_up_in_the_order_of_blocks(length, dtype, calls):
+    torch.set_deterministic_debug_mode("error")
+    x = torch.randn(2, length, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    for one in (x, x * -0.0):  # zeros keep their signs
+        assert bits([one.cumsum(1)]) == bits([running_sums(one)])
+        assert bits([one.T.cumsum(0)]) == bits([running_sums(one).T])
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_products_are_multiplied_from_the_last_source_to_the_first_in_pairs(calls):
+    torch.set_deterministic_debug_mode("error")
+    generator = torch.Generator().manual_seed(1)
+    index = torch.randint(9, (200,), generator=generator).clamp(min=3)  # three without a source, one with many
+    source = torch.rand(200, generator=generator) + 0.5
+    found = torch.full((9,), 1.5).scatter_reduce(0, index, source, "prod", include_self=True)
+    for place in range(9):
+        factors = list(reversed(source[index == place].unbind()))
+        while len(factors) > 1:
+            factors = [torch.stack(factors[n : n + 2]).prod() for n in range(0, len(factors), 2)]
+        assert bits([found[place]]) == bits([torch.tensor(1.5) * (factors[0] if factors else 1)])
+    columns = torch.full((9, 2), 1.5).index_reduce(0, index, source.unsqueeze(1).expand(-1, 2), "prod")
+    assert bits(columns.unbind(1)) == bits([found, found])
+
+
+def test_among_taps_and_places_the_order_of_additions_is_that_of_single_taps(calls, monkeypatch):
+    """However many elements are made at once, the sums have the same bits."""
+    cases = [
+        case for case in CASES if re.match("grid_sampler|upsample|_upsample|avg_pool|_adaptive_avg", case.operator)
+    ]
+    at_once = [bits(ours(case, torch.float32)) for case in cases]
+    for limit in (0, 200):
+        for module in (kernels.resampling, kernels.separable):
+            monkeypatch.setattr(module, "AT_ONCE", {"cpu": limit})
+        assert [bits(ours(case, torch.float32)) for case in cases] == at_once
+
+
+def test_a_running_sum_of_single_elements_is_another_tensor(calls):
+    torch.set_deterministic_debug_mode("error")
+    x = torch.ones(3, 1)
+    x.cumsum(1).add_(1)
+    assert x.tolist() == [[1.0]] * 3
+    assert calls["cumsum"] == 1
+
+
+@BY_NAME
+def test_what_is_returned_keeps_no_more_memory_than_it_has_elements(case, calls):
+    for one in ours(case, torch.float32):
+        # One row more: an embedding's gradient, whose last row took what has no place.
+        room = one.shape[-1] if case.operator == "_embedding_bag_dense_backward" else 0
+        assert one.untyped_storage().nbytes() <= (one.numel() + room) * one.element_size()
+
+
 # --- gradients, and gradients of gradients ---------------------------------------------------------------------------
 
 FORWARD = {
@@ -274,12 +350,18 @@ WRONG = {
     "median of nothing": lambda: torch.median(torch.ones(0), 0),
     "histc from above": lambda: torch.histc(torch.ones(3), 3, 2, 1),
     "histc of infinity": lambda: torch.histc(torch.tensor([1.0, torch.inf])),
+    "index_reduce of other shapes": lambda: torch.zeros(3, 4).index_reduce(
+        0, torch.tensor([1]), torch.ones(1, 2), "prod"
+    ),
+    "index_reduce of another dimension": lambda: torch.zeros(3).index_reduce(
+        1, torch.tensor([1]), torch.ones(1), "prod"
+    ),
     "bincount below 0": lambda: torch.bincount(torch.tensor([-1]), torch.ones(1)),
     "bincount of other shapes": lambda: torch.bincount(torch.tensor([1]), torch.ones(2)),
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation")
+@pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation", "ignore:index_reduce")
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_calls_get_the_errors_of_torch(name, calls):
     torch.set_deterministic_debug_mode("warn")
@@ -558,6 +640,26 @@ def test_on_cuda_every_operator_runs_and_gives_the_same_bits(case, on_cuda):
     assert_alike(first, expected, torch.float32)
     for _ in range(19):
         assert bits(ours(case, torch.float32, device="cuda")) == bits(first)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_on_cuda_products_and_ranks_can_be_captured_in_a_graph(on_cuda):
+    """Nothing is asked of the device meanwhile."""
+    torch.set_deterministic_debug_mode("error")
+    x = torch.rand(3, 50, device="cuda")
+    index = torch.randint(9, x.shape, generator=torch.Generator().manual_seed(1)).cuda()
+
+    def found():
+        product = torch.ones(3, 9, device="cuda").scatter_reduce(1, index, x, "prod")
+        return [product, *torch.kthvalue(x, 7), *torch.median(x, 1)]
+
+    expected = found()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = found()
+    graph.replay()
+    assert bits(captured) == bits(expected)
 
 
 @pytest.mark.gpu

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from detrain.adapters.torch.kernels.segments import add_at, exact, run_products
+from detrain.adapters.torch.kernels.segments import add_at, bounds, exact, run_products
 
 MAXIMUM = 2  # embedding_bag's number for its mode
 
@@ -19,8 +21,10 @@ def put(target: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
         return None
     flat = index.reshape(-1)
     size = target.numel()
-    if not target.is_cuda and not (int(flat.min()) >= -size and int(flat.max()) < size):
-        return None
+    if not target.is_cuda:
+        low, high = bounds(flat)
+        if low < -size or high >= size:
+            return None
     if target.is_contiguous():
         target.view(-1).index_put_((flat,), source.reshape(-1), accumulate)
         return target
@@ -35,9 +39,12 @@ def put(target: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 def counts(values: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor | None:
     """`bincount` with weights: a sum at indices."""
     is_right = weights is not None and values.dim() == 1 and weights.shape == values.shape and minlength >= 0
-    if weights is None or not is_right or not values.numel() or values.is_floating_point() or int(values.min()) < 0:
+    if weights is None or not is_right or not values.numel() or values.is_floating_point():
         return None
-    size = max(int(values.max()) + 1, minlength)
+    low, high = bounds(values)
+    if low < 0:
+        return None
+    size = max(high + 1, minlength)
     # `long`: bytes as an index would be taken for a mask.
     return add_at(size, values.long(), weights if weights.dtype == torch.float32 else weights.double())
 
@@ -46,18 +53,20 @@ def histogram(values: Tensor, bins: int = 100, min: float = 0, max: float = 0) -
     """`histc` of floating-point numbers: whole numbers are counted, and those need no order."""
     if not values.is_floating_point() or not values.numel() or bins <= 0 or values.dtype == torch.float16:
         return None
-    low, high = (torch.tensor(float(edge), dtype=exact(values.dtype), device=values.device) for edge in (min, max))
+    flat = values.reshape(-1).to(exact(values.dtype))
+    # Edges as the type has them, computed with here and not on the device.
+    low, high = torch.tensor([min, max], dtype=flat.dtype).tolist()
     if min == max:
-        low, high = (edge.to(low.dtype) for edge in values.aminmax())
-        low, high = torch.where(low == high, low - 1, low), torch.where(low == high, high + 1, high)
-    if not bool(torch.isfinite(low) & torch.isfinite(high) & (low < high)):
+        low, high = torch.stack(flat.aminmax()).tolist()
+        if low == high:
+            low, high = torch.tensor([low - 1, high + 1], dtype=flat.dtype).tolist()
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
         return None
-    flat = values.reshape(-1).to(low.dtype)
+    # On the device: there, to divide by a number is to multiply by its inverse, which gives other bits.
+    width = torch.full((), high, dtype=flat.dtype, device=flat.device) - low
     is_inside = (flat >= low) & (flat <= high)
-    number = (
-        torch.where(is_inside, (flat - low) * bins / (high - low), torch.zeros_like(flat)).long().clamp(max=bins - 1)
-    )
-    return torch.bincount(torch.where(is_inside, number, bins), minlength=bins + 1)[:bins].to(values.dtype)
+    number = torch.where(is_inside, (flat - low) * bins / width, -1).long().clamp(max=bins - 1) + 1
+    return torch.bincount(number, minlength=bins + 1)[1:].to(values.dtype)
 
 
 def product_at(
@@ -67,39 +76,48 @@ def product_at(
     if reduce != "prod" or not index.numel() or target.dim() != index.dim() or source.dim() != index.dim():
         return None
     if not target.dim():
-        target, index, source = target.reshape(1), index.reshape(1), source.reshape(1)
-        return _product_at(target, 0, index, source, include_self).reshape(())
-    return _product_at(target, dim, index, source, include_self)
-
-
-def _product_at(target: Tensor, dim: int, index: Tensor, source: Tensor, include_self: bool) -> Tensor:
-    dtype = exact(target.dtype)
-    dim %= target.dim()
-    size = target.shape[dim]
+        found = product_at(target.reshape(1), 0, index.reshape(1), source.reshape(1), reduce, include_self=include_self)
+        return None if found is None else found.reshape(())
     keys, order = index.movedim(dim, -1).sort(dim=-1, stable=True)
-    values = source[tuple(slice(length) for length in index.shape)].movedim(dim, -1).gather(-1, order).to(dtype)
-    values = run_products(keys, values)
-    is_end = torch.ones_like(keys, dtype=torch.bool)
-    is_end[..., :-1] = keys[..., 1:] != keys[..., :-1]
+    values = source[tuple(slice(length) for length in index.shape)].movedim(dim, -1).gather(-1, order)
+    return _multiplied(target, dim, keys, values, include_self)
+
+
+def _multiplied(target: Tensor, dim: int, keys: Tensor, values: Tensor, include_self: bool) -> Tensor:
+    """`values` (…, n) multiplied along runs of equal `keys`, which are sorted, and each product put where its key says.
+
+    `keys` are (…, n), or (n) where they are the same for all.
+    """
+    dtype = exact(target.dtype)
+    size = target.shape[dim]
+    values = run_products(keys, values.to(dtype))
     result = target.movedim(dim, -1).clone()
-    # Only where `index` reaches in the other dimensions. One place more takes what is not a run's end.
-    part = result[tuple(slice(length) for length in keys.shape[:-1])]
-    places = torch.where(is_end, keys, size)
-    products = torch.ones((*part.shape[:-1], size + 1), dtype=dtype, device=target.device).scatter_(-1, places, values)
-    is_met = torch.zeros((*part.shape[:-1], size + 1), dtype=torch.bool, device=target.device).scatter_(
-        -1, places, True
-    )
-    base = part.to(dtype) if include_self else torch.ones_like(part, dtype=dtype)
-    part.copy_(torch.where(is_met[..., :size], base * products[..., :size], part.to(dtype)))
+    # Only where the sources reach in the other dimensions. One place more takes what is not a run's end.
+    part = result[tuple(slice(length) for length in values.shape[:-1])]
+    is_end = keys[..., 1:] != keys[..., :-1]
+    places = torch.cat((torch.where(is_end, keys[..., :-1], size), keys[..., -1:]), -1).expand_as(values)
+    products = values.new_ones((*part.shape[:-1], size + 1)).scatter_(-1, places, values)[..., :size]
+    if include_self:
+        part.copy_(part.to(dtype) * products)  # by 1 where there is no source
+    else:
+        is_met = places.new_zeros((*part.shape[:-1], size + 1), dtype=torch.bool).scatter_(-1, places, True)
+        part.copy_(torch.where(is_met[..., :size], products, part.to(dtype)))
     return result.movedim(-1, dim).contiguous()
 
 
 def reduced_at(
     target: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor | None:
-    """`index_reduce`: as `scatter_reduce`, each of whose reductions is deterministic."""
-    if not target.dim() or index.dim() != 1 or not source.numel() or source.dim() != target.dim():
+    """`index_reduce`: products as those of `scatter_reduce`, sorted but once; else as that, each of whose reductions is deterministic."""
+    is_right = index.dim() == 1 and source.dtype == target.dtype and source.dim() == target.dim()
+    if not is_right or not source.numel() or not -target.dim() <= dim < target.dim():
         return None
+    dim %= target.dim()
+    if source.shape != (*target.shape[:dim], len(index), *target.shape[dim + 1 :]):
+        return None
+    if reduce == "prod":
+        keys, order = index.long().sort(stable=True)
+        return _multiplied(target, dim, keys, source.index_select(dim, order).movedim(dim, -1), include_self)
     shape = [1] * source.dim()
     shape[dim] = -1
     index = index.long().reshape(shape).expand_as(source)
@@ -129,7 +147,9 @@ def embedding_maximum_gradient(
     if mode != MAXIMUM or not gradient.numel():
         return None
     features = gradient.shape[1]
-    is_met = (maximum_indices >= 0) & (maximum_indices != padding_idx) & (bag_size != 0).unsqueeze(1)
+    is_met = (maximum_indices >= 0) & (bag_size != 0).unsqueeze(1)
+    if padding_idx >= 0:
+        is_met &= maximum_indices != padding_idx
     rows = torch.where(is_met, maximum_indices.long(), num_weights)  # one row more takes the bags without a maximum
     places = rows * features + torch.arange(features, device=gradient.device)
     total = add_at((num_weights + 1) * features, places.reshape(-1), gradient.to(exact(gradient.dtype)).reshape(-1))

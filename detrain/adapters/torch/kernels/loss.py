@@ -21,14 +21,14 @@ def nll2d(
         return None
     dtype = exact(scores.dtype)
     is_counted = target != ignored
-    classes = torch.where(is_counted, target, torch.zeros_like(target)).long()
+    classes = torch.where(is_counted, target, 0).long()
     picked = scores.gather(1, classes.unsqueeze(1)).squeeze(1).to(dtype)
     if weight is None:
         factors = is_counted.to(dtype)
     else:
-        factors = torch.where(is_counted, weight.to(dtype)[classes], torch.zeros((), dtype=dtype, device=scores.device))
+        factors = torch.where(is_counted, weight.to(dtype)[classes], 0)
     # An ignored cell counts nothing even where its score is infinite.
-    losses = torch.where(is_counted, -picked * factors, torch.zeros_like(picked))
+    losses = torch.where(is_counted, -picked * factors, 0)
     total, summed = factors.sum(), losses.sum()
     return (summed / total if reduction == MEAN else summed).to(scores.dtype), total.to(scores.dtype)
 
@@ -93,13 +93,13 @@ def ctc_gradient(
     is_time = torch.arange(steps, device=device) < ends.unsqueeze(1)  # (batch, times)
     is_place = torch.arange(2 * longest + 1, device=device) < 2 * sizes.unsqueeze(1) + 1
     is_possible = is_time.unsqueeze(2) & is_place.unsqueeze(1) & (joint < torch.inf)  # not a number is neither
-    occupied = torch.where(is_possible, joint, torch.full_like(joint, -torch.inf)).exp()
+    occupied = torch.where(is_possible, joint, -torch.inf).exp()
 
     expected = _by_class(occupied, path, scores.shape, blank)
     result = (scores.exp() - expected) * gradient.reshape(batch, 1, 1)
     impossible = 0.0 if zero_infinity else torch.nan
-    result = torch.where((losses == torch.inf).reshape(-1, 1, 1), torch.full_like(result, impossible), result)
-    return torch.where(is_time.unsqueeze(2), result, torch.zeros_like(result)).transpose(0, 1).contiguous()
+    result = torch.where((losses == torch.inf).reshape(-1, 1, 1), impossible, result)
+    return torch.where(is_time.unsqueeze(2), result, 0).transpose(0, 1).contiguous()
 
 
 def _log_beta(
@@ -120,5 +120,5 @@ def _by_class(occupied: Tensor, path: Tensor, shape: torch.Size, blank: int) -> 
     cells = torch.arange(batch * steps, device=path.device).reshape(batch, steps, 1) * classes
     total.index_put_(((cells + labels).reshape(-1),), occupied[..., 1::2].reshape(-1), accumulate=True)
     total = total.reshape(batch, steps, classes)
-    total[..., blank] += occupied[..., 0::2].sum(2)  # about half of the path: no sorting for these
+    total[..., blank].add_(occupied[..., 0::2].sum(2))  # about half of the path: no sorting for these
     return total

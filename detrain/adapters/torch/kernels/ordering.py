@@ -5,17 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detrain.adapters.torch.kernels.segments import exact, running
+from detrain.adapters.torch.kernels.segments import running
 
 
-def _picked(
-    values: Tensor, dim: int, keepdim: bool, place: Tensor | int, ordered: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
+def _picked(ordered: tuple[Tensor, Tensor], dim: int, keepdim: bool, place: Tensor) -> tuple[Tensor, Tensor]:
     """Values and indices at a place of the sorted dimension; among equal elements their order decides, as the sorting is stable."""
-    shape = [*values.shape]
-    shape[dim] = 1
-    at = torch.as_tensor(place, device=values.device).expand(shape)
-    value, index = ordered[0].gather(dim, at), ordered[1].gather(dim, at)
+    value, index = (one.gather(dim, place) for one in ordered)
+    return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
+
+
+def _ranked(ordered: tuple[Tensor, Tensor], dim: int, keepdim: bool, rank: int) -> tuple[Tensor, Tensor]:
+    """As `_picked`, at a place that is the same everywhere. Copied, so that what is returned does not keep all that was sorted."""
+    value, index = (one.narrow(dim, rank, 1).clone(memory_format=torch.contiguous_format) for one in ordered)
     return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
 
 
@@ -31,9 +32,13 @@ def median(values: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Ten
         return values.clone(), torch.zeros((), dtype=torch.int64, device=values.device)
     dim %= values.dim()
     length = values.shape[dim]
-    missing = values.isnan().sum(dim, keepdim=True)
-    place = torch.where(missing > 0, length - missing, (length - 1) // 2)  # what is not a number is sorted to the end
-    return _picked(values, dim, keepdim, place, values.sort(dim=dim, stable=True))
+    ordered = values.sort(dim=dim, stable=True)
+    if not values.is_floating_point():
+        return _ranked(ordered, dim, keepdim, (length - 1) // 2)
+    numbers = (values == values).sum(
+        dim, keepdim=True
+    )  # what is not equal to itself is no number, and sorted to the end
+    return _picked(ordered, dim, keepdim, torch.where(numbers < length, numbers, (length - 1) // 2))
 
 
 def nanmedian(values: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
@@ -43,9 +48,9 @@ def nanmedian(values: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, 
     if not values.dim():
         return values.clone(), torch.zeros((), dtype=torch.int64, device=values.device)
     dim %= values.dim()
-    numbers = (~values.isnan()).sum(dim, keepdim=True)
+    numbers = (values == values).sum(dim, keepdim=True)
     place = ((numbers - 1) // 2).clamp(min=0)
-    return _picked(values, dim, keepdim, place, values.sort(dim=dim, stable=True))
+    return _picked(values.sort(dim=dim, stable=True), dim, keepdim, place)
 
 
 def kth_value(values: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
@@ -55,7 +60,7 @@ def kth_value(values: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> t
     if not values.dim():
         return values.clone(), torch.zeros((), dtype=torch.int64, device=values.device)
     dim %= values.dim()
-    return _picked(values, dim, keepdim, k - 1, values.sort(dim=dim, stable=True))
+    return _ranked(values.sort(dim=dim, stable=True), dim, keepdim, k - 1)
 
 
 def running_sum(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | None:
@@ -65,5 +70,6 @@ def running_sum(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -
         return None
     if not values.dim():
         return values.to(kind, copy=True)
-    total = running(values.to(kind).to(exact(kind)).movedim(dim, -1)).to(kind)
-    return total.movedim(-1, dim).contiguous()
+    sums = torch.empty(values.shape, dtype=kind, device=values.device)
+    running(values.to(kind).movedim(dim, -1), sums.movedim(dim, -1))
+    return sums

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from detrain.adapters.torch.kernels import separable
-from detrain.adapters.torch.kernels.segments import add_at, exact, rows_of, suggested
+from detrain.adapters.torch.kernels.segments import add_at, bounds, exact, rows_of, suggested
 
 
 def _triple(values: Sequence[int]) -> list[int]:
@@ -70,7 +70,7 @@ def maximum_gradient(gradient: Tensor, features: Tensor, indices: Tensor, spatia
         return None
     cells = math.prod(features.shape[features.dim() - spatial :])
     places = rows_of(indices, spatial)
-    places = places + torch.arange(len(places), device=places.device).unsqueeze(1) * cells
+    places = places + torch.arange(0, len(places) * cells, cells, device=places.device).unsqueeze(1)
     total = add_at(features.numel(), places.reshape(-1), gradient.to(exact(gradient.dtype)).reshape(-1))
     return total.to(gradient.dtype).reshape(features.shape).contiguous(memory_format=suggested(features))
 
@@ -111,8 +111,10 @@ def unpooled(features: Tensor, indices: Tensor, output_size: Sequence[int], *_wi
     is_right = features.shape == indices.shape and features.dim() in (spatial + 1, spatial + 2)
     if not is_right or not features.numel() or not cells or indices.dtype != torch.int64:
         return None
-    if not indices.is_cuda and not (int(indices.min()) >= 0 and int(indices.max()) < cells):
-        return None
+    if not indices.is_cuda:
+        low, high = bounds(indices)
+        if low < 0 or high >= cells:
+            return None
     places = rows_of(indices, spatial)
     total = _last_at(places, rows_of(features, spatial), cells)
     total = total.reshape(*features.shape[: features.dim() - spatial], *output_size)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from detrain.adapters.torch.kernels import separable
-from detrain.adapters.torch.kernels.segments import exact, suggested
+from detrain.adapters.torch.kernels.segments import AT_ONCE, exact, suggested
 
 # --- to another size -------------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ ZEROS, BORDER, REFLECTION = 0, 1, 2
 
 @dataclass(frozen=True)
 class Axis:
-    """What the places of a grid take from one dimension of the input. Per tap: (batch, places)."""
+    """What the places of a grid take from one dimension of the input. Each (taps, batch, places)."""
 
     index: Tensor
     weight: Tensor
@@ -118,16 +118,16 @@ def _padded(place: Tensor, size: int, padding: int, aligned: bool) -> tuple[Tens
         return place, slope * folded
     # Far outside (or not a number): any place outside will do, and this one is an integer that fits.
     is_near = (place > -(2.0**30)) & (place < 2.0**30)
-    return torch.where(is_near, place, torch.full_like(place, -100.0)), torch.ones_like(place)
+    return torch.where(is_near, place, -100.0), torch.ones_like(place)
 
 
-def _tap(place: Tensor, weight: Tensor, slope: Tensor, size: int) -> Axis:
+def _axis(place: Tensor, weight: Tensor, slope: Tensor, size: int) -> Axis:
     is_inside = (place >= 0) & (place <= size - 1)
     return Axis(place.clamp(0, size - 1).long(), weight, slope, is_inside)
 
 
 def _cubic_slopes(part: Tensor) -> Tensor:
-    """Derivatives of `separable.cubic_weights(part, -0.75)` by `part`; (…, 4)."""
+    """Derivatives of `separable.cubic_weights(part, -0.75)` by `part`: (batch, places) to (4, batch, places)."""
     a = -0.75
 
     def near(x: Tensor) -> Tensor:
@@ -136,26 +136,27 @@ def _cubic_slopes(part: Tensor) -> Tensor:
     def far(x: Tensor) -> Tensor:
         return (3 * a * x - 10 * a) * x + 8 * a
 
-    return torch.stack((far(part + 1), near(part), -near(1 - part), -far(2 - part)), -1)
+    return torch.stack((far(part + 1), near(part), -near(1 - part), -far(2 - part)))
 
 
-def _taps(coordinate: Tensor, size: int, mode: int, padding: int, aligned: bool) -> list[Axis]:
-    """One dimension of the grid (batch, places): for each input that a place takes, which, how much, with what slope."""
+def _taken(coordinate: Tensor, size: int, mode: int, padding: int, aligned: bool) -> Axis:
+    """One dimension of the grid (batch, places): which inputs a place takes, how much of each, with what slope."""
     place, stretch = _stretched(coordinate, size, aligned)
     if mode == BICUBIC:  # here it is the four inputs that are padded, not the place
         lower = _padded(place, size, ZEROS, aligned)[0].floor()
-        part = torch.where((place - lower).abs() <= 1, place - lower, torch.zeros_like(place))
-        weights, slopes = separable.cubic_weights(part, -0.75), _cubic_slopes(part) * stretch
-        inputs = [_padded(lower + n - 1, size, padding, aligned)[0] for n in range(4)]
+        part = torch.where((place - lower).abs() <= 1, place - lower, 0.0)
+        weights, slopes = separable.cubic_weights(part, -0.75).movedim(-1, 0), _cubic_slopes(part) * stretch
+        inputs = torch.stack((lower - 1, lower, lower + 1, lower + 2))
         # `round`: reflection about half-integers may leave an integer a hair off.
-        return [_tap(one.round(), weights[..., n], slopes[..., n], size) for n, one in enumerate(inputs)]
+        return _axis(_padded(inputs, size, padding, aligned)[0].round(), weights, slopes, size)
     place, slope = _padded(place, size, padding, aligned)
     slope = slope * stretch
     if mode == NEAREST:
-        return [_tap(place.round(), torch.ones_like(place), torch.zeros_like(place), size)]
+        place = place.round().unsqueeze(0)
+        return _axis(place, torch.ones_like(place), torch.zeros_like(place), size)
     lower = place.floor()
     part = place - lower
-    return [_tap(lower, 1 - part, -slope, size), _tap(lower + 1, part, slope, size)]
+    return _axis(torch.stack((lower, lower + 1)), torch.stack((1 - part, part)), torch.stack((-slope, slope)), size)
 
 
 def grid_gradients(
@@ -169,8 +170,8 @@ def grid_gradients(
 ) -> tuple[Tensor | None, Tensor | None] | None:
     """`grid_sampler_2d_backward`, `grid_sampler_3d_backward`.
 
-    A place takes a product of taps, one of each dimension: 1, 4 or 16 inputs of an image, 1 or 8 of a volume. They are gone
-    through one after the other, and each is a row-wise sum at indices.
+    A place takes a product of taps, one of each dimension: 1, 4 or 16 inputs of an image, 1 or 8 of a volume. What they give is
+    added up in the order of the taps, and for each tap in that of the places, however many taps are gone through at once.
     """
     if not gradient.numel() or not features.numel():
         return None
@@ -179,21 +180,23 @@ def grid_gradients(
     rows = gradient.to(dtype).flatten(2).transpose(1, 2).reshape(-1, channels)  # (batch × places, channels)
     places = grid.to(dtype).reshape(batch, -1, len(sizes))
     # The grid's last dimension is x, y, z: the input's dimensions from the last to the first.
-    axes = [_taps(places[..., -1 - n], size, mode, padding, aligned) for n, size in enumerate(sizes)]
+    axes = [_taken(places[..., -1 - n], size, mode, padding, aligned) for n, size in enumerate(sizes)]
     cells = features[0, 0].numel()
     inputs = features.to(dtype).flatten(2).transpose(1, 2).reshape(-1, channels) if wanted[1] else None
     total = rows.new_zeros((batch * cells + 1, channels)) if wanted[0] else None  # the last row takes what lies outside
     slopes = torch.zeros_like(places)
-    for taps in itertools.product(*axes):
-        index, is_inside, weight = _combined(taps, sizes, cells)
+    for some in _portions(axes, rows.numel(), AT_ONCE[rows.device.type]):
+        index, is_inside, weight = _combined(some, sizes, cells)  # (taps, batch, places)
         if total is not None:
-            at = torch.where(is_inside, index, batch * cells).reshape(-1)
-            total.index_put_((at,), rows * weight.reshape(-1, 1), accumulate=True)
+            at = torch.where(is_inside, index, batch * cells).flatten(1)  # (taps, batch × places)
+            _add_taps(total, at, rows * weight.flatten(1).unsqueeze(2))
         if inputs is not None and mode != NEAREST:
-            product = (rows * inputs.index_select(0, index.reshape(-1))).sum(1).reshape(index.shape)
-            product = torch.where(is_inside, product, torch.zeros_like(product))
-            for number in range(len(taps)):
-                slopes[..., -1 - number] += product * _slope(taps, number)
+            seen = inputs.index_select(0, index.reshape(-1)).reshape(len(index), *rows.shape)
+            # Each tap summed by itself: on CUDA the order of a sum over channels depends on how many sums there are.
+            product = torch.stack([(rows * one).sum(1) for one in seen]).reshape(index.shape)
+            product = torch.where(is_inside, product, 0.0)
+            for one in _sloped(product, some):
+                slopes += one
     found = None
     if total is not None:
         found = (
@@ -207,25 +210,62 @@ def grid_gradients(
     return found, slopes.reshape(grid.shape).to(grid.dtype) if wanted[1] else None
 
 
-def _combined(taps: Sequence[Axis], sizes: Sequence[int], cells: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Taps of all dimensions as one: where in the batch's inputs, whether inside, and how much. Each (batch, places)."""
-    batch = taps[0].index.shape[0]
-    index = torch.zeros_like(taps[0].index)
-    is_inside, weight = torch.ones_like(taps[0].is_inside), torch.ones_like(taps[0].weight)
-    for tap, size in zip(taps, sizes, strict=True):
-        index = index * size + tap.index
-        is_inside = is_inside & tap.is_inside
-        weight = weight * tap.weight
-    return index + torch.arange(batch, device=index.device).unsqueeze(1) * cells, is_inside, weight
+def _add_taps(total: Tensor, at: Tensor, values: Tensor) -> None:
+    """Rows of `values` (taps, n, channels) added to rows of `total` at `at` (taps, n), tap after tap.
+
+    All in one call, which sorts them once and adds up what goes to one row in that order, except for single channels: for these
+    torch's kernel adds up what goes to one place before it adds it to what is there, and all taps at once would be another order.
+    """
+    if values.shape[2] > 1:
+        at, values = at.reshape(1, -1), values.reshape(1, -1, values.shape[2])
+    for places, rows in zip(at, values, strict=True):
+        total.index_put_((places,), rows, accumulate=True)
 
 
-def _slope(taps: Sequence[Axis], number: int) -> Tensor:
-    """The slope of the taps' common weight by one coordinate."""
-    slope = taps[number].slope
-    for other, tap in enumerate(taps):
-        if other != number:
-            slope = slope * tap.weight
-    return slope
+def _portions(axes: list[Axis], row_elements: int, limit: int) -> Iterator[list[Axis]]:
+    """The taps of all dimensions in their order: as many at once as give `limit` elements, of which one gives `row_elements`."""
+    counts = [len(axis.index) for axis in axes]
+    split = next((n for n, count in enumerate(counts) if count > 1), None)
+    if split is None or math.prod(counts) * row_elements <= limit:
+        yield axes
+        return
+    for tap in range(counts[split]):
+        axis = axes[split]
+        one = Axis(*(part[tap : tap + 1] for part in (axis.index, axis.weight, axis.slope, axis.is_inside)))
+        yield from _portions([*axes[:split], one, *axes[split + 1 :]], row_elements, limit)
+
+
+def _outer(factors: Sequence[Tensor], combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """One (taps, batch, places) of each dimension, combined tap with tap: (product of the taps, batch, places)."""
+    result = factors[0]
+    for factor in factors[1:]:
+        result = combine(result.unsqueeze(1), factor).flatten(0, 1)
+    return result
+
+
+def _combined(axes: Sequence[Axis], sizes: Sequence[int], cells: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Taps of all dimensions as one: where in the batch's inputs, whether inside, and how much. Each (taps, batch, places)."""
+    batch = axes[0].index.shape[1]
+    index = axes[0].index
+    for axis, size in zip(axes[1:], sizes[1:], strict=True):
+        index = (index * size).unsqueeze(1).add(axis.index).flatten(0, 1)
+    is_inside = _outer([axis.is_inside for axis in axes], torch.bitwise_and)
+    weight = _outer([axis.weight for axis in axes], torch.mul)
+    return index + torch.arange(0, batch * cells, cells, device=index.device).unsqueeze(1), is_inside, weight
+
+
+def _sloped(product: Tensor, axes: Sequence[Axis]) -> Iterator[Tensor]:
+    """What each tap gives to the grid's gradient: (batch, places, dimensions), for a product (taps, batch, places)."""
+    counts = [len(axis.index) for axis in axes]
+    slopes = []
+    for number, axis in enumerate(axes):
+        slope = axis.slope.reshape(*(n if d == number else 1 for d, n in enumerate(counts)), *product.shape[1:])
+        for other, tap in enumerate(axes):  # always in this order: a product of three is not the same in another
+            if other != number:
+                shape = [n if d == other else 1 for d, n in enumerate(counts)]
+                slope = slope * tap.weight.reshape(*shape, *product.shape[1:])
+        slopes.append(product * slope.flatten(0, len(counts) - 1))
+    return iter(torch.stack(slopes[::-1], -1).unbind(0))
 
 
 def cudnn_grid_gradients(

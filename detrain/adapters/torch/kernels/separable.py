@@ -13,6 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from detrain.adapters.torch.kernels.segments import AT_ONCE
+
 #: Tables kept. A model has a few for each of its layers of this kind.
 KEPT = 512
 
@@ -27,18 +29,30 @@ class Taps:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Backward: input i gets the sum over k of `weights[i, k] * gradient[outputs[i, k]]`. Both are (inputs, most outputs)."""
+class Part:
+    """Columns of a table that are gathered alike: `weights` (groups, inputs, width), and which outputs, flat and in that order."""
 
     outputs: Tensor
     weights: Tensor
+
+
+@dataclass(frozen=True)
+class Table:
+    """Backward: input i gets the sum over columns k of `weights[i, k] * gradient[outputs[i, k]]`.
+
+    The order of the additions is fixed: the columns of a group by `sum`, then the groups one after the other.
+    """
+
+    parts: tuple[Part, ...]
     unused: Tensor | None  # inputs that no output takes
+    #: Each output is taken by so many inputs that follow each other, and each input by one output; 0: it is otherwise.
+    repeats: int
 
 
 def turned(taps: Taps, inputs: int, device: torch.device) -> Table:
     """The table of a map, on a device."""
-    used = taps.is_used.flatten()
-    output = torch.arange(taps.sources.shape[0]).unsqueeze(1).expand_as(taps.sources).flatten()[used]
+    used, rows = taps.is_used.flatten(), taps.sources.shape[0]
+    output = torch.arange(rows).unsqueeze(1).expand_as(taps.sources).flatten()[used]
     source, order = taps.sources.flatten()[used].sort(stable=True)
     output, weight = output[order], taps.weights.flatten()[used][order]
     counts = torch.bincount(source, minlength=inputs)
@@ -52,26 +66,56 @@ def turned(taps: Taps, inputs: int, device: torch.device) -> Table:
     outputs[source, place] = output
     weights[source, place] = weight
     unused = (counts == 0).nonzero().flatten()
-    return Table(outputs.to(device), weights.to(device), unused.to(device) if len(unused) else None)
+    # A group has no more elements than there are outputs, so that it takes no more memory than the gradient.
+    width = max(1, rows // inputs)
+    whole = most - most % width
+    parts = [_part(outputs[:, of], weights[:, of], at, device)
+             for of, at in ((slice(whole), width), (slice(whole, most), most - whole)) if outputs[:, of].numel()]  # fmt: skip
+    repeats = inputs // rows
+    if most > 1 or len(unused) or not torch.equal(outputs[:, 0], torch.arange(inputs) // max(repeats, 1)):
+        repeats = 0
+    return Table(tuple(parts), unused.to(device) if len(unused) else None, repeats)
+
+
+def _part(outputs: Tensor, weights: Tensor, width: int, device: torch.device) -> Part:
+    """Some columns of a table (inputs, columns), in groups of `width`."""
+    outputs, weights = (one.unflatten(1, (-1, width)).transpose(0, 1).contiguous() for one in (outputs, weights))
+    return Part(outputs.reshape(-1).to(device), weights.to(device))
+
+
+def _selected(gradient: Tensor, dim: int, outputs: Tensor) -> Tensor:
+    """`gradient.index_select(dim, outputs)`. Of elements that lie side by side, `gather` takes single ones faster."""
+    if dim < gradient.dim() - 1:
+        return gradient.index_select(dim, outputs)
+    return gradient.gather(dim, outputs.expand(*gradient.shape[:-1], -1))
 
 
 def gathered(gradient: Tensor, dim: int, table: Table) -> Tensor:
     """One dimension's backward pass: (…, outputs, …) to (…, inputs, …).
 
-    Several outputs at a time where inputs are few, so that a step never needs more memory than the gradient has.
+    All groups of columns at once if they are small, and else so many that a step needs no more memory than the gradient has.
     """
-    inputs, most = table.outputs.shape
-    step = max(1, gradient.shape[dim] // inputs)
-    shape = [1] * (gradient.dim() + 1)
-    shape[dim] = inputs
-    total = None
-    for start in range(0, most, step):
-        outputs, weights = table.outputs[:, start : start + step], table.weights[:, start : start + step]
-        shape[dim + 1] = outputs.shape[1]
-        part = gradient.index_select(dim, outputs.reshape(-1)).unflatten(dim, tuple(outputs.shape))
-        part.mul_(weights.reshape(shape))
-        part = part.squeeze(dim + 1) if outputs.shape[1] == 1 else part.sum(dim + 1)
-        total = part if total is None else total.add_(part)
+    behind = [1] * (gradient.dim() - dim - 1)
+    if table.repeats:
+        weights = table.parts[0].weights.reshape(-1, table.repeats, *behind)
+        return (gradient.unsqueeze(dim + 1) * weights).flatten(dim, dim + 1)
+    total, is_own = None, False
+    for part in table.parts:
+        groups, inputs, width = part.weights.shape
+        size = inputs * width
+        most = max(AT_ONCE[gradient.device.type], gradient.numel())  # elements
+        at_once = max(1, most * gradient.shape[dim] // (gradient.numel() * size))  # groups
+        for start in range(0, groups, at_once):
+            outputs = part.outputs[start * size : (start + at_once) * size]
+            weights = part.weights[start : start + at_once]
+            found = _selected(gradient, dim, outputs).unflatten(dim, tuple(weights.shape))
+            found.mul_(weights.reshape(*weights.shape, *behind))
+            found = found.squeeze(dim + 2) if width == 1 else found.sum(dim + 2)
+            for one in found.unbind(dim):
+                if total is None:
+                    total = one
+                else:  # not in place the first time: what is returned must not be a view of several groups
+                    total, is_own = (total.add_(one) if is_own else total + one), True
     assert total is not None  # a table has at least one column
     return total if table.unused is None else total.index_fill_(dim, table.unused, 0)
 
@@ -148,7 +192,7 @@ def cubic(distance: Tensor, sharpness: float) -> Tensor:
     """Keys' cubic convolution kernel; `sharpness` is its parameter a."""
     near = ((sharpness + 2) * distance - (sharpness + 3)) * distance * distance + 1
     far = ((distance - 5) * distance + 8) * distance * sharpness - 4 * sharpness
-    return torch.where(distance <= 1, near, torch.where(distance < 2, far, torch.zeros_like(far)))
+    return torch.where(distance <= 1, near, torch.where(distance < 2, far, 0.0))
 
 
 @lru_cache(KEPT)
