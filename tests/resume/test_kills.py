@@ -2,13 +2,14 @@
 
 import dataclasses
 import os
+from pathlib import Path
 
 import pytest
 
 from tests.tiers import full_but
 
 from .conftest import seed_of
-from .harness import Moment, differences, live, live_at_random
+from .harness import Moment, differences, environment, live, live_at_random
 from .programs import NEWCOMERS, PROGRAMS, QUICK, Program
 
 #: Programs that cannot be resumed, which must be said; the test below holds what is said.
@@ -18,6 +19,8 @@ REFUSED = {
     "state_kept_by_persistent_workers": "train.loader._iterator.workers",
 }
 RESUMED = [name for name in PROGRAMS if name not in REFUSED]
+#: In the PYTHONPATH of a process, it compares walks.
+COMPARED = Path(__file__).with_name("compared")
 SOAK_KILLS = int(os.environ.get("DETRAIN_SOAK_KILLS", "20"))
 
 
@@ -139,3 +142,18 @@ def test_every_program_survives_kills_at_random_moments(program, killed, referen
     ]
     assert not problems, "\n".join([*problems, "attempts:", *told])
     assert sum(life.num_kills for life in lives) >= SOAK_KILLS
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("program", RESUMED, indirect=True)
+def test_every_walk_along_a_route_yields_what_a_walk_from_anew_yields(program, new_place, tmp_path):
+    told = tmp_path / "compared"
+    told.touch()
+    own = {
+        **program.environment,
+        "COMPARED": str(told),
+        "PYTHONPATH": os.pathsep.join([str(COMPARED), environment()["PYTHONPATH"]]),
+    }
+    attempt = new_place(dataclasses.replace(program, environment=own)).attempt("1batches")
+    assert set(told.read_text().splitlines()) <= {"same"}
+    assert attempt.status == 0
