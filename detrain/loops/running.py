@@ -12,8 +12,9 @@ import itertools
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from threading import get_ident
 from time import monotonic  # the plain one, which is quicker than what takes its place for the script
 from typing import Any, Protocol
 
@@ -28,7 +29,7 @@ class Ending(Protocol):
     num_batches: int
 
     @property
-    def running(self) -> Sized:
+    def running(self) -> list[Any]:
         """The losses of the batch that runs."""
 
     def keep_running(self, batches: int) -> None:
@@ -38,13 +39,14 @@ class Ending(Protocol):
 class Quiet:
     """The headers at which nothing can fall due, so that they only count: those of `loop`, None if there are no such.
 
-    They end when so many batches have begun, or at a moment of the monotonic clock. Every batch pays for what is done here.
+    They end when so many batches have begun, or at a moment of the monotonic clock. Every batch pays for what is done here. Within these
+    batches no update is of interest; of gradients, if the training's own `thread` computes them, only the losses, for `losses.running`.
     """
 
-    __slots__ = ("loop", "losses", "position", "until_batch", "until_s")
+    __slots__ = ("loop", "losses", "position", "thread", "until_batch", "until_s")
 
     def __init__(self, position: Position, losses: Ending) -> None:
-        self.position, self.losses = position, losses
+        self.position, self.losses, self.thread = position, losses, get_ident()
         self.loop: Loop | None = None
         self.until_batch = self.until_s = 0.0
 

@@ -28,6 +28,7 @@ class Losses:
         self._bits: dict[int, bytes] = {}
         self._curve: list[tuple[int, int, float]] = []
         self.num_batches = 0  # that have ended since the last were forgotten
+        self._are_kept = True
 
     def add(self, readings: Iterable[Reading]) -> None:
         """Gradients are about to be computed of these."""
@@ -45,8 +46,13 @@ class Losses:
 
     def keep_running(self, batches: int, *, counts: bool = True) -> None:
         """`batches` have ended, the last of them with losses."""
-        self._unread.append((batches, counts, self.running))
+        if self._are_kept:
+            self._unread.append((batches, counts, self.running))
         self.running = []
+
+    def keep_none(self) -> None:
+        """Nobody will ask for them any more. May be called by another thread."""
+        self._are_kept = False
 
     def digest(self, first: int, end: int) -> int:
         """xxh3-64 of the losses of a range of batches; 0 if it is empty.
