@@ -58,7 +58,33 @@ class Quiet:
         self.losses.num_batches += 1
         if self.losses.running:
             self.losses.keep_running(position.batches)
-        position.begin_batch()
+        position.batches = position.counter.value = position.batches + 1  # as in `Position.begin_batch`
+        position.batch_in_epoch += 1
+        return True
+
+    def counts_while(self, line: int, frame: types.FrameType, stack: Stack) -> bool:
+        """The same where the condition of the `while` loop at this line is about to be evaluated; then its iteration has been counted too.
+
+        All of `counts` stands here once more: each call takes a tenth of what this does.
+        """
+        loop, position = self.loop, self.position
+        if (
+            loop is None
+            or loop.frame_address != hash(frame)
+            or loop.site.line != line
+            or stack.top is not loop
+            or get_ident() != self.thread
+            or position.batches >= self.until_batch
+            or monotonic() >= self.until_s
+        ):
+            return False
+        loop.iteration += 1  # and it has no children: a loop that is entered ends the quiet
+        losses = self.losses
+        losses.num_batches += 1
+        if losses.running:
+            losses.keep_running(position.batches)
+        position.batches = position.counter.value = position.batches + 1
+        position.batch_in_epoch += 1
         return True
 
 
@@ -426,5 +452,6 @@ def _stands_inside(frame: types.FrameType, site: Site) -> bool:
     return site.line <= (frame.f_lineno or 0) <= site.end_line and frame.f_code.co_filename == site.filename
 
 
-#: Tells frames apart by where they are, as `id` does; `id` raises an audit event, and a Python function may be listening.
+#: Tells frames apart by where they are, as `id` does; `id` raises an audit event, and a Python function may be listening. `hash`, which
+#: takes half the time, gives the same of a frame.
 address = object.__hash__

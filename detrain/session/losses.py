@@ -14,6 +14,8 @@ import xxhash
 #: Gives the bits of a loss, and the loss as a number for a person, if it is one. A number in its place is a `float32` that has been read.
 Reading = Callable[[], tuple[bytes, list[float]]] | float
 _FLOAT32 = Struct("=f")
+#: If no more than one batch in so many has losses, these are looked for among them, and not by the batches.
+_FEW = 4
 #: Of so many losses of one batch the value is noted.
 MOST_VALUES = 16
 
@@ -62,7 +64,12 @@ class Losses:
         if end <= first:
             return 0
         self._read()
-        return xxhash.xxh3_64_intdigest(b"".join(map(self._bits.get, range(first, end), repeat(b""))))
+        bits = self._bits
+        if len(bits) < (end - first) // _FEW:
+            return xxhash.xxh3_64_intdigest(
+                b"".join(bits[batches] for batches in sorted(bits) if first <= batches < end)
+            )
+        return xxhash.xxh3_64_intdigest(b"".join(map(bits.get, range(first, end), repeat(b""))))
 
     def take_curve(self) -> list[tuple[int, int, float]]:
         """Batch, number of the loss in it, value: those that have not been taken yet."""

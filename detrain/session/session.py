@@ -121,9 +121,6 @@ class Session:
             if self._passed_over == (line, here):
                 return True
             loop = self.stack.find(frame, line)
-        elif loop is self.quiet.loop and self.quiet.counts(loop):
-            loop.iteration += 1  # and it has no children: a loop that is entered ends the quiet
-            return True
         return loop is None or loop.tick()
 
     def end_loop(self, frame: types.FrameType, line: int, *, is_left: bool) -> None:

@@ -1,9 +1,11 @@
 """What torch's adapter does by itself at each computation of gradients, within batches in which nothing else is asked."""
 
+import struct
 import threading
 
 import pytest
 import torch
+import xxhash
 
 from detrain.adapters.torch import updates
 from detrain.adapters.torch.adapter import ADAPTER
@@ -94,6 +96,17 @@ def test_a_loss_that_is_stored_negated_or_across_words_has_the_value_that_it_say
     across = torch.frombuffer(bytearray(b"\0" + raw), dtype=torch.float32, offset=1)
     assert across.data_ptr() % 4
     assert ADAPTER.losses((across,)) == [3.5]
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 50])
+def test_digest_of_many_batches_is_that_of_their_losses_in_order_however_few_have_some(step):
+    losses, expected = Losses(), b""
+    for batch in range(1, 101):
+        if batch % step == 0:
+            losses.add([float(batch), float(-batch)])
+            expected += struct.pack("=ff", batch, -batch) if 11 <= batch < 91 else b""
+        losses.end_batch(batch, counts=True)
+    assert losses.digest(11, 91) == xxhash.xxh3_64_intdigest(expected)
 
 
 def test_losses_that_no_ledger_takes_any_more_do_not_gather():
