@@ -28,7 +28,7 @@ def record_loop(line: int, iterable: Iterable[object] = _NOTHING, ended: bool = 
     if ended or left:
         session.end_loop(frame, line, is_left=left)
         return None
-    return session.quiet.counts_while(line, frame, session.stack) or session.tick_while(frame, line)
+    return session.tick_while(frame, line)
 
 
 def record_epoch(line: int, iterable: Iterable[object] = _NOTHING, ended: bool = False, left: bool = False) -> object:

@@ -432,24 +432,31 @@ state_frames.redirect[map] = redirect
 
 def innermost_active(top: Loop | None, frame: types.FrameType) -> Loop | None:
     """The innermost loop that is running, seen from `frame`; `top` is the loop that was entered or ticked last."""
-    pending = [top] if top is not None else []
+    if top is None or is_inside(top, frame):  # as at nearly every call
+        return top
+    pending = [top]
     seen: set[Loop] = set()
     while pending:
         loop = pending.pop()
         if loop in seen:
             continue
         seen.add(loop)
-        caller: types.FrameType | None = frame
-        while caller is not None and address(caller) != loop.frame_address:
-            caller = caller.f_back
-        if caller is not None and _stands_inside(caller, loop.site):
+        if is_inside(loop, frame):
             return loop
         pending += [one for one in (loop.parent, loop.interrupted) if one is not None]
     return None
 
 
-def _stands_inside(frame: types.FrameType, site: Site) -> bool:
-    return site.line <= (frame.f_lineno or 0) <= site.end_line and frame.f_code.co_filename == site.filename
+def is_inside(loop: Loop, frame: types.FrameType) -> bool:
+    """True if `frame`, or one that has called it, is in an iteration of the loop."""
+    here = loop.frame_address
+    caller: types.FrameType | None = frame
+    while caller is not None and hash(caller) != here:
+        caller = caller.f_back
+    if caller is None:
+        return False
+    site = loop.site
+    return site.line <= (caller.f_lineno or 0) <= site.end_line and caller.f_code.co_filename == site.filename
 
 
 #: Tells frames apart by where they are, as `id` does; `id` raises an audit event, and a Python function may be listening. `hash`, which

@@ -116,11 +116,14 @@ class Session:
         """A `while` loop's condition is about to be evaluated; False if it is not to be, because a resume comes to the loop's end."""
         if self.is_off or get_ident() != self._thread:
             return True
-        loop, here = self.stack.top, address(frame)
+        loop, here = self.stack.top, hash(frame)
         if loop is None or loop.site.line != line or loop.frame_address != here:
             if self._passed_over == (line, here):
                 return True
             loop = self.stack.find(frame, line)
+        elif loop is self.quiet.loop and self.quiet.counts(loop):
+            loop.iteration += 1  # and it has no children: a loop that is entered ends the quiet
+            return True
         return loop is None or loop.tick()
 
     def end_loop(self, frame: types.FrameType, line: int, *, is_left: bool) -> None:
