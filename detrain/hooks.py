@@ -55,7 +55,7 @@ def record_batch(
     if ended or left:
         session.end_loop(frame, line, is_left=left)
         return None
-    return session.tick_while(frame, line)
+    return session.quiet.counts_while(line, frame, session.stack) or session.tick_while(frame, line)
 
 
 def enter_loop(line: int) -> None:

@@ -25,6 +25,30 @@ LossValue = tuple[bytes, list[float]]
 LossReader = Callable[[], LossValue] | float
 
 
+class RunningLosses(Protocol):
+    """The losses of an attempt."""
+
+    @property
+    def running(self) -> list[Any]:
+        """What reads those of the batch that runs: `LossReader`s."""
+
+
+class QuietBatches(Protocol):
+    """Batches in which no update is of interest, nor of gradients more than the losses."""
+
+    @property
+    def loop(self) -> object | None:
+        """None if the batch that runs is none of them."""
+
+    @property
+    def thread(self) -> int:
+        """The thread whose losses are of interest."""
+
+    @property
+    def losses(self) -> RunningLosses:
+        """Where these go."""
+
+
 @dataclass(frozen=True)
 class Limit:
     """How much memory a program may have: bytes, or a share of the most that its first iteration has at one time.
@@ -221,11 +245,14 @@ class Adapter:
 
     # --- training ----------------------------------------------------------------------------------------------------------
 
-    def report_updates(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
+    def report_updates(
+        self, on_update: Callable[[], None], on_gradient: Callable[[Any], None], quiet: QuietBatches | None = None
+    ) -> None:
         """Report training from now on.
 
         `on_update` is called after every weight update that an optimizer makes; `on_gradient` before every computation of gradients,
-        with the tensors that they are computed of, which `losses` takes.
+        with the tensors that they are computed of, which `losses` takes. While `quiet` has a loop, an adapter may leave out `on_update`,
+        and `on_gradient` where it has put the losses there itself.
         """
 
     def losses(self, outputs: Any) -> list[LossReader]:

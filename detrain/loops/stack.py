@@ -6,7 +6,7 @@ import os
 import types
 from collections.abc import Iterable, Mapping, Sequence
 
-from detrain.loops.running import Listener, Loop, Site, address, innermost_active
+from detrain.loops.running import Listener, Loop, Site, address, innermost_active, is_inside
 
 
 class LoopStack:
@@ -41,7 +41,15 @@ class LoopStack:
 
     def enter(self, frame: types.FrameType, line: int) -> Loop | None:
         """The header at `line` of `frame` is about to be executed for the first time; None where the loop is of no interest."""
-        site = self._site(frame.f_code.co_filename, line)
+        filename, top = frame.f_code.co_filename, self.top
+        if (
+            top is not None
+            and top.site.part == "batch"
+            and self._is_nothing(filename, line, top)
+            and is_inside(top, frame)
+        ):
+            return None  # as below, in half the time: a batch may enter a loop for each of its samples
+        site = self._site(filename, line)
         parent = innermost_active(self._top_before(frame, line), frame)
         if not site.part and parent is not None and parent.site.part == "batch":
             return None  # inside a batch nothing is of interest any more
@@ -58,10 +66,24 @@ class LoopStack:
             self.top.follow_sibling()
         return self.top
 
+    def _is_nothing(self, filename: str, line: int, top: Loop) -> bool:
+        """True if the loop is known to be none of the training's, and surely none of those that run or have run around `top`."""
+        site = self.sites.get((filename, line))
+        if site is None or site.part:
+            return False
+        loop: Loop | None = top
+        while loop is not None and loop.site.line != line and loop.interrupted is None:
+            loop = loop.parent
+        return loop is None
+
     def find(self, frame: types.FrameType, line: int) -> Loop | None:
         """The loop with its header at `line` of `frame` that was entered already."""
-        here = address(frame)
-        pending, seen = [self.top], set[Loop]()
+        here, top = address(frame), self.top
+        while top is not None and top.interrupted is None:  # as nearly always: none runs beside another
+            if top.site.line == line and top.frame_address == here:
+                return top
+            top = top.parent
+        pending, seen = [top], set[Loop]()
         while pending:
             loop = pending.pop()
             if loop is None or loop in seen:

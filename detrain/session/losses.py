@@ -14,6 +14,8 @@ import xxhash
 #: Gives the bits of a loss, and the loss as a number for a person, if it is one. A number in its place is a `float32` that has been read.
 Reading = Callable[[], tuple[bytes, list[float]]] | float
 _FLOAT32 = Struct("=f")
+#: If no more than one batch in so many has losses, these are looked for among them, and not by the batches.
+_FEW = 4
 #: Of so many losses of one batch the value is noted.
 MOST_VALUES = 16
 
@@ -28,6 +30,7 @@ class Losses:
         self._bits: dict[int, bytes] = {}
         self._curve: list[tuple[int, int, float]] = []
         self.num_batches = 0  # that have ended since the last were forgotten
+        self._are_kept = True
 
     def add(self, readings: Iterable[Reading]) -> None:
         """Gradients are about to be computed of these."""
@@ -45,8 +48,13 @@ class Losses:
 
     def keep_running(self, batches: int, *, counts: bool = True) -> None:
         """`batches` have ended, the last of them with losses."""
-        self._unread.append((batches, counts, self.running))
+        if self._are_kept:
+            self._unread.append((batches, counts, self.running))
         self.running = []
+
+    def keep_none(self) -> None:
+        """Nobody will ask for them any more. May be called by another thread."""
+        self._are_kept = False
 
     def digest(self, first: int, end: int) -> int:
         """xxh3-64 of the losses of a range of batches; 0 if it is empty.
@@ -56,7 +64,12 @@ class Losses:
         if end <= first:
             return 0
         self._read()
-        return xxhash.xxh3_64_intdigest(b"".join(map(self._bits.get, range(first, end), repeat(b""))))
+        bits = self._bits
+        if len(bits) < (end - first) // _FEW:
+            return xxhash.xxh3_64_intdigest(
+                b"".join(bits[batches] for batches in sorted(bits) if first <= batches < end)
+            )
+        return xxhash.xxh3_64_intdigest(b"".join(map(bits.get, range(first, end), repeat(b""))))
 
     def take_curve(self) -> list[tuple[int, int, float]]:
         """Batch, number of the loss in it, value: those that have not been taken yet."""

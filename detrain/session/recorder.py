@@ -353,6 +353,7 @@ class Recorder:
 
     def _give_up(self, error: Exception) -> None:
         self.is_off = True
+        self._losses.keep_none()
         what = "written" if isinstance(error, OSError) else "read"
         warn(
             "ledger",

@@ -78,7 +78,7 @@ class Session:
 
     def watch(self, adapter: Adapter) -> None:
         """A framework has been loaded: see its weight updates."""
-        adapter.report_updates(self._on_update, partial(self._on_gradient, adapter.losses))
+        adapter.report_updates(self._on_update, partial(self._on_gradient, adapter.losses), self.quiet)
         if self.resume.is_pending:
             self._frameworks.hold_loading(True)
         if self.context.settings.memory_limit is not None and adapter.can_train:
@@ -116,7 +116,7 @@ class Session:
         """A `while` loop's condition is about to be evaluated; False if it is not to be, because a resume comes to the loop's end."""
         if self.is_off or get_ident() != self._thread:
             return True
-        loop, here = self.stack.top, address(frame)
+        loop, here = self.stack.top, hash(frame)
         if loop is None or loop.site.line != line or loop.frame_address != here:
             if self._passed_over == (line, here):
                 return True
@@ -468,7 +468,7 @@ class Session:
 
     # --- called by adapters ----------------------------------------------------------------------------------------------
 
-    # Every batch pays for what stands first in these two.
+    # Every batch pays for what stands first in these two, unless the adapter heeds `quiet`.
 
     def _on_gradient(self, losses_of: Callable[[Any], list[LossReader]], outputs: object) -> None:
         recorder = self.recorder

@@ -30,8 +30,9 @@ def handlers_deferred() -> Iterator[None]:
         arrived.append(number)
 
     deferred = {
-        number: handler for number in _NUMBERS
-        if callable(handler := _signal.getsignal(number)) and handler is not signal.default_int_handler
+        number: handler for number, handler in zip(_NUMBERS, map(_signal.getsignal, _NUMBERS), strict=True)
+        # Of most it is the number of the default action.
+        if type(handler) is not int and callable(handler) and handler is not signal.default_int_handler
     }  # fmt: skip
     for number in deferred:
         _signal.signal(number, defer)

@@ -94,7 +94,7 @@ class Framework(Adapter, types.ModuleType):
 
     shortages = (ZeroDivisionError,)
 
-    def report_updates(self, on_update: Any, on_gradient: Any) -> None:
+    def report_updates(self, on_update: Any, on_gradient: Any, quiet: Any = None) -> None:
         self._on_update, self._on_gradient = on_update, on_gradient
 
     def losses(self, outputs: list[float]) -> Any:

@@ -53,7 +53,7 @@ for epoch in range(3):
     ("header", "end", "names"),
     [
         ("for batch in range(40):", "pass", ["_headers"]),
-        ("while batch < 40:", "batch += 1", ["record_loop", "tick_while", "counts", "begin_batch"]),
+        ("while batch < 40:", "batch += 1", ["record_loop", "tick_while", "counts"]),
     ],
 )
 def test_a_header_at_which_nothing_is_due_costs_few_calls(tmp_path, header, end, names):
@@ -61,6 +61,46 @@ def test_a_header_at_which_nothing_is_due_costs_few_calls(tmp_path, header, end,
     assert ended.by is None
     assert ended.variables["called"] == names * 10
     assert ended.session.context.position.batches == 120
+
+
+#: A helper's loop, in a batch and outside of the training, before it is known and later.
+HELPED = """
+import sys, framework
+weights, called = [0.0, 1.0], []
+def note(frame, event, _):
+    if event == "call": called.append(frame.f_code.co_name)
+def total(numbers):
+    found = 0
+    for number in numbers:
+        found += number
+    return found
+history = [total(range(3))]
+for epoch in range(3):
+    for batch in range(8):
+        if (epoch, batch) == (2, 5): sys.setprofile(note)
+        history.append(total(range(batch)))
+        if (epoch, batch) == (2, 5): sys.setprofile(None)
+        framework.backward(weights[0] - batch)
+        framework.step(weights, batch)
+    history.append(total(range(epoch)))
+"""
+
+
+def test_a_loop_inside_a_batch_is_passed_over_by_few_calls(tmp_path):
+    ended = Run(HELPED, tmp_path, "never").attempt()
+    assert ended.by is None
+    assert ended.variables["called"] == [
+        "total",
+        "record_loop",
+        "enter_for",
+        "_enter",
+        "enter",
+        "_is_nothing",
+        "is_inside",
+    ]
+    epochs = [[sum(range(batch)) for batch in range(8)] + [sum(range(epoch))] for epoch in range(3)]
+    assert ended.variables["history"] == [3, *epochs[0], *epochs[1], *epochs[2]]
+    assert ended.session.context.position.batches == 24
 
 
 #: Loops in a batch, within each other, and in a generator that feeds the batch loop; what they give is theirs.

@@ -15,7 +15,7 @@ from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import lookup_ops
 
 from detrain.adapters import names
-from detrain.adapters.protocol import Adapter, LossReader, OperatorCall, Settings
+from detrain.adapters.protocol import Adapter, LossReader, OperatorCall, QuietBatches, Settings
 from detrain.adapters.tensorflow import (
     counters,
     data,
@@ -149,7 +149,9 @@ class TensorFlowAdapter(Adapter):
         """The installed version."""
         return {"tensorflow": tf.__version__}
 
-    def report_updates(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
+    def report_updates(
+        self, on_update: Callable[[], None], on_gradient: Callable[[Any], None], quiet: QuietBatches | None = None
+    ) -> None:
         updates.report_updates(on_update, on_gradient)
 
     def losses(self, outputs: Any) -> list[LossReader]:

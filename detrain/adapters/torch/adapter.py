@@ -16,6 +16,7 @@ from detrain.adapters.protocol import (
     ModelLog,
     OperatorCall,
     PipelineOrder,
+    QuietBatches,
     ScriptPipeline,
     Settings,
     StepLog,
@@ -140,8 +141,10 @@ class TorchAdapter(Adapter):
             facts["cudnn"] = torch.backends.cudnn.version()
         return {**facts, **distributed.facts()}
 
-    def report_updates(self, on_update: Callable[[], None], on_gradient: Callable[[Any], None]) -> None:
-        updates.report_updates(on_update, on_gradient)
+    def report_updates(
+        self, on_update: Callable[[], None], on_gradient: Callable[[Any], None], quiet: QuietBatches | None = None
+    ) -> None:
+        updates.report_updates(on_update, on_gradient, quiet)
 
     losses = staticmethod(updates.losses)
 
