@@ -26,7 +26,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,8 +74,14 @@ class Checkpoint:
 
     path: Path
     meta: Meta
-    #: One for each array of the tree.
+    #: One for each array of the tree; none where it has been let go of.
     stored: list[Stored] = field(default_factory=list)
+    #: Names of the other files that hold arrays of it.
+    holders: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.holders is None:
+            self.holders = frozenset(entry.holder for entry in self.stored if entry.holder)
 
     @property
     def name(self) -> str:
@@ -85,7 +91,15 @@ class Checkpoint:
     @property
     def needs(self) -> set[str]:
         """Names of the other files without which this one cannot be resumed from."""
-        return {entry.holder for entry in self.stored if entry.holder} | set(self.meta.chain)
+        return {*(self.holders or ()), *self.meta.chain}
+
+    def is_built_on(self, name: str) -> bool:
+        """True if `needs` has it; asked of every checkpoint there is whenever one is taken."""
+        return name in self.meta.chain or name in (self.holders or ())
+
+    def without_table(self) -> Checkpoint:
+        """The same without `stored`, which is most of it: of many checkpoints only the latest one's is ever needed again."""
+        return replace(self, stored=[])
 
     @property
     def sequence(self) -> int:
