@@ -76,12 +76,6 @@ class Checkpoint:
     meta: Meta
     #: One for each array of the tree; none where it has been let go of.
     stored: list[Stored] = field(default_factory=list)
-    #: Names of the other files that hold arrays of it.
-    holders: frozenset[str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.holders is None:
-            self.holders = frozenset(entry.holder for entry in self.stored if entry.holder)
 
     @property
     def name(self) -> str:
@@ -91,11 +85,11 @@ class Checkpoint:
     @property
     def needs(self) -> set[str]:
         """Names of the other files without which this one cannot be resumed from."""
-        return {*(self.holders or ()), *self.meta.chain}
+        return {*(self.meta.holders or ()), *self.meta.chain}
 
     def is_built_on(self, name: str) -> bool:
         """True if `needs` has it; asked of every checkpoint there is whenever one is taken."""
-        return name in self.meta.chain or name in (self.holders or ())
+        return name in self.meta.chain or name in (self.meta.holders or ())
 
     def without_table(self) -> Checkpoint:
         """The same without `stored`, which is most of it: of many checkpoints only the latest one's is ever needed again."""
@@ -127,6 +121,23 @@ def encode_header(size: int, documents: dict[str, tuple[int, int, str]], gaps: s
 def read_header(path: Path) -> Checkpoint:
     """Position, fingerprint and table of arrays of a checkpoint. Raises `CheckpointError` if the file cannot be trusted."""
     return _read_documents(path)[0]
+
+
+def read_outline(path: Path) -> Checkpoint:
+    """The same without the table of arrays. Of the state tree, which is most of what a header is, the digest is checked and no more.
+
+    The bytes outside the documents are not looked at. Raises `CheckpointError`.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            number = file.fileno()
+            header = _decode_header(path, file.read(USER_BLOCK), os.fstat(number).st_size)
+            _read_bytes(path, number, *header.tree)
+            meta = _decode_meta(path, _read_document(path, number, *header.meta))
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error}") from None
+    # An earlier detrain's file says only in its table what it needs.
+    return read_header(path).without_table() if meta.holders is None else Checkpoint(path, meta)
 
 
 def fingerprint(path: Path) -> str:
@@ -166,7 +177,8 @@ def _read_documents(path: Path) -> tuple[Checkpoint, dict[str, Any], dict[int, S
             small = _read_between(path, number, own, header)
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from None
-    return Checkpoint(path, _decode_meta(path, meta), stored), tree, small
+    holders = sorted({entry.holder for entry in stored if entry.holder})
+    return Checkpoint(path, replace(_decode_meta(path, meta), holders=holders), stored), tree, small
 
 
 def _decode_header(path: Path, block: bytes, size: int) -> _Header:
@@ -192,14 +204,18 @@ def _decode_header(path: Path, block: bytes, size: int) -> _Header:
     return _Header(size, tuple(fields["tree"]), tuple(fields["meta"]), fields["gaps"])
 
 
-def _read_document(path: Path, file: int, offset: int, size: int, digest: str) -> Any:
+def _read_bytes(path: Path, file: int, offset: int, size: int, digest: str) -> bytes:
     content = os.pread(file, size, offset)
     if xxhash.xxh3_128_hexdigest(content) != digest:
         raise CheckpointError(
             f"{path.name} is damaged: its state tree does not have the digest that it was written with"
         )
+    return content
+
+
+def _read_document(path: Path, file: int, offset: int, size: int, digest: str) -> Any:
     try:
-        return json.loads(content)
+        return json.loads(_read_bytes(path, file, offset, size, digest))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name} does not hold a state tree: {error}") from None
 

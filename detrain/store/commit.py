@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import xxhash
@@ -30,6 +31,7 @@ def commit(path: Path, tree: Tree, meta: Meta, earlier: Checkpoint | None = None
     """
     digests = [array.compute_digest() for array in with_breaks(tree.arrays)]
     held = _held_by_others(path, tree.arrays, digests, earlier)
+    meta = replace(meta, holders=sorted({entry.holder for entry in held.values()}))
     own = [number for number in range(len(tree.arrays)) if number not in held]
     looks = _encoder.looks(tree.arrays)
     nodes, meta_text = _encoder.nodes(tree), encode(meta.encode())

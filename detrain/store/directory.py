@@ -220,7 +220,7 @@ class RunDirectory:
         good, bad = [], []
         for path in paths:
             try:
-                good.append(checkpoint_file.read_header(path).without_table())
+                good.append(checkpoint_file.read_outline(path))
             except CheckpointError as error:
                 bad.append(error)
         return sorted(good, key=lambda found: found.sequence, reverse=True), bad

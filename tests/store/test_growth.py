@@ -7,7 +7,7 @@ import numpy as np
 
 from detrain.proof.segments import segments_of
 from detrain.proof.verify import Repeatable
-from detrain.store import leaves, ledger
+from detrain.store import checkpoint, leaves, ledger
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.commit import commit
 from detrain.store.directory import RunDirectory
@@ -15,7 +15,7 @@ from detrain.store.ledger import Batch, Ledger
 from detrain.store.record import RunRecord
 
 
-def test_of_a_runs_checkpoints_no_tables_are_in_memory_and_what_they_need_is_known(tmp_path, tree, meta):
+def test_of_a_runs_checkpoints_no_tables_are_in_memory_and_what_they_need_is_known(tmp_path, tree, meta, monkeypatch):
     place, last = RunDirectory(tmp_path), None
     for number in range(3):
         arrays = {"data": np.zeros(10_000), "step": np.array(number)}
@@ -24,6 +24,10 @@ def test_of_a_runs_checkpoints_no_tables_are_in_memory_and_what_they_need_is_kno
     assert [found.stored for found in good] == [[], [], []]
     assert [found.needs for found in good] == [{"checkpoint_0_0.h5", "c2"}, {"checkpoint_0_0.h5", "c1"}, {"c0"}]
     assert good[0].needs == last.needs == last.without_table().needs
+    read = []
+    monkeypatch.setattr(checkpoint, "read_header", read.append)
+    assert place.read_checkpoints() == (good, [])
+    assert read == []
     for found in good:
         assert all(found.is_built_on(name) for name in found.needs)
         assert not found.is_built_on("another")
