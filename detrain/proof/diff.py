@@ -87,7 +87,8 @@ def compare_sides(a: Side, b: Side, parting: Parting | None = None) -> dict[str,
 def parting_of(a: Path, b: Path) -> Parting | None:
     """Where two runs part, by their ledgers."""
     names = [(RunDirectory(path).read_record() or RunRecord()).name for path in (a, b)]
-    return find(ledger.read(a / "ledger"), ledger.read(b / "ledger"), (names[0], names[1]))
+    one, other = (ledger.read(path / "ledger", has_losses=False) for path in (a, b))
+    return find(one, other, (names[0], names[1]))
 
 
 def _describe_parting(parting: Parting | None) -> dict[str, Any] | None:

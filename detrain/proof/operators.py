@@ -43,7 +43,8 @@ def _do_again(path: Path, parting: Parting) -> dict[str, Any]:
         usable = [one for one in checkpoints if _is_before(one, parting.last_key)]
         start = max(usable, key=lambda one: one.sequence, default=None)
         part = Segment(start, None, False, 0)
-        found = order_for(directory, record, checkpoints, part, (parting.last_key, parting.key)).carry_out()
+        done = ledger.read(directory.path / "ledger", has_losses=False)
+        found = order_for(directory, record, checkpoints, done, part, (parting.last_key, parting.key)).carry_out()
     if "operators" not in found:
         why = found["said"].strip() or f"the script ended with status {found['status']}"
         raise ResumeRefused(f"{path}: batch {parting.batches} was not reached again: {why}")

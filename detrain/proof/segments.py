@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 
 from detrain.store.checkpoint import Checkpoint
@@ -26,18 +27,19 @@ class Segment:
 
 def segments_of(checkpoints: list[Checkpoint], ledger: Ledger, *, is_finished: bool) -> list[Segment]:
     """Cut a run at its checkpoints. The last part of a broken run is left out if the ledger has nothing of it."""
+    batches = sorted(number for number, _ in ledger.batches)
     found: list[Segment] = []
     start: Checkpoint | None = None
     for until in sorted(checkpoints, key=lambda one: one.sequence):
-        found.append(Segment(start, until, False, _count(ledger, start, until)))
+        found.append(Segment(start, until, False, _count(batches, start, until)))
         start = until
-    rest = _count(ledger, start, None)
+    rest = _count(batches, start, None)
     if is_finished or rest:
         found.append(Segment(start, None, is_finished, rest))
     return found
 
 
-def _count(ledger: Ledger, start: Checkpoint | None, until: Checkpoint | None) -> int:
+def _count(batches: list[int], start: Checkpoint | None, until: Checkpoint | None) -> int:
     first = start.meta.batches if start is not None else -1
     end = until.meta.batches if until is not None else float("inf")
-    return sum(first < batches < end for batches, _ in ledger.batches)
+    return max(0, bisect.bisect_left(batches, end) - bisect.bisect_right(batches, first))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import time
@@ -50,14 +51,19 @@ class Repeatable:
         """True if the run, or the whole job, had come to its end."""
         return bool(self.directory.finished_at() if self.job is None else self.job.finished_at())
 
+    @functools.cached_property
+    def ledger(self) -> ledger.Ledger:
+        """What the batches have done; read once for all parts."""
+        return ledger.read(self.directory.path / "ledger", has_losses=False)
+
     def segments(self) -> list[Segment]:
         """The parts that it falls into."""
         whole = [one for one in self.checkpoints if one.name in self.cuts]
-        return segments_of(whole, ledger.read(self.directory.path / "ledger"), is_finished=self.is_finished)
+        return segments_of(whole, self.ledger, is_finished=self.is_finished)
 
     def order(self, part: Segment) -> Order:
         """What a worker needs to do a part again. Raises `OtherArguments`."""
-        order = order_for(self.directory, self.record, self.checkpoints, part)
+        order = order_for(self.directory, self.record, self.checkpoints, self.ledger, part)
         return replace(order, job=str(self.job.path) if self.job is not None else "", rank=self.rank, size=self.size)
 
 
@@ -202,12 +208,12 @@ def keep(path: Path, result: dict[str, Any]) -> None:
 
 
 def order_for(
-    directory: RunDirectory, record: RunRecord, checkpoints: list[Checkpoint], part: Segment,
+    directory: RunDirectory, record: RunRecord, checkpoints: list[Checkpoint], done: ledger.Ledger, part: Segment,
     operators: tuple[Key | None, Key] | None = None,
 ) -> Order:  # fmt: skip
     """What a worker needs to do a part again. Raises `OtherArguments`."""
     invocation = _invocation_of(part, record, checkpoints)
-    _check_invocation(part, invocation, checkpoints, ledger.read(directory.path / "ledger"))
+    _check_invocation(part, invocation, checkpoints, done)
     known = [one.name for one in checkpoints if part.start is not None and one.sequence <= part.start.sequence]
     goal = Goal(operators=operators, is_whole=part.is_whole)
     if part.until is not None:

@@ -81,6 +81,9 @@ class Recorder:
         self._by_path: dict[str, Leaf] = {}
         self._pieces: list[tuple[Leaf, int]] = []
         self._list_number, self._next_piece = 0, 0
+        #: What was listed last with all its leaves, and under which number.
+        self._listed: list[tuple[str, int]] = []
+        self._listed_number = 0
         #: Spent on digests of pieces; what these take, over what they were taken to cost.
         self._pieces_s, self._slowness = 0.0, 1.0
         self._asked_s, self._day_began_s = -math.inf, 0.0  # for the time of day
@@ -95,7 +98,7 @@ class Recorder:
         """
         self._began_s = monotonic()
         try:
-            before = ledger.read(self._path)
+            before = ledger.read(self._path, since=batches, has_losses=False)
             self._file = ledger.LedgerFile(self._path)
             began = {"attempt": attempt, "batches": batches, "at": time.time()}
             is_other = is_other or (bool(takes_over) and batches not in before.changed_at)
@@ -256,14 +259,11 @@ class Recorder:
         self._list_number += 1
         self._pieces = [(leaf, start) for leaf in self._changing for start in range(0, leaf.num_bytes, PIECE_BYTES)]
         self._next_piece = 0
-        self._write_json(
-            b"L",
-            {
-                "number": self._list_number,
-                "seen_at": self._seen_at,
-                "leaves": [[leaf.path, leaf.num_bytes] for leaf in self._changing],
-            },
-        )
+        listed = [(leaf.path, leaf.num_bytes) for leaf in self._changing]
+        same: dict[str, object] = {"as": self._listed_number}
+        if listed != self._listed:
+            self._listed, self._listed_number, same = listed, self._list_number, {"leaves": listed}
+        self._write_json(b"L", {"number": self._list_number, "seen_at": self._seen_at, **same})
 
     def _cover(self, until_s: float, *, is_urgent: bool) -> tuple[int, tuple[int, ...]]:
         """As many pieces as there is time for until then, from where the last record ended.

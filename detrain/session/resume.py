@@ -228,7 +228,7 @@ class Resume:
         for place in sorted(self._context.job.glob("rank_*")) if self._context.job is not None else ():
             if place.name != self._context.directory.path.name and (place / name).exists():
                 with contextlib.suppress(CheckpointError):  # of another host's disk, say: that rank has judged it
-                    found[place.name] = checkpoint_file.read_header(place / name).meta.files
+                    found[place.name] = checkpoint_file.read_outline(place / name).meta.files
         return found
 
     def _merging(self, target: Checkpoint, beside: Beside) -> Callable[[Tree, Tree], Tree] | None:

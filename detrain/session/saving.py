@@ -101,9 +101,11 @@ class Saver:
         """
         self.memory = memory
         self._context, self._stack, self._recorder = context, stack, recorder
+        #: With its table of arrays, which the next one refers to; of the others there is none in memory.
         self._last: Checkpoint | None = resumed
         self._sequence = self._last.sequence if self._last is not None else 0
-        self._checkpoints = self._set_future_aside()
+        #: By name; replaced and never changed, since the training looks at it while another is being written.
+        self._checkpoints = {found.name: found for found in self._set_future_aside()}
         self._said: set[str] = set()
         self._retracer = Retracer()
         self._is_first = resumed is None
@@ -221,7 +223,7 @@ class Saver:
             self._pass_over(f"it could not be written: {error}")
             return None
         path = context.directory.checkpoint_path(meta.epoch, meta.batch)
-        if path.name in meta.chain or any(path.name in found.needs for found in self._checkpoints):
+        if path.name in meta.chain or self._is_built_on(path.name):
             # A loop outside has been checkpointed at this very place, and others build on it.
             self._pass_over(f"{path.name} is one that others build on", path.name)
             return None
@@ -238,6 +240,9 @@ class Saver:
         )  # fmt: skip
         self._recorder.scan(captured, context.position.batches, loop)
         return taken
+
+    def _is_built_on(self, name: str) -> bool:
+        return any(found.is_built_on(name) for found in self._checkpoints.values())
 
     def _pass_over(self, why: str, name: str = "") -> None:
         """Of several ranks this one takes no checkpoint here: the others count one, and learn that it will not be whole."""
@@ -273,7 +278,7 @@ class Saver:
         member = self._context.member
         if member is None or self._last is None:
             return self._last
-        whole = [found for found in [*self._checkpoints, self._last] if found.name in member.whole()]
+        whole = [found for found in [*self._checkpoints.values(), self._last] if found.name in member.whole()]
         return max(whole, key=lambda found: found.sequence, default=None)
 
     @property
@@ -288,7 +293,7 @@ class Saver:
 
     def _retain_files(self) -> None:
         held = [held.taken.meta.files for held in self._held]
-        self._context.files.retain([*(found.meta.files for found in self._checkpoints), *held])
+        self._context.files.retain([*(found.meta.files for found in self._checkpoints.values()), *held])
 
     def chain_without_failed(self, names: Iterable[str]) -> list[str]:
         """Checkpoints to pass through, with what leads on instead of those that could not be written."""
@@ -333,13 +338,15 @@ class Saver:
         if taken.steps is not None:
             with suppress(OSError):  # for a picture in the report alone; the next cut writes it anew
                 write_atomically(self._context.directory.path / PIPELINE_STEPS, taken.steps.encode())
-        self._checkpoints = [*(found for found in self._checkpoints if found.name != saved.name), saved]
+        self._checkpoints = {**self._checkpoints, saved.name: saved.without_table()}
         self._delete_what_is_not_needed(taken)
         return True
 
     def _delete_what_is_not_needed(self, taken: _Taken) -> None:
         try:
-            self._checkpoints = self._retain(taken)
+            stay = self._retain(taken)
+            if len(stay) < len(self._checkpoints):
+                self._checkpoints = {found.name: found for found in stay}
             self._kept.worked()
         except OSError as error:
             self._kept.failed(error, f"an old checkpoint cannot be deleted: {error}. It takes room, and does no harm")
@@ -373,12 +380,12 @@ class Saver:
 
     def _retain(self, taken: _Taken) -> list[Checkpoint]:
         """Delete what no resume needs any more. Of the latest cut that is not whole yet, nobody knows whether one will."""
-        context, member = self._context, self._context.member
+        context, member, there = self._context, self._context.member, list(self._checkpoints.values())
         if member is None:
-            return context.directory.retain(context.settings.keep, self._checkpoints, taken.needed)
+            return context.directory.retain(context.settings.keep, there, taken.needed)
         kept = member.kept()
-        needed = {found.name for found in self._checkpoints if kept.needs(found.name, found.sequence)}
-        return context.directory.retain(0, self._checkpoints, needed | taken.needed)
+        needed = {found.name for found in there if kept.needs(found.name, found.sequence)}
+        return context.directory.retain(0, there, needed | taken.needed)
 
     def end(self) -> None:
         """The script has ended."""
@@ -398,7 +405,8 @@ class Saver:
         directory = self._context.directory
         good, _ = directory.read_checkpoints()
         own = [found for found in good if found.sequence <= self._sequence]
-        future = [path for path in directory.checkpoint_paths() if path not in [found.path for found in own]]
+        known = {found.path for found in own}
+        future = [path for path in directory.checkpoint_paths() if path not in known]
         member = self._context.member
         if member is not None:
             member.begins_behind(self._sequence)

@@ -27,7 +27,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ class Checkpoint:
 
     path: Path
     meta: Meta
-    #: One for each array of the tree.
+    #: One for each array of the tree; none where it has been let go of.
     stored: list[Stored] = field(default_factory=list)
 
     @property
@@ -86,7 +86,15 @@ class Checkpoint:
     @property
     def needs(self) -> set[str]:
         """Names of the other files without which this one cannot be resumed from."""
-        return {entry.holder for entry in self.stored if entry.holder} | set(self.meta.chain)
+        return {*(self.meta.holders or ()), *self.meta.chain}
+
+    def is_built_on(self, name: str) -> bool:
+        """True if `needs` has it; asked of every checkpoint there is whenever one is taken."""
+        return name in self.meta.chain or name in (self.meta.holders or ())
+
+    def without_table(self) -> Checkpoint:
+        """The same without `stored`, which is most of it: of many checkpoints only the latest one's is ever needed again."""
+        return replace(self, stored=[])
 
     @property
     def sequence(self) -> int:
@@ -117,6 +125,19 @@ def read_header(path: Path) -> Checkpoint:
         checkpoint, _, header = _read_documents(path, file)
         _read_between(path, file, _own_extents(checkpoint), header)
         return checkpoint
+
+
+def read_outline(path: Path) -> Checkpoint:
+    """The same without the table of arrays. Of the state tree, which is most of what a header is, the digest is checked and no more.
+
+    The bytes outside the documents are not looked at. Raises `CheckpointError`.
+    """
+    with _opened(path) as file:
+        header = _decode_header(path, os.pread(file, USER_BLOCK, 0), os.fstat(file).st_size)
+        _read_bytes(path, file, *header.tree)
+        meta = _decode_meta(path, _read_document(path, file, *header.meta))
+    # An earlier detrain's file says only in its table what it needs.
+    return read_header(path).without_table() if meta.holders is None else Checkpoint(path, meta)
 
 
 def fingerprint(path: Path) -> str:
@@ -161,7 +182,9 @@ def _read_documents(path: Path, file: int) -> tuple[Checkpoint, dict[str, Any], 
     header = _decode_header(path, os.pread(file, USER_BLOCK, 0), os.fstat(file).st_size)
     tree, meta = (_read_document(path, file, *place) for place in (header.tree, header.meta))
     _check_kinds(path, tree)
-    return Checkpoint(path, _decode_meta(path, meta), list(_entries(path, tree["stored"]))), tree, header
+    stored = list(_entries(path, tree["stored"]))
+    holders = sorted({entry.holder for entry in stored if entry.holder})
+    return Checkpoint(path, replace(_decode_meta(path, meta), holders=holders), stored), tree, header
 
 
 def _own_extents(checkpoint: Checkpoint) -> list[tuple[int, int]]:
@@ -194,14 +217,18 @@ def _decode_header(path: Path, block: bytes, size: int) -> _Header:
     return _Header(size, tuple(fields["tree"]), tuple(fields["meta"]), fields["gaps"])
 
 
-def _read_document(path: Path, file: int, offset: int, size: int, digest: str) -> Any:
+def _read_bytes(path: Path, file: int, offset: int, size: int, digest: str) -> bytes:
     content = os.pread(file, size, offset)
     if xxhash.xxh3_128_hexdigest(content) != digest:
         raise CheckpointError(
             f"{path.name} is damaged: its state tree does not have the digest that it was written with"
         )
+    return content
+
+
+def _read_document(path: Path, file: int, offset: int, size: int, digest: str) -> Any:
     try:
-        return json.loads(content)
+        return json.loads(_read_bytes(path, file, offset, size, digest))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name} does not hold a state tree: {error}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import xxhash
@@ -33,6 +34,7 @@ def commit(path: Path, tree: Tree, meta: Meta, earlier: Checkpoint | None = None
     looks = _encoder.looks(tree.arrays)
     digests = _digests(tree.arrays, looks)
     held = _held_by_others(path, looks, digests, earlier)
+    meta = replace(meta, holders=sorted({entry.holder for entry in held.values()}))
     own = [number for number in range(len(tree.arrays)) if number not in held]
     nodes, meta_text = _encoder.nodes(tree), encode(meta.encode())
     attributes: dict[str, int | str] = {"format": FORMAT, "detrain": __version__}

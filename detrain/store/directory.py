@@ -211,7 +211,7 @@ class RunDirectory:
         return self.path / f"checkpoint_{epoch}_{batch}.h5"
 
     def read_checkpoints(self) -> tuple[list[Checkpoint], list[CheckpointError]]:
-        """Readable checkpoints, latest first, and what is wrong with the others."""
+        """Readable checkpoints, latest first and without their tables of arrays, and what is wrong with the others."""
         paths = self.checkpoint_paths()
         if not paths:
             return [], []  # without loading h5py
@@ -220,7 +220,7 @@ class RunDirectory:
         good, bad = [], []
         for path in paths:
             try:
-                good.append(checkpoint_file.read_header(path))
+                good.append(checkpoint_file.read_outline(path))
             except CheckpointError as error:
                 bad.append(error)
         return sorted(good, key=lambda found: found.sequence, reverse=True), bad
@@ -234,6 +234,8 @@ class RunDirectory:
 
     def retain(self, keep: int, checkpoints: list[Checkpoint], needed: set[str]) -> list[Checkpoint]:
         """Delete all but the newest `keep` checkpoints and what those (or `needed`) cannot do without; returns what stays."""
+        if len(checkpoints) <= keep:
+            return checkpoints
         newest = sorted(checkpoints, key=lambda found: found.sequence, reverse=True)
         wanted = {found.name for found in newest[:keep]} | needed
         by_name = {found.name: found for found in newest}

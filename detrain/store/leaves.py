@@ -26,6 +26,8 @@ Elements = np.ndarray[Any, Any]
 #: Sizes of dtypes that numpy lacks, in bytes; every other unknown one is a float8.
 _FOREIGN_BYTES = {"bfloat16": 2, "complex32": 4}
 _ADDED_BY_A_LIBRARY = 2  # `np.dtype.isbuiltin`
+#: Compared at a time: what tells which elements differ takes as much memory, and not as much as the leaf.
+_PIECE_BYTES = 1 << 20
 _KEY = re.compile(r"\[#(\d+)\]")
 
 
@@ -186,14 +188,17 @@ def first_difference(a: Elements, b: Elements) -> tuple[int, list[int]] | None:
     size = a.dtype.itemsize
     if not a.size or not size:
         return None
-    bytes_a = np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(-1, size)
-    bytes_b = np.ascontiguousarray(b).reshape(-1).view(np.uint8).reshape(-1, size)
-    differing = (bytes_a != bytes_b).any(axis=1)
-    count = int(differing.sum())
-    if not count:
-        return None
-    first = int(differing.argmax())
-    return count, [int(position) for position in np.unravel_index(first, a.shape)]
+    bytes_a, bytes_b = (np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in (a, b))
+    step = max(1, _PIECE_BYTES // size) * size
+    count, first = 0, -1
+    for begin in range(0, len(bytes_a), step):
+        one, other = bytes_a[begin : begin + step], bytes_b[begin : begin + step]
+        if np.array_equal(one, other):
+            continue
+        differing = (one.reshape(-1, size) != other.reshape(-1, size)).any(axis=1)
+        first = first if count else begin // size + int(differing.argmax())
+        count += int(differing.sum())
+    return (count, [int(position) for position in np.unravel_index(first, a.shape)]) if count else None
 
 
 def plain_json(value: Any) -> Any:

@@ -10,8 +10,10 @@ The file is a sequence of records. A record is framed so that a torn last one is
     A  an attempt begins           JSON {"attempt": 2, "batches": 120, "at": 1763652011.5}: seconds since 1970; with "other_from": 120
                                    what is on record from there on was done with other arguments, and stands for nothing any more
     L  which leaves are covered    JSON {"number": 3, "seen_at": [128, 77], "leaves": [[path, bytes], …]}; pieces of at most 1 MiB are
-                                   counted through. `seen_at`: the header (batches, position) where the objects had these paths; a
-                                   name may stand for another object since, in each attempt when its collector of garbage comes by
+                                   counted through. With "as": 2 in place of "leaves": those of that list, since after every
+                                   checkpoint there is one, and mostly the same again. `seen_at`: the header (batches, position) where
+                                   the objects had these paths; a name may stand for another object since, in each attempt when its
+                                   collector of garbage comes by
     S  a checkpoint was taken      JSON {"name": …, "batches": 128, "at": …, "stall_s": 0.02, "bytes": 52133, "seconds": 61.2,
                                    "ledger_s": 0.4, "interval_s": 2}: the training waited `stall_s`, `auto` had chosen
                                    `interval_s`; since the attempt came to its first header `seconds` have gone by, of which the
@@ -57,9 +59,10 @@ _BATCH = struct.Struct("<QQIIQQIII")
 #: Batches ended with the one that the loss is of, which of its losses, the loss.
 _VALUE = struct.Struct("<QId")
 _AT = struct.Struct("<d")
+_ENDED = struct.Struct("<Q")  # what a B record begins with
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Batch:
     """What is on record of one batch."""
 
@@ -140,6 +143,8 @@ class Ledger:
     times: list[tuple[float, int]] = field(default_factory=list)
     #: After so many batches the run went on with other arguments.
     changed_at: list[int] = field(default_factory=list)
+    #: Leaf and first byte of each piece of the list that was looked at last, by its number.
+    _pieces: dict[int, list[tuple[str, int]]] = field(default_factory=dict, compare=False, repr=False)
 
     def cut(self, batches: int) -> None:
         """Forget what was done from a batch on: it is done with other arguments now."""
@@ -150,28 +155,30 @@ class Ledger:
 
     def window(self, batch: Batch) -> list[tuple[str, int]]:
         """Leaf and first byte of each piece that a record covers."""
-        pieces = [
-            (path, start)
-            for path, size in self.lists.get(batch.list_number, ())
-            for start in range(0, size, PIECE_BYTES)
-        ]
+        pieces = self._pieces.get(batch.list_number)
+        if pieces is None:  # most records in a row are of one list, which may be of all leaves of a large state
+            leaves = self.lists.get(batch.list_number, ())
+            pieces = [(path, start) for path, size in leaves for start in range(0, size, PIECE_BYTES)]
+            self._pieces = {batch.list_number: pieces}
         return pieces[batch.first_piece : batch.first_piece + len(batch.pieces)]
 
 
-def read(path: Path) -> Ledger:
-    """Read a ledger; a torn last record is left out, a file that is not there is empty. Raises `CheckpointError` for damage before that."""
+def read(path: Path, *, since: int = 0, has_losses: bool = True) -> Ledger:
+    """Read a ledger; a torn last record is left out, a file that is not there is empty. Raises `CheckpointError` for damage before that.
+
+    A long run's is large in memory: `since` leaves out the records of fewer batches than that, `has_losses=False` the losses and when
+    they were.
+    """
     ledger = Ledger({}, {}, [], [])
     if not path.exists():
         return ledger
     for kind, body in _records(path.read_bytes(), path.name):
         if kind == b"B":
-            batch = Batch.decode(body)
-            ledger.batches[batch.key] = batch
+            if _ENDED.unpack_from(body)[0] >= since:
+                batch = Batch.decode(body)
+                ledger.batches[batch.key] = batch
         elif kind == b"L":
-            document = json.loads(body)
-            ledger.lists[document["number"]] = [(leaf, size) for leaf, size in document["leaves"]]
-            batches, position = document.get("seen_at", (-1, document["number"]))
-            ledger.seen_at[document["number"]] = batches, position
+            _read_list(ledger, json.loads(body))
         elif kind == b"A":
             ledger.attempts.append(json.loads(body))
             if "other_from" in ledger.attempts[-1]:
@@ -181,7 +188,7 @@ def read(path: Path) -> Ledger:
             ledger.saved.append(saved)
             if "at" in saved:
                 ledger.times.append((saved["at"], saved["batches"]))
-        elif kind == b"V":
+        elif kind == b"V" and has_losses:
             _read_losses(ledger, body)
     return ledger
 
@@ -194,6 +201,16 @@ def encode_json(document: object) -> bytes:
 def encode_losses(at_s: float, losses: Iterable[tuple[int, int, float]]) -> bytes:
     """The body of a V record."""
     return _AT.pack(at_s) + b"".join(starmap(_VALUE.pack, losses))
+
+
+def _read_list(ledger: Ledger, document: dict[str, Any]) -> None:
+    number = document["number"]
+    if "as" in document:
+        ledger.lists[number] = ledger.lists[document["as"]]
+    else:
+        ledger.lists[number] = [(leaf, size) for leaf, size in document["leaves"]]
+    batches, position = document.get("seen_at", (-1, number))
+    ledger.seen_at[number] = batches, position
 
 
 def _read_losses(ledger: Ledger, body: bytes) -> None:

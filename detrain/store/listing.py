@@ -1,6 +1,6 @@
 """`detrain ls` and `detrain inspect`: what is in a run directory and in a checkpoint.
 
-`ls` reads the headers of checkpoints only: it finds a truncated file, an altered state tree and a missing earlier file.
+`ls` reads of checkpoints where they stand and what they need: it finds a truncated file, an altered state tree and a missing earlier file.
 `inspect` reads every byte and checks every digest.
 """
 
@@ -142,7 +142,7 @@ def _describe_file(path: Path) -> dict[str, Any]:
     status = path.stat()
     found = {"file": path.name, "bytes": status.st_size, "when": when(status.st_mtime), "damage": ""}
     try:
-        header = checkpoint_file.read_header(path)
+        header = checkpoint_file.read_outline(path)
     except CheckpointError as error:
         return {**found, "damage": str(error)}
     missing = sorted(name for name in header.needs if not path.with_name(name).exists())

@@ -29,6 +29,9 @@ class Meta:
     sequence: int
     #: The training's loops, outermost first.
     position: list[LoopPosition] = field(default_factory=list)
+    #: Names of the other files that hold arrays of the state, so that it is known without the state; written by the store. None in a file
+    #: of an earlier detrain's.
+    holders: list[str] | None = field(default=None, compare=False)
     #: The innermost of them has come to its end.
     is_exhausted: bool = False
     #: Names of the checkpoints to pass through on the way here, in order.

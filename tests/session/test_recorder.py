@@ -74,6 +74,18 @@ def test_windows_move_over_what_changes_and_over_nothing_else(path):
     assert not one.recorder.has_expectations
 
 
+def test_leaves_are_listed_once_however_many_checkpoints_there_are(path):
+    one = Training(path)
+    one.recorder.begin(1, 0)
+    one.train(5, scan_at=2)
+    for _ in range(20):
+        one.train(3, scan_at=1)
+    found = ledger.read(path)
+    assert len({id(names) for names in found.lists.values()}) == 1
+    assert len(found.lists) == len(found.seen_at) == 21
+    assert path.read_bytes().count(b"weight") == 1
+
+
 def test_an_attempt_that_does_the_same_is_compared_and_nothing_is_told(path):
     first = Training(path)
     first.recorder.begin(1, 0)

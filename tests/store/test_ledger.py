@@ -110,3 +110,21 @@ def test_what_was_done_with_other_arguments_stands_for_nothing_from_where_they_c
     assert found.changed_at == [3]
     found.cut(0)
     assert (found.batches, found.changed_at) == ({}, [])
+
+
+def test_what_nobody_asks_for_is_not_kept_in_memory(path: Path) -> None:
+    found = ledger.read(path, since=4, has_losses=False)
+    assert list(found.batches.values()) == BATCHES[3:]
+    assert found.losses == {}
+    assert found.saved == ledger.read(path).saved
+    assert found.lists == ledger.read(path).lists
+
+
+def test_a_list_that_is_as_an_earlier_one_is_the_same_in_memory(path: Path) -> None:
+    file = LedgerFile(path)
+    file.append_json(b"L", {"number": 2, "seen_at": [5, 9], "as": 1})
+    file.close()
+    found = ledger.read(path)
+    assert found.lists[2] is found.lists[1]
+    assert found.seen_at == {1: (-1, 1), 2: (5, 9)}
+    assert found.window(BATCHES[0]) == found.window(BATCHES[0]) == []
