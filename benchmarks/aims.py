@@ -44,6 +44,12 @@ AIMS = (
     Aim("the ledger by the wall clock, 1 MB", "ledger", "1 MB: % longer", 1.0, "%"),
     Aim("the ledger by the wall clock, 100 MB", "ledger", "100 MB: % longer", 1.0, "%"),
     Aim("the ledger by the wall clock, 1 GB", "ledger", "1,000 MB: % longer", 1.0, "%"),
+    # Of time, memory and files, by the exponent: 1 is linear; what is more is the spread of single runs.
+    Aim("growth with the state's size", "scale", "MB: largest exponent", 1.1),
+    Aim("growth with the number of leaves", "scale", "leaves: largest exponent", 1.1),
+    Aim("growth with the batches of an epoch", "scale", "batches: largest exponent", 1.1),
+    Aim("growth with the attempts of a run", "scale", "attempts: largest exponent", 1.1),
+    Aim("growth with the checkpoints of a run", "scale", "checkpoints: largest exponent", 1.1),
 )
 
 

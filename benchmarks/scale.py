@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import shutil
@@ -147,19 +148,23 @@ class Table:
         report.say(f"## {title}")
         rows = []
         for name, values in self._found.items():
-            pairs = list(zip(self._sizes, values, strict=False))
-            cells = [f"{value:,.2f}" + self._growth(pairs, at) for at, value in enumerate(values)]
+            grown = ["", *(f" ({exponent:.2f})" for exponent in self._exponents(values))]
+            cells = [f"{value:,.2f}{more}" for value, more in itertools.zip_longest(values, grown, fillvalue="")]
             rows.append([name, *cells, *[""] * (len(self._sizes) - len(cells))])
         report.say("One run each. In parentheses the exponent of the growth: 0 is none, 1 linear, 2 quadratic.")
         report.table(["", *(f"{size:,} {self._what}" for size in self._sizes)], rows)
+        exponents = [exponent for values in self._found.values() for exponent in self._exponents(values)]
+        if exponents:
+            report.figure(f"{self._what}: largest exponent", max(exponents))
 
-    @staticmethod
-    def _growth(pairs: list[tuple[int, float]], at: int) -> str:
-        """The exponent: 0 is no growth, 1 is linear, 2 quadratic."""
-        if at == 0 or pairs[at][1] <= 0 or pairs[at - 1][1] <= 0:
-            return ""
-        (size, value), (larger, now) = pairs[at - 1], pairs[at]
-        return f" ({math.log(now / value) / math.log(larger / size):.2f})"
+    def _exponents(self, values: Sequence[float]) -> list[float]:
+        """From each size to the next: 0 is no growth, 1 is linear, 2 quadratic."""
+        pairs = list(zip(self._sizes, values, strict=False))
+        return [
+            math.log(now / value) / math.log(larger / size)
+            for (size, value), (larger, now) in itertools.pairwise(pairs)
+            if now > 0 and value > 0
+        ]
 
 
 def stall_s(directory: Path, name: str) -> float:

@@ -82,7 +82,7 @@ class Recorder:
         self._pieces: list[tuple[Leaf, int]] = []
         self._list_number, self._next_piece = 0, 0
         #: What was listed last with all its leaves, and under which number.
-        self._listed: list[tuple[str, int]] = []
+        self._listed: list[tuple[str, int]] | None = None
         self._listed_number = 0
         #: Spent on digests of pieces; what these take, over what they were taken to cost.
         self._pieces_s, self._slowness = 0.0, 1.0
