@@ -15,6 +15,8 @@ from detrain.store.ledger import Ledger
 SCRIPT = str(measure.PROGRAMS / "sized.py")
 #: Megabytes of parameters and moments: batches. The first checkpoint, after a fifth of them, tells the ledger what there is to cover.
 SIZES = {1: 4000, 100: 200, 1000: 30}
+#: With fewer, none lies between the checkpoints.
+FEWEST = 15
 #: Likewise, and how many batches at a time have records, or have none.
 STRETCHES = {1: (8000, 200), 100: (200, 2), 1000: (50, 1)}
 #: Shares of the time that the ledger may take; with none there is a record at checkpoints only.
@@ -132,7 +134,7 @@ def measure_sizes(bench: Bench, report: Report, is_quick: bool) -> None:
     """One table for each size."""
     for megabytes, num_batches in SIZES.items():
         repeats = 1 if is_quick else 3
-        count = num_batches // 4 if is_quick else num_batches
+        count = max(num_batches // 4, FEWEST) if is_quick else num_batches
         variants = {
             name: lambda budget=budget: Training(bench, megabytes, count, budget)  # noqa: B023 - run within this iteration
             for name, budget in BUDGETS.items()
