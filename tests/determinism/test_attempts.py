@@ -243,6 +243,11 @@ def test_a_program_that_was_changed_before_its_first_checkpoint_begins_as_itself
 SWITCHES = {
     "TF32": ("torch.set_float32_matmul_precision('high')", "torch.get_float32_matmul_precision()", "high"),
     "cuDNN's choice by timing": ("torch.backends.cudnn.benchmark = True", "torch.backends.cudnn.benchmark", "True"),
+    "filling of new memory": (
+        "torch.utils.deterministic.fill_uninitialized_memory = False",
+        "torch.utils.deterministic.fill_uninitialized_memory",
+        "False",
+    ),
     "number of threads": ("torch.set_num_threads(3)", "torch.get_num_threads()", "3"),
     "default type": ("torch.set_default_dtype(torch.float64)", "torch.get_default_dtype()", "torch.float64"),
 }

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils import deterministic
 from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import tensors
@@ -23,6 +24,7 @@ def flags() -> dict[str, Any]:
         "anomaly": torch.is_anomaly_enabled(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "deterministic": torch.get_deterministic_debug_mode(),
+        "fills_memory": deterministic.fill_uninitialized_memory,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "num_threads": torch.get_num_threads(),
@@ -40,6 +42,7 @@ _SETTERS: dict[str, Callable[[Any], Any]] = {
     "anomaly": torch.autograd.set_detect_anomaly,
     "matmul_precision": torch.set_float32_matmul_precision,
     "deterministic": torch.set_deterministic_debug_mode,
+    "fills_memory": lambda v: setattr(deterministic, "fill_uninitialized_memory", v),
     "cudnn_benchmark": lambda v: setattr(torch.backends.cudnn, "benchmark", v),
     "cudnn_deterministic": lambda v: setattr(torch.backends.cudnn, "deterministic", v),
     "num_threads": torch.set_num_threads,
