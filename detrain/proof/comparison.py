@@ -81,6 +81,18 @@ class Side:
         return value
 
 
+def _known_to(other: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """The switches of frameworks that the other side has as well: one detrain looks at more of them than another."""
+    return {
+        framework: {name: value for name, value in values.items() if framework not in other or name in other[framework]}
+        for framework, values in flags.items()
+    }
+
+
+def _names_of(flags: dict[str, Any]) -> set[str]:
+    return {f"{framework}.{name}" for framework, values in flags.items() for name in values}
+
+
 class Comparison:
     """A walk through two trees at once; each pair of nodes is compared once and named as in A."""
 
@@ -107,7 +119,9 @@ class Comparison:
         self._values(
             [list(loop[2:]) for loop in meta_a.position], [list(loop[2:]) for loop in meta_b.position], "position.loops"
         )
-        self._plain(meta_a.flags, meta_b.flags, "flags")
+        self._plain(_known_to(meta_b.flags, meta_a.flags), _known_to(meta_a.flags, meta_b.flags), "flags")
+        names_a, names_b = _names_of(meta_a.flags), _names_of(meta_b.flags)
+        self._note("switches that only one has", sorted(names_a - names_b), sorted(names_b - names_a))
         self._plain(meta_a.entropy[:1], meta_b.entropy[:1], "entropy")
         self._note("processes started", meta_a.entropy[1:], meta_b.entropy[1:])
         self._by_name(sorted(self.a.tree.roots.items()), sorted(self.b.tree.roots.items()), "", "roots", self._refs)

@@ -180,3 +180,12 @@ def test_processes_that_only_one_run_has_started_are_noted_and_do_not_count(comp
     assert (found["same"], found["notes"]) == (True, ["processes started: [2] / [0]"])
     found = compare(tree({}, {"v": 1}), tree({}, {"v": 1}), {"entropy": [16, 2]}, {"entropy": [24, 2]})
     assert said(found) == [("entropy[0]", "value")]
+
+
+def test_switches_that_one_side_does_not_know_are_a_note_and_no_difference(compare, tree):
+    old, new = ({"flags": {"torch": flags}} for flags in ({"grad": True}, {"grad": True, "fills": True}))
+    same = compare(tree({}, {"v": 1}), tree({}, {"v": 1}), old, new)
+    assert same["same"]
+    assert compare(tree({}, {"v": 1}), tree({}, {"v": 1}), new, {"flags": {}})["differences"]
+    other = compare(tree({}, {"v": 1}), tree({}, {"v": 1}), old, {"flags": {"torch": {"grad": False, "fills": True}}})
+    assert said(other) == [("flags.torch.grad", "value")]
