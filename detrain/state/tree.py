@@ -161,7 +161,7 @@ class Window(NamedTuple):
 class Array:
     """Bulk data of a node. `label` names a dtype that numpy lacks (bfloat16)."""
 
-    __slots__ = ("_data", "_digest_prefix", "digest", "is_copy", "label", "path", "place")
+    __slots__ = ("_data", "digest", "is_copy", "label", "path", "place")
 
     def __init__(
         self,
@@ -174,7 +174,6 @@ class Array:
         """`is_copy`: `data` is nobody else's; else it may be a view of live memory."""
         self.path, self.label, self.digest, self.is_copy = path, label, digest, is_copy
         #: Of data that nobody has made an array of yet.
-        self._digest_prefix: bytes | None = None
         self.place: Place | Window | None = None
         self._data: np.ndarray[Any, Any] | None = None
         if isinstance(data, (Place, Window)):
@@ -203,15 +202,13 @@ class Array:
 
     def drop(self) -> None:
         """Forget the data, which cannot be read any more."""
-        self.place, self._data, self._digest_prefix = None, np.empty(0, np.uint8), None
+        self.place, self._data = None, np.empty(0, np.uint8)
 
     def compute_digest(self) -> str:
         """xxh3-128 of dtype, shape and bytes, in hex."""
         if not self.digest:
-            before = self._digest_prefix
-            if before is None:  # copies are used again
-                dtype, shape = self.look
-                before = self._digest_prefix = digest_prefix(self.label or dtype.str, shape)
+            dtype, shape = self.look
+            before = digest_prefix(self.label or dtype.str, shape)
             num_bytes = self.num_bytes
             if num_bytes <= _SMALL_BYTES:
                 self.digest = xxhash.xxh3_128_hexdigest(b"".join((before, self.octets())) if num_bytes else before)

@@ -98,9 +98,7 @@ def _pieces(frame: Frame, documents: dict[str, bytes], arrays: Sequence[Array]) 
             content = part.content
             for start in with_breaks(range(0, len(part.inside), _ARRAYS), 1):
                 for begin, number in part.inside[start : start + _ARRAYS]:
-                    array = arrays[number]
-                    place = array.place
-                    octets = place.octets() if type(place) is Window else array.octets()
+                    octets = arrays[number].octets()
                     content[begin : begin + len(octets)] = octets
             yield memoryview(content)
         else:

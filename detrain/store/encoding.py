@@ -37,7 +37,9 @@ class Looks:
         #: In bytes.
         self.sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in looks]
         #: What each digest is made of before the bytes.
-        self.prefixes = [digest_prefix(label or dtype.str, shape) for label, (dtype, shape) in zip(labels, looks)]  # noqa: B905
+        self.prefixes = [
+            digest_prefix(label or dtype.str, shape) for label, (dtype, shape) in zip(labels, looks, strict=True)
+        ]
 
     def are_of(self, columns: tuple[list[str], list[str], list[Look]]) -> bool:
         """True if arrays have these looks; quick where they are the very same values."""
@@ -76,17 +78,18 @@ class Encoder:
         Piece by piece: the encoder holds the interpreter's lock for as long as a piece takes.
         """
         nodes, before = tree.nodes, self._nodes
-        num_pieces = -(-len(nodes) // _PIECE_NODES)
+        # A copy: where a node cannot be encoded, what is kept stays what was written last.
+        num_pieces, texts = -(-len(nodes) // _PIECE_NODES), list(self._texts)
         others = {number // _PIECE_NODES for number in _other_places(nodes, before)}
         if len(nodes) != len(before):
             first = min(len(nodes), len(before)) // _PIECE_NODES
             others.update(range(first, num_pieces))
-            self._texts[first:] = [b""] * (num_pieces - first)
+            texts[first:] = [b""] * (num_pieces - first)
             self._single.clear()
         for piece in with_breaks(sorted(others), _PIECES):
-            self._texts[piece] = self._encode(nodes, before, piece * _PIECE_NODES)
-        self._nodes = nodes
-        return [b'{"nodes":[', b",".join(self._texts), b'],"roots":', encode(tree.roots)]
+            texts[piece] = self._encode(nodes, before, piece * _PIECE_NODES)
+        self._nodes, self._texts = nodes, texts
+        return [b'{"nodes":[', b",".join(texts), b'],"roots":', encode(tree.roots)]
 
     def _encode(self, nodes: Sequence[Node], before: Sequence[Node], start: int) -> bytes:
         """A piece. Where some of it is as before, the same nodes will be the next time, and some are long: the text of each is kept."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from detrain.state.tree import Array, Tree
 from detrain.store import checkpoint
@@ -46,6 +47,15 @@ def test_documents_are_those_of_a_new_encoder():
             assert [tuple(entry[5:]) for entry in table] == [
                 ("früher.h5", 4096) if number in held else ("", offset) for number, offset in enumerate(offsets)
             ]
+
+
+def test_an_error_half_way_leaves_the_texts_of_the_checkpoint_before():
+    kept, one = Encoder(), tree(200)
+    expected = b"".join(kept.nodes(one))
+    broken = Tree([{"k": "other"}, *one.nodes[1:-1], {"k": object()}], one.arrays, one.roots)
+    with pytest.raises(TypeError):
+        kept.nodes(broken)
+    assert b"".join(kept.nodes(one)) == expected
 
 
 def test_place_of_a_document_is_never_too_small():
