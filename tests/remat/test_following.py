@@ -65,7 +65,7 @@ FOLLOWED = {
 }  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def even_times(monkeypatch):
     """Operators take as long as each other, so that what is evicted does not hang on how busy the machine is."""
     ticks = itertools.count(step=10_000)
@@ -73,7 +73,6 @@ def even_times(monkeypatch):
         monkeypatch.setattr(module, "perf_counter_ns", lambda: next(ticks))
 
 
-@pytest.mark.usefixtures("even_times")
 @pytest.mark.parametrize("program", full_but(["own_functions", "views_changed"], FOLLOWED))
 def test_steps_that_follow_a_plan_have_the_same_bits(program):
     plans = AtOnce("dtr")
