@@ -11,18 +11,22 @@ from typing import Any
 
 #: The rank of this process in its job; 0 also where it is alone.
 _rank = 0
+_is_quiet = False
 
 
-def speak_as(rank: int) -> None:
-    """From now on this process is one of several ranks: 0 speaks for all, another only when something is wrong, and with its number."""
-    global _rank
-    _rank = rank
+def speak_as(rank: int, *, is_quiet: bool = False) -> None:
+    """From now on this process is one of several ranks: 0 speaks for all, another only when something is wrong, and with its number.
+
+    `is_quiet`: rank 0 also speaks only then.
+    """
+    global _rank, _is_quiet
+    _rank, _is_quiet = rank, is_quiet
 
 
 def say(text: str) -> None:
     """Print a line to standard error; never fails the run."""
     stream = sys.__stderr__
-    if stream is None or (_rank and not text.startswith(("error:", "warning:"))):
+    if stream is None or ((_rank or _is_quiet) and not text.startswith(("error:", "warning:"))):
         return
     prefix = f"detrain [rank {_rank}]" if _rank else "detrain"
     try:

@@ -8,28 +8,25 @@ from typing import Any
 
 import click
 
+from detrain.cli import settings
 from detrain.errors import DetrainError, UsageError
 from detrain.package import __version__
 
-#: Command to the module that holds it; loaded when it is asked for, so that `run` waits for none of the others.
-MODULES = {
-    "run": "run",
-    "trace": "trace",
-    "instrument": "instrument",
-    "ls": "look",
-    "inspect": "look",
-    "diff": "look",
-    "verify": "prove",
-    "doctor": "look",
-    "report": "look",
-    "export": "look",
-    "remat": "remat",
-    "pipeline": "pipeline",
+#: Headings, and below each its commands and the modules that hold them; a module is loaded when its command is asked for, so that `run`
+#: waits for none of the others.
+SECTIONS = {
+    "Train": {"run": "run", "config": "config"},
+    "Look": {"ls": "look", "top": "top", "inspect": "look", "report": "look", "export": "look"},
+    "Prove": {"verify": "prove", "diff": "look", "doctor": "look"},
+    "Find loops": {"trace": "trace", "instrument": "instrument"},
+    "Plan": {"remat": "remat", "pipeline": "pipeline"},
+    "Shell": {"completion": "config"},
 }
+MODULES = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
 class _Commands(click.Group):
-    """Finds commands by `MODULES`."""
+    """Finds commands by `MODULES`, and gives them what a file of settings says."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """In the order of a run's life."""
@@ -43,8 +40,30 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is asked for, with the file's defaults for it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and command is not None and not ctx.resilient_parsing:
+            file = ctx.obj = settings.find()
+            if file is not None:
+                file.check(list(MODULES))
+                ctx.default_map = {name: file.of_command(command, name)}
+        return name, command, rest
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """By what they are for."""
+        commands = {name: self.get_command(ctx, name) for name in MODULES}
+        widest = max(map(len, commands))
+        for heading, names in SECTIONS.items():
+            with formatter.section(heading):
+                texts = [(name, command) for name in names if (command := commands[name]) is not None]
+                limit = formatter.width - 6 - widest
+                formatter.write_dl([(f"{name:<{widest}}", one.get_short_help_str(limit)) for name, one in texts])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "DETRAIN"})
 @click.version_option(__version__, prog_name="detrain")
 def cli() -> None:
     """Run training scripts so that they can be killed at any moment and resumed with exactly the same bits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -133,19 +134,40 @@ def doctor(script: Path | None, ckpt_dir: str | None, as_json: bool) -> int:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Output file (default DIR/report.html).",
 )
-def report(folder: Path, target: Path | None) -> int:
+@click.option("--live", is_flag=True, help="Serve the page on this machine's own address while the run goes on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="With --live: the port (default: a free one)."
+)
+def report(folder: Path, target: Path | None, live: bool, port: int) -> int:
     """Write an HTML page about a run: losses, attempts, checkpoints, proofs.
 
-    The page loads nothing from the network.
+    The page loads nothing from the network. With --live it is served until Ctrl-C, to browsers on this machine alone, and drawn again as
+    the run goes on.
     """
     from detrain.messages import say
     from detrain.report import page
 
+    if live:
+        return _serve(folder, port)
     if target is None:
         target = folder / "report.html"
         page.check_own(target)
     page.write(folder, target)
     say(f"wrote {target}")
+    return 0
+
+
+def _serve(folder: Path, port: int) -> int:
+    from detrain.messages import say
+    from detrain.report.live import Server
+
+    try:
+        server = Server(folder, port)
+    except OSError as error:
+        raise UsageError(f"port {port} cannot be had: {error}") from None
+    say(f"{server.address} shows the run while it goes on; Ctrl-C ends")
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve()
     return 0
 
 

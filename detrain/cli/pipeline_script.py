@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from detrain.cli.files import needs_plan, read_file, write_file
+from detrain.cli.options import ScriptCommand
 from detrain.cli.pipeline_options import DeviceOptions, topology_of
-from detrain.cli.run import ScriptCommand, module_option, request_of, seed_option, start_of, words_argument
+from detrain.cli.requests import request_of, start_of
+from detrain.cli.run import module_option, seed_option, words_argument
 from detrain.errors import GraphError, UsageError
 from detrain.messages import say
 from detrain.pipeline.planners import catalogue

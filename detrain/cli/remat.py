@@ -12,7 +12,9 @@ import click
 
 from detrain.cli.files import FILE, read_file, write_file
 from detrain.cli.look import as_json_option
-from detrain.cli.run import ScriptCommand, module_option, request_of, seed_option, words_argument
+from detrain.cli.options import ScriptCommand
+from detrain.cli.requests import request_of
+from detrain.cli.run import module_option, seed_option, words_argument
 from detrain.errors import MissingExtra, UsageError
 from detrain.remat.planners.names import NAMES
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import functools
+import math
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,40 +15,16 @@ import click
 from detrain import ranks as several
 from detrain.adapters import launchers
 from detrain.cli.files import read_file
+from detrain.cli.options import GIVEN, Option, ScriptCommand
+from detrain.cli.requests import DURATION, request_of, start_of, start_of_trace
 from detrain.errors import UsageError
 from detrain.job.place import place_of
 from detrain.remat.amounts import ONLINE
 from detrain.remat.planners.names import NAMES as PLANNERS
 from detrain.session import policy
-from detrain.store import naming
 
 if TYPE_CHECKING:
     from detrain.launch.request import Request
-
-
-#: Under this key a context keeps the command line: detrain's options, and what follows.
-_GIVEN = "detrain.given"
-
-
-class ScriptCommand(click.Command):
-    """Ends detrain's own options at `-m MODULE`, as python does; at a script click does so itself."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, with what follows `-m MODULE` left to the module."""
-        position, given = 0, list(args)
-        while position < len(args):
-            word = args[position]
-            if word == "-m":
-                args[position + 2 : position + 2] = ["--"]
-                break
-            if not word.startswith("-") or word == "--":
-                break
-            takes_value = any(
-                word in option.opts for option in self.params if isinstance(option, click.Option) and not option.is_flag
-            )
-            position += 2 if takes_value else 1
-        ctx.meta[_GIVEN] = given[:position], given[position:]
-        return super().parse_args(ctx, args)
 
 
 seed_option = click.option(
@@ -63,19 +41,32 @@ module_option = click.option(
 words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...", type=click.UNPROCESSED)
 
 
-@click.command(cls=ScriptCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
-@click.option(
-    "--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="Run directory (default .detrain/<script>-<arguments>)."
+_checkpoints, _exactness, _schedulers, _processes, _memory, _pipeline = (
+    functools.partial(click.option, cls=Option, group=heading)
+    for heading in ("Checkpoints", "Exactness", "Schedulers", "Several processes", "Memory budget", "Pipeline")
 )
-@click.option(
+#: When the supervisor of this rank has to end, by the monotonic clock of this host.
+_ENDS = "DETRAIN_ENDS_S"
+
+
+@click.command(cls=ScriptCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@_checkpoints(
+    "--ckpt-dir",
+    envvar="CKPT_DIR",
+    type=click.Path(),
+    metavar="DIR",
+    help="Run directory (default .detrain/<script>-<arguments>).",
+)
+@_checkpoints(
     "--every",
     envvar="DETRAIN_EVERY",
     default="auto",
     show_default=True,
     metavar="WHEN",
-    help="When to write a checkpoint: epoch, 5epochs, 100batches, 30s, 2% (of the run time), auto (at most 1%), never.",
+    help="When to write a checkpoint: epoch, 5epochs, epochs:3,6 (behind these), 100batches, 30s, 2% (of the run time), auto (at most "
+    "1%), never.",
 )
-@click.option(
+@_checkpoints(
     "--keep",
     type=click.IntRange(1),
     default=3,
@@ -83,23 +74,24 @@ words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...",
     metavar="N",
     help="Keep the newest N checkpoints.",
 )
-@seed_option
-@click.option("--fresh", is_flag=True, help="Start over. The old run directory is moved aside, not deleted.")
-@click.option("--from", "from_", metavar="CKPT", help="Resume from this checkpoint instead of the latest.")
-@click.option(
+@_checkpoints("--fresh", is_flag=True, help="Start over. The old run directory is moved aside, not deleted.")
+@_checkpoints("--from", "from_", metavar="CKPT", help="Resume from this checkpoint instead of the latest.")
+@_checkpoints("--leave-files", is_flag=True, help="Do not restore the script's own output files on a resume.")
+@_checkpoints("--no-pickle", is_flag=True, help="Refuse to resume from a checkpoint that contains pickled objects.")
+@_exactness(
     "--nondeterministic", is_flag=True, help="Only checkpoint and resume; do not switch to deterministic kernels."
 )
-@click.option(
+@_exactness(
     "--trust-changes",
     is_flag=True,
     help="Resume although the script, its arguments or the environment have changed since the checkpoint.",
 )
-@click.option(
+@_exactness(
     "--keep-trained",
     is_flag=True,
     help="With --trust-changes: if training and the new arguments have both changed a value, keep the checkpoint's.",
 )
-@click.option(
+@_exactness(
     "--on-inexact",
     envvar="DETRAIN_ON_INEXACT",
     type=click.Choice(["refuse", "restart", "trust"]),
@@ -107,7 +99,32 @@ words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...",
     show_default=True,
     help="Where a resume cannot be exact: stop; start over (the old run is kept); or go on and say so.",
 )
-@click.option(
+@_schedulers(
+    "--time-limit",
+    type=DURATION,
+    metavar="TIME",
+    help="After so long (3h, 1h30m, 2-12:00:00), counted from the start, the training ends behind a checkpoint, with exit status 75.",
+)
+@_schedulers(
+    "--requeue/--no-requeue",
+    help="When a scheduler takes the machine away (SIGTERM, SIGUSR1) or the time limit is reached: write a checkpoint, have SLURM "
+    "requeue the job, and end with exit status 75.",
+)
+@_processes(
+    "--ranks",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Train with N processes on this host, started as ranks of one job; all checkpoint as one.",
+)
+@_processes(
+    "--restarts",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="With --ranks: start them again so often.",
+)
+@_memory(
     "--memory-budget",
     envvar="DETRAIN_MEMORY_BUDGET",
     default="",
@@ -115,7 +132,7 @@ words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...",
     help="Keep the training within so much memory (6GiB), or a share of what its first iteration takes (0.5): what it will need again "
     "is evicted and made again.",
 )
-@click.option(
+@_memory(
     "--remat-planner",
     type=click.Choice([ONLINE, *PLANNERS]),
     default="auto",
@@ -124,49 +141,45 @@ words_argument = click.argument("words", nargs=-1, metavar="[SCRIPT] [ARGS]...",
     help="With --memory-budget: what plans the steps that come again, beside the training. "
     f"online: none, each step is taken as it comes; or one of {', '.join(PLANNERS)}.",
 )
-@click.option(
+@_memory(
     "--remat-verify",
     is_flag=True,
     help="With --memory-budget: compare what is made again with what was evicted, and stop where it differs.",
 )
-@click.option(
+@_pipeline(
     "--pipeline",
+    type=click.Path(),
     default="",
     metavar="PLAN",
     help="Train the script's model over the stages of a plan (detrain pipeline plan): one process for each device.",
 )
-@click.option(
+@_pipeline(
     "--micro-batches",
     type=click.IntRange(1),
     metavar="N",
     help="With --pipeline: parts of each batch. [default: as many as the plan's]",
 )
-@click.option("--emulate", is_flag=True, help="With --pipeline: one process plays all devices, with the same bits.")
-@click.option("--no-pickle", is_flag=True, help="Refuse to resume from a checkpoint that contains pickled objects.")
-@click.option("--leave-files", is_flag=True, help="Do not restore the script's own output files on a resume.")
-@click.option(
-    "--ranks",
-    type=click.IntRange(2),
-    metavar="N",
-    help="Train with N processes on this host, started as ranks of one job; all checkpoint as one.",
-)
-@click.option(
-    "--restarts",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="With --ranks: start them again so often.",
-)
+@_pipeline("--emulate", is_flag=True, help="With --pipeline: one process plays all devices, with the same bits.")
+@seed_option
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing but warnings and errors.")
 @module_option
 @words_argument
 def run(
-    module: str | None, words: tuple[str, ...], from_: str | None, ranks: int | None, restarts: int, **options: Any
+    module: str | None,
+    words: tuple[str, ...],
+    from_: str | None,
+    ranks: int | None,
+    restarts: int,
+    time_limit: float | None,
+    **options: Any,
 ) -> Callable[[], int]:
     """Run a training script, or resume it from its latest checkpoint.
 
-    Options for detrain go before the script's name, the script's own arguments after it.
+    Options for detrain go before the script's name, the script's own arguments after it. Each option can also be set in the environment
+    (DETRAIN_RUN_KEEP=5 for --keep 5) and in a file, for all scripts or for one (detrain config).
     """  # fmt: skip
+    if os.environ.get("ENABLE_TRACE", "0") not in ("", "0"):
+        return _trace(module, words, options)
     policy.parse(options["every"])
     if options["memory_budget"]:
         from detrain.session.memory import limit_of
@@ -183,9 +196,12 @@ def run(
     place = place_of(os.environ)
     if place is None:
         _check_launcher(module, words)
-    request = request_of(module, words, {**options, "start": from_})
+    ends_s = time.monotonic() + time_limit if time_limit is not None else math.inf
+    if given := os.environ.pop(_ENDS, None):
+        ends_s = float(given)
+    request = request_of(module, words, {**options, "start": from_, "ends_s": ends_s})
     if ranks and place is None:
-        options_given, words_given = click.get_current_context().meta[_GIVEN]
+        options_given, words_given = click.get_current_context().meta[GIVEN]
         return lambda: _supervise(request, options_given, words_given, ranks, restarts)
 
     if place is None:
@@ -199,19 +215,15 @@ def run(
     return start
 
 
-def start_of(request: Request) -> Callable[[], int]:
-    """What begins or resumes a run in this process."""
-
-    def start() -> int:
-        from detrain.launch import arguments, environment
-
-        if os.path.isdir(request.ckpt_dir) and arguments.are_others(request):
-            from detrain.proof import probing
-
-            probing.prepare(request)
-        environment.replace_process(request)
-
-    return start
+def _trace(module: str | None, words: tuple[str, ...], options: dict[str, Any]) -> Callable[[], int]:
+    """`ENABLE_TRACE=1`, and `DIFF_SIZE=N` for the second round, as the prototype had them."""
+    size = os.environ.get("DIFF_SIZE", "")
+    try:
+        diff_size = int(size) if size else None
+    except ValueError:
+        raise UsageError(f"DIFF_SIZE={size}: expected a whole number of elements") from None
+    own = {"ckpt_dir": options["ckpt_dir"], "seed": options["seed"]}
+    return start_of_trace(request_of(module, words, own, is_of_script=True), None, diff_size)
 
 
 def _check_pipeline(options: dict[str, Any], *, has_ranks: bool) -> None:
@@ -247,10 +259,12 @@ def _supervise(request: Request, options: list[str], words: list[str], num_ranks
     """Start the ranks with the same options; started again, they go on."""
     from detrain.launch.supervising import Supervisor
 
-    again = _without(options, "--fresh", "--from")
-    command = ["-m", "detrain", "run"]
+    if request.ends_s < math.inf:
+        os.environ[_ENDS] = repr(request.ends_s)
+    command, alone = ["-m", "detrain", "run"], ["--no-requeue"] if request.requeue else []
+    first, again = ([*command, *given, *alone, *words] for given in (options, _without(options, "--fresh", "--from")))
     job = Path(os.path.abspath(request.ckpt_dir))
-    return Supervisor([*command, *options, *words], [*command, *again, *words], num_ranks, num_restarts, job).run()
+    return Supervisor(first, again, num_ranks, num_restarts, job, request.ends_s, is_requeued=request.requeue).run()
 
 
 def _without(options: list[str], flag: str, with_value: str) -> list[str]:
@@ -264,78 +278,3 @@ def _without(options: list[str], flag: str, with_value: str) -> list[str]:
             kept.append(word)
         position += 1
     return kept
-
-
-def request_of(
-    module: str | None, words: tuple[str, ...], options: dict[str, Any], *, is_of_script: bool = False
-) -> Request:
-    """What is to be run, where, and how; raises `UsageError` where that is nothing.
-
-    `is_of_script`: the directory is the script's, whatever its arguments are.
-    """
-    if module is None and not words:
-        raise UsageError("which script? detrain run [OPTIONS] SCRIPT [ARGS]... (detrain run --help)")
-    script = "" if module is not None else words[0]
-    arguments = list(words if module is not None else words[1:])
-    if module is not None:
-        _check_module(module)
-    elif not os.path.exists(script):
-        raise UsageError(f"there is no script {script}")
-    name = Path(script).resolve().stem if module is None else module
-    if name == "__main__":
-        name = Path(script).resolve().parent.name
-    context = click.get_current_context(silent=True)
-    chosen = options.pop("ckpt_dir")
-    directory = chosen or naming.default_directory(script, module, () if is_of_script else arguments)
-    if not chosen and options.get("trust_changes"):
-        _check_is_there(Path(directory), os.path.abspath(script) if script else str(module))
-    from detrain.launch.request import Request
-
-    return Request(
-        script, module or "", arguments, name, directory,
-        traced_in="" if chosen else naming.default_directory(script, module),
-        hint=hint_at(context.command, module, script, arguments) if context is not None else "", **options,
-    )  # fmt: skip
-
-
-def _check_is_there(directory: Path, script: str) -> None:
-    """Who wants to go on with other arguments has to say with which run: each command has a directory of its own."""
-    others = naming.runs_below(directory.parent, script)
-    if directory.exists() or not others:
-        return
-    named = "; ".join(f"{path} ({' '.join(arguments) or 'no arguments'})" for path, arguments in others[:5])
-    raise UsageError(
-        f"--trust-changes: this command has no run yet, in {directory}. Name the run to go on with by --ckpt-dir: {named}"
-    )
-
-
-def hint_at(command: click.Command, module: str | None, script: str, arguments: list[str]) -> str:
-    """What is said if the script does not know its arguments and some are options of `command`; "" if none is."""
-    options = {name: one for one in command.params if isinstance(one, click.Option) for name in one.opts}
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    found = list(dict.fromkeys(name for name in (word.partition("=")[0] for word in own) if name in options))
-    if not found:
-        return ""
-    names = " and ".join(f"`{name}`" for name in found)
-    verb, pronoun = ("stands", "it") if len(found) == 1 else ("stand", "they")
-    what, target = ("script", script) if module is None else ("module", f"-m {module}")
-    words = " ".join(name if options[name].is_flag else f"{name} …" for name in found)
-    return (
-        f"{names} {verb} behind the {what}'s name, so {pronoun} went to the {what}; detrain's options stand before it: "
-        f"detrain {command.name} {words} {target}"
-    )
-
-
-def _check_module(module: str) -> None:
-    import sys
-
-    sys.path.insert(0, os.getcwd())
-    try:
-        parent = module.partition(".")[0]
-        found = importlib.util.find_spec(parent)
-    except (ImportError, ValueError):
-        found = None
-    finally:
-        sys.path.pop(0)
-    if found is None:
-        raise UsageError(f"there is no module {module}")

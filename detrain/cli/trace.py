@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-from detrain.cli.run import ScriptCommand, request_of, words_argument
+from detrain.cli.options import ScriptCommand
+from detrain.cli.requests import request_of, start_of_trace
+from detrain.cli.run import words_argument
 from detrain.errors import UsageError
 
 
@@ -43,12 +45,7 @@ def trace(
     request = request_of(module, words, {**options, "nondeterministic": False}, is_of_script=True)
     varied = None if vary is None else vary_arguments(request.arguments, _words(vary))
 
-    def start() -> int:
-        from detrain.launch.rounds import Rounds
-
-        return Rounds(request).trace(varied, diff_size)
-
-    return start
+    return start_of_trace(request, varied, diff_size)
 
 
 def _words(text: str) -> list[str]:

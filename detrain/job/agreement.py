@@ -33,7 +33,7 @@ _M = TypeVar("_M", Tick, Saved)
 class Leader:
     """Rank 0."""
 
-    is_alone = False
+    is_alone, ends_s = False, math.inf
 
     def __init__(
         self,
@@ -41,8 +41,13 @@ class Leader:
         on_asked: Callable[[float], None],
         is_busy: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
+        limit_s: float = math.inf,
     ) -> None:
-        """`on_asked`: a checkpoint is asked for, at this time of rank 0's. `is_busy`: a rank is writing one."""
+        """`on_asked`: a checkpoint is asked for, at this time of rank 0's. `is_busy`: a rank is writing one.
+
+        `limit_s`: when the time limit is reached, by this clock.
+        """
+        self._limit_s, self._wants_last, self.is_last = limit_s, False, False
         self._tell_all, self._on_asked, self._is_busy, self._clock = tell_all, on_asked, is_busy, clock
         self._wants = False
         self._now: Tick | None = None
@@ -80,6 +85,7 @@ class Leader:
             self._now = self._next
             self._publish(num_headers)
             if self._now.is_asked:
+                self.is_last = self.is_last or self._now.is_last
                 self._on_asked(self._now.now_s)
         return self._now.now_s
 
@@ -90,12 +96,15 @@ class Leader:
         each_s = max((now_s - self._last_s) / max(num_headers, 1), 1e-7)
         self._last_s = now_s
         num_next = max(1, min(int(PERIOD_S / each_s), 2 * num_headers, MOST_HEADERS))
+        if now_s >= self._limit_s and not self._wants_last:
+            self._wants = self._wants_last = True
         wants, self._wants = self._wants, False
-        self._next = Tick(self._now.until, self._now.until + num_next, now_s, wants, self._is_busy())
+        self._next = Tick(self._now.until, self._now.until + num_next, now_s, wants, self._is_busy(), self._wants_last)
         self._tell_all(self._next)
 
-    def ask(self) -> None:
+    def ask(self, *, is_last: bool = False) -> None:
         """See `Agreement`; also called where another rank asks."""
+        self._wants_last = self._wants_last or is_last
         self._wants = True
 
     def saved(self, name: str, cost_s: float) -> tuple[float, float]:
@@ -108,7 +117,7 @@ class Leader:
 class Follower:
     """Any other rank."""
 
-    is_alone = False
+    is_alone, ends_s = False, math.inf
 
     def __init__(
         self,
@@ -119,7 +128,7 @@ class Follower:
     ) -> None:
         """`on_out` is told why this rank is out of step. `on_wait` is called while rank 0 is waited for: ends the process if it is gone."""
         self._tell, self._on_asked, self._on_out, self._on_wait = tell, on_asked, on_out, on_wait
-        self._wants = False
+        self._wants = self._wants_last = self.is_last = False
         self._now: Tick | None = None
         self._ticks: deque[Tick] = deque()
         self._saved: deque[Saved] = deque()
@@ -166,18 +175,20 @@ class Follower:
             else:
                 self._now = tick
                 if tick.is_asked:
+                    self.is_last = self.is_last or tick.is_last
                     self._on_asked(tick.now_s)
         return self._now.now_s if self._now is not None else 0.0
 
-    def ask(self) -> None:
+    def ask(self, *, is_last: bool = False) -> None:
         """See `Agreement`; told later, since a handler may have interrupted the telling of something else."""
+        self._wants_last = self._wants_last or is_last
         self._wants = True
 
     def tell_wish(self) -> None:
         """Tell rank 0 if a checkpoint has been asked for here."""
         if self._wants:
             self._wants = False
-            self._tell(Ask())
+            self._tell(Ask(self._wants_last))
 
     def saved(self, name: str, cost_s: float) -> tuple[float, float]:
         """See `Agreement`."""

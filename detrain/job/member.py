@@ -5,6 +5,7 @@ The script's thread asks and tells; a thread of its own reads. Rank 0 collects t
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -87,12 +88,19 @@ class First(_Rank):
     """Rank 0."""
 
     def __init__(
-        self, hub: Hub, size: int, cuts: Cuts, watch: Watch, whole: Iterable[str], on_asked: Callable[[float], None]
+        self,
+        hub: Hub,
+        size: int,
+        cuts: Cuts,
+        watch: Watch,
+        whole: Iterable[str],
+        on_asked: Callable[[float], None],
+        limit_s: float = math.inf,
     ) -> None:
-        """`whole`: names of all cuts that are whole. `on_asked`: a checkpoint is asked for."""
+        """`whole`: names of all cuts that are whole. `on_asked`: a checkpoint is asked for. `limit_s`: when the time limit is reached."""
         super().__init__(watch, whole)
         self._hub, self._size, self._cuts = hub, size, cuts
-        self.agreement: Leader = Leader(hub.tell_all, on_asked, self._is_busy)
+        self.agreement: Leader = Leader(hub.tell_all, on_asked, self._is_busy, limit_s=limit_s)
         self._ready: set[int] = set()
         self._begun: list[str] = []
         self._when_whole: dict[str, Callable[[], None]] = {}
@@ -144,7 +152,7 @@ class First(_Rank):
         if isinstance(message, Part):
             self._add(rank, message)
         elif isinstance(message, Ask):
-            self.agreement.ask()
+            self.agreement.ask(is_last=message.is_last)
         elif isinstance(message, OutOfStep):
             self.agreement.leave()
         elif isinstance(message, Explained):

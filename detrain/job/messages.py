@@ -117,6 +117,8 @@ class Tick(Message):
     #: A checkpoint was asked for; one is being written, by some rank.
     is_asked: bool = False
     is_writing: bool = False
+    #: The ranks end behind the checkpoint that was asked for.
+    is_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,9 @@ class Leave(Message):
 
 @dataclass(frozen=True)
 class Ask(Message):
-    """A checkpoint is wanted as soon as possible."""
+    """A checkpoint is wanted as soon as possible. `is_last`: behind it all ranks end."""
+
+    is_last: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,14 @@ class Agreement(Protocol):
         """The header's number up to which nothing new can be heard."""
 
     @property
+    def ends_s(self) -> float:
+        """When the time limit is reached, by the clock of a process that trains alone; ranks hear of it in time."""
+
+    @property
+    def is_last(self) -> bool:
+        """True if the training ends behind the checkpoint that is asked for."""
+
+    @property
     def is_alone(self) -> bool:
         """True if no other rank has to be asked."""
 
@@ -37,8 +45,8 @@ class Agreement(Protocol):
     def now_s(self, header: int) -> float:
         """The time that the policy goes by at this header. Seconds of rank 0's monotonic clock."""
 
-    def ask(self) -> None:
-        """A checkpoint is wanted; called by a signal's handler."""
+    def ask(self, *, is_last: bool = False) -> None:
+        """A checkpoint is wanted, behind which the training ends if it `is_last`; called by a signal's handler."""
 
     def saved(self, name: str, cost_s: float) -> tuple[float, float]:
         """A checkpoint has been taken here, at the cost of so many seconds; returns the time, and the cost that the policy counts."""
@@ -49,8 +57,9 @@ class Alone:
 
     is_alone, is_out, until = True, False, math.inf
 
-    def __init__(self, on_asked: Callable[[float], None]) -> None:
-        self._on_asked = on_asked
+    def __init__(self, on_asked: Callable[[float], None], ends_s: float = math.inf) -> None:
+        """`ends_s`: when the time limit is reached."""
+        self._on_asked, self.ends_s, self.is_last = on_asked, ends_s, False
 
     def leave(self) -> None:
         """See `Agreement`."""
@@ -61,10 +70,15 @@ class Alone:
 
     def now_s(self, header: int) -> float:  # noqa: ARG002 - at every header it is the time that it is
         """See `Agreement`."""
-        return time.monotonic()
+        now_s = time.monotonic()
+        if now_s >= self.ends_s and not self.is_last:
+            self.is_last = True
+            self._on_asked(now_s)
+        return now_s
 
-    def ask(self) -> None:
+    def ask(self, *, is_last: bool = False) -> None:
         """See `Agreement`."""
+        self.is_last = self.is_last or is_last
         self._on_asked(time.monotonic())
 
     def saved(self, name: str, cost_s: float) -> tuple[float, float]:  # noqa: ARG002

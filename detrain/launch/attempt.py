@@ -20,6 +20,7 @@ from detrain.adapters.loaded import Frameworks
 from detrain.errors import AlreadyFinished, DetrainError, InexactResume, UsageError
 from detrain.launch import beneath, environment, events, script
 from detrain.launch.beneath import Beneath
+from detrain.launch.departing import Departure
 from detrain.launch.opening import OpenRun
 from detrain.launch.request import Request
 from detrain.launch.signals import Signals
@@ -69,7 +70,7 @@ def main() -> None:
 
         Tracing(request).run()
         return
-    speak_as(request.rank)
+    speak_as(request.rank, is_quiet=request.quiet)
     try:
         attempt = _begin(request, begun)
     except AlreadyFinished as error:
@@ -131,6 +132,7 @@ class Attempt:
             pipeline=order_of(request.pipeline, request.micro_batches, is_emulated=request.emulate)
             if request.pipeline
             else None,
+            ends_s=request.ends_s,
         )  # fmt: skip
         # Who names a checkpoint wants no other; and what old arguments made is known of the chosen ones alone.
         may_start_again = (
@@ -156,6 +158,8 @@ class Attempt:
         )  # fmt: skip
         self.session = Session(context, self.stack, self.resume, rerun)
         self.arrivals = ending.Arrivals()
+        departure = Departure(context.files, is_requeued=request.requeue, is_first=not request.rank)
+        self.signals = Signals(self.session, departure)
         if not (info.nests or is_resuming or request.goal is not None):
             self.record.found_after = None
         # A loop that is looked for again counts its batches in another way, if it is the same at all.
@@ -327,6 +331,8 @@ class Attempt:
         )
         os.register_at_fork(after_in_child=self._stop)
         session.on_training = self._begin_training
+        if self.request.requeue:
+            self.signals.listen()
         for path in session.context.files.folders():
             preload.own_folder(path)
         below = Beneath(self.request.script or "", self._on_ranks_below)
@@ -359,7 +365,7 @@ class Attempt:
                 is_resuming=self.resume.is_pending,
                 shared=(target.meta.batches, target.meta.clocks) if target is not None else None,
             )
-        Signals(self.session).listen()
+        self.signals.listen()
         self.arrivals.begin()
         self.session.end_asked_for = self.arrivals.ending
 
@@ -367,7 +373,8 @@ class Attempt:
         """The job has lost a rank: for the report, unless all are being ended. Called by the thread that listens to the others."""
         from detrain.store import job
 
-        if not self.arrivals.ending():
+        is_leaving = self.member is not None and self.member.agreement.is_last
+        if not self.arrivals.ending() and not is_leaving:
             job.note_lost(self.directory.path, self.record.attempts, why)
 
     def _on_group(self, size: int) -> None:

@@ -179,7 +179,7 @@ class Joining:
         if isinstance(self._line, Hub):
             assert self._decision is not None, "rank 0 has decided"
             cuts = Cuts(self._job.manifests, self._decision.places, self._request.keep, self._decision.there)
-            return First(self._line, place.size, cuts, watch, self._start.whole, on_asked)
+            return First(self._line, place.size, cuts, watch, self._start.whole, on_asked, self._request.ends_s)
         return Other(self._line, watch, self._start.whole, on_asked)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -47,6 +48,12 @@ class Request:
     pipeline: str = ""
     micro_batches: int = 1
     emulate: bool = False
+    #: `--time-limit`: when it is reached, by this machine's monotonic clock. Seconds.
+    ends_s: float = math.inf
+    #: The scheduler is asked to start the job again when it has to end.
+    requeue: bool = False
+    #: Only warnings and errors are said.
+    quiet: bool = False
     #: Why the run starts over by itself; "" if it does not.
     restarts: str = ""
     #: The directory that `detrain trace` of this script writes to; "" where the user has named one.

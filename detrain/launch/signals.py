@@ -1,5 +1,7 @@
 """SIGTERM and SIGUSR2: a checkpoint at the next batch to which a resume comes, then what the script would have got.
 
+With `--requeue`, SIGTERM and SIGUSR1 end the training behind the checkpoint, and the scheduler starts it again.
+
 The script sees its own dispositions: what it sets with `signal.signal` is remembered and called, `signal.getsignal` returns it.
 """
 
@@ -11,7 +13,9 @@ import types
 from time import monotonic
 from typing import Any
 
+from detrain.launch.departing import Departure
 from detrain.messages import say
+from detrain.session.ending import where
 from detrain.session.session import Session
 
 _ASKING = (signal.SIGTERM, signal.SIGUSR2)
@@ -23,8 +27,10 @@ _signal, _getsignal = signal.signal, signal.getsignal  # as they are before anyb
 class Signals:
     """The script's dispositions of the signals that detrain listens to."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, departure: Departure) -> None:
+        """`departure`: how the process leaves a training that is to go on later."""
+        self._session, self._departure = session, departure
+        self._numbers = (*_ASKING, *(Departure.SIGNALS if departure.is_requeued else ()))
         self._theirs: dict[int, Any] = {}
         self._pending: int | None = None
         self._asked_s = 0.0
@@ -37,7 +43,7 @@ class Signals:
         """
         if self._theirs:
             return
-        for number in _ASKING:
+        for number in self._numbers:
             self._theirs[number] = _getsignal(number)
             if self._theirs[number] is not signal.SIG_IGN:
                 _signal(number, self._on_signal)
@@ -49,7 +55,9 @@ class Signals:
 
     def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
         session = self._session
-        if number == signal.SIGTERM and self._pending == number:
+        if self._departure.is_requeued and number in Departure.SIGNALS:
+            self._on_last_signal(number)
+        elif number == signal.SIGTERM and self._pending == number:
             if monotonic() - self._asked_s > _ONCE_S:
                 self._deliver(number, frame)  # a second one does not wait
         elif session.has_active_batch_loop and not session.resume.is_pending and not self._is_broken():
@@ -61,6 +69,21 @@ class Signals:
                 self._deliver(number, frame)
         elif number == signal.SIGTERM or callable(self._theirs[number]):
             self._deliver(number, frame)
+
+    def _on_last_signal(self, number: int) -> None:
+        """The scheduler takes the machine away."""
+        session, name = self._session, signal.Signals(number).name
+        is_again = self._asked_s and monotonic() - self._asked_s > _ONCE_S
+        if session.has_active_batch_loop and not session.resume.is_pending and not self._is_broken() and not is_again:
+            if not self._asked_s:
+                self._asked_s = monotonic()
+                say(f"{name}: writing a checkpoint, then this attempt ends (--requeue)")
+            session.request_checkpoint(is_last=True)
+        else:
+            say(
+                f"{name}: {'not waiting for the checkpoint' if is_again else where(session)}; this attempt ends (--requeue)"
+            )
+            self._departure.leave()
 
     def _is_broken(self) -> bool:
         """True for one rank of several that can come to no agreement: it would never get to a cut."""
@@ -74,12 +97,18 @@ class Signals:
             self._deliver(number, None)
 
     def _after_save(self) -> None:
+        is_last = self._session.context.agreement.is_last
+        if self._pending is None and not is_last:
+            return
+        self._session.finish_write()
+        saved, member = self._session.last_part, self._session.context.member
+        if saved is not None and (member is None or member.wait_for(saved.name)):
+            why = "the time limit is reached; " if is_last and not self._asked_s else ""
+            say(f"{why}{saved.name} is on disk; the same command resumes from it")
+        if is_last:
+            self._departure.leave()
         if self._pending is not None:
             number, self._pending = self._pending, None
-            self._session.finish_write()
-            saved, member = self._session.last_part, self._session.context.member
-            if saved is not None and (member is None or member.wait_for(saved.name)):
-                say(f"{saved.name} is on disk; the same command resumes from it")
             self._deliver(number, None)
 
     def _deliver(self, number: int, frame: types.FrameType | None) -> None:
@@ -91,7 +120,7 @@ class Signals:
             os.kill(os.getpid(), number)
 
     def _stop_in_child(self) -> None:
-        for number in _ASKING:
+        for number in self._numbers:
             if _getsignal(number) == self._on_signal:
                 _signal(number, self._theirs[number] or signal.SIG_DFL)
 

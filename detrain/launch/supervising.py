@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import os
 import signal
 import subprocess
+import time
 import types
 from collections.abc import Sequence
 from pathlib import Path
 
 from detrain.adapters import launchers
+from detrain.launch.departing import STATUS, Departure, requeue
 from detrain.messages import say
 from detrain.store.job import CUTS
 
@@ -27,9 +31,21 @@ class Supervisor:
     """Runs the launcher until the job has ended."""
 
     def __init__(
-        self, words: Sequence[str], again: Sequence[str], num_ranks: int, num_restarts: int, job: Path
+        self,
+        words: Sequence[str],
+        again: Sequence[str],
+        num_ranks: int,
+        num_restarts: int,
+        job: Path,
+        ends_s: float = math.inf,
+        *,
+        is_requeued: bool = False,
     ) -> None:
-        """`words`: the command of one rank, from `-m` on; `again`: when it is started again. `job`: the job's directory."""
+        """`words`: the command of one rank, from `-m` on; `again`: when it is started again. `job`: the job's directory.
+
+        `ends_s`: when the time limit is reached, by the monotonic clock. `is_requeued`: by `--requeue`.
+        """
+        self._ends_s, self._is_requeued = ends_s, is_requeued
         self._words, self._again = ([*launchers.command(num_ranks), *given] for given in (words, again))
         self._num_restarts, self._job = num_restarts, job
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,6 +55,17 @@ class Supervisor:
         """The exit status of the last start."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        if self._is_requeued:
+            signal.signal(signal.SIGUSR1, self._on_signal)
+        status = self._run()
+        is_over = status != 0 and time.monotonic() >= self._ends_s
+        if not is_over and not (self._is_requeued and self._told in Departure.SIGNALS and status != 0):
+            return status
+        if self._is_requeued:
+            requeue(os.environ)
+        return STATUS
+
+    def _run(self) -> int:
         in_vain = status = 0
         for restart in range(self._num_restarts + 1):
             if self._is_told():  # between two starts
@@ -49,6 +76,8 @@ class Supervisor:
                 return 0
             if self._is_told():
                 return 128 + self._told
+            if time.monotonic() >= self._ends_s:
+                return status
             in_vain = 0 if self._cuts() != before else in_vain + 1
             if in_vain >= MOST_IN_VAIN:
                 say(
@@ -64,7 +93,7 @@ class Supervisor:
     def _start(self, words: Sequence[str]) -> int:
         self._process = subprocess.Popen(words, preexec_fn=end_with_parent)
         if self._is_told():  # meanwhile
-            self._process.send_signal(self._told)
+            self._process.send_signal(signal.SIGTERM if self._told == signal.SIGUSR1 else self._told)
         while True:
             try:
                 status = self._process.wait(timeout=1.0)
@@ -80,7 +109,8 @@ class Supervisor:
         """Pass it on: the launcher gives it to the ranks, which checkpoint."""
         self._told = self._told or number
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
+            # The launcher knows nothing of SIGUSR1; on SIGTERM the ranks checkpoint.
+            self._process.send_signal(signal.SIGTERM if number == signal.SIGUSR1 else number)
 
     def _cuts(self) -> set[tuple[str, int]]:
         folder = self._job / CUTS

@@ -22,6 +22,9 @@ from detrain.loops.position import Position
 from detrain.messages import unheard
 from detrain.state import frames as state_frames
 
+#: What has a length that no code of the script's tells.
+_SIZED = frozenset({range, list, tuple})
+
 
 class Ending(Protocol):
     """Where headers say that a batch has ended: the losses of the attempt, which count the batches since they were recorded."""
@@ -136,9 +139,9 @@ class Loop:
     """
 
     __slots__ = (
-        "__weakref__", "children", "ended", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted", "is_led_past",
-        "iteration", "listener", "num_modules", "num_updated", "ordinals", "parent", "site", "stack", "start_iteration", "start_point",
-        "ticker", "updated_at",
+        "__weakref__", "children", "ended", "finished", "frame_address", "gradient_at", "interrupted", "is_exhausted",
+        "is_led_past", "iteration", "length", "listener", "num_modules", "num_updated", "ordinals", "parent", "site", "stack",
+        "start_iteration", "start_point", "ticker", "updated_at",
     )  # fmt: skip
 
     def __init__(
@@ -153,6 +156,7 @@ class Loop:
         self.frame_address = frame_address
         self.num_modules = len(sys.modules)  # that were loaded when it was entered
         self.iteration = -1
+        self.length = -1  # how many iterations it has, where that can be told without running code of the script's
         self.gradient_at = -1  # the last iteration in which gradients were computed
         self.updated_at, self.num_updated = -1, 0  # the last iteration with a weight update, and how many there were
         self.is_exhausted = False
@@ -210,6 +214,8 @@ class Loop:
 
     def wrap(self, iterable: Iterable[object]) -> Iterator[object]:
         """What the interpreter iterates over in place of `iterable`."""
+        if type(iterable) in _SIZED:
+            self.length = len(iterable)  # type: ignore[arg-type]
         ticker = _Ticker(self, iterable)
         self.ticker = weakref.ref(ticker)
         return map(next, _headers(ticker), ticker.chain)

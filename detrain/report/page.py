@@ -44,15 +44,20 @@ code { background: #eef2f7; padding: 1px 5px; border-radius: 4px; overflow-wrap:
 
 def write(folder: Path, target: Path) -> None:
     """Write the page of a run. Raises `UsageError` if this is no run, if plotly is missing, or if the file cannot be written."""
-    try:
-        import plotly.offline
-    except ImportError:
-        raise MissingExtra("the report is drawn with plotly, which is not installed", "report") from None
-    text = compose(read(folder), plotly.offline.get_plotlyjs())
+    text = compose(read(folder), f"<script>{plotly_script()}</script>")
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{target} cannot be written: {error}") from None
+
+
+def plotly_script() -> str:
+    """What draws the charts. Raises `MissingExtra`."""
+    try:
+        import plotly.offline
+    except ImportError:
+        raise MissingExtra("the report is drawn with plotly, which is not installed", "report") from None
+    return str(plotly.offline.get_plotlyjs())
 
 
 def check_own(target: Path) -> None:
@@ -61,8 +66,8 @@ def check_own(target: Path) -> None:
         raise UsageError(f"{target} exists and is not a report of detrain; name another file with -o")
 
 
-def compose(history: History, plotly_script: str) -> str:
-    """The page's text."""
+def compose(history: History, head: str, above: str = "") -> str:
+    """The page's text. `head`: what loads the script that draws; `above`: what stands before everything else."""
     title = f"{history.record.name}{_TITLE}"
     parts = [
         f"<h1>{escape(_command(history))}</h1>", f"<p class=quiet>{escape(str(history.path.resolve()))}</p>", _cards(history),
@@ -72,7 +77,7 @@ def compose(history: History, plotly_script: str) -> str:
     return (
         f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>{escape(title)}</title>"
         f'<meta name=viewport content="width=device-width, initial-scale=1"><style>{_STYLE}</style>'
-        f"<script>{plotly_script}</script></head>\n<body><main>\n" + "\n".join(parts) + "\n</main></body></html>\n"
+        f"{head}</head>\n<body>{above}<main>\n" + "\n".join(parts) + "\n</main></body></html>\n"
     )
 
 

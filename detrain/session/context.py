@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,8 @@ class Settings:
     memory_limit: Limit | None = None
     #: Over what its model is trained; None where the script does so by itself.
     pipeline: PipelineOrder | None = None
+    #: When the time limit is reached, by the monotonic clock. Seconds.
+    ends_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -74,4 +77,4 @@ class Context:
     @functools.cached_property
     def agreement(self) -> Agreement:
         """What the policy goes by."""
-        return self.member.agreement if self.member is not None else Alone(self.policy.request)
+        return self.member.agreement if self.member is not None else Alone(self.policy.request, self.settings.ends_s)

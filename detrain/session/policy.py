@@ -22,23 +22,28 @@ LONGEST_WAIT_S = 2.0
 _HELD_UNKNOWN = 8
 
 _WHEN = re.compile(r"(?P<count>\d+(?:\.\d+)?)?(?P<unit>epochs?|batch(?:es)?|s|%)$")
+_NAMED = re.compile(r"epochs:(?P<numbers>[1-9]\d*(?:,[1-9]\d*)*)$")
 
 
 @dataclass(frozen=True)
 class Every:
-    """A parsed `--every`: kind is epoch, batch, seconds, auto or never; of auto, `count` is the share of the time."""
+    """A parsed `--every`: kind is epoch, epochs, batch, seconds, auto or never; of auto, `count` is the share of the time."""
 
     kind: str
     count: float = 1.0
+    #: Of `epochs`: behind how many of them.
+    named: frozenset[int] = frozenset()
 
 
 def parse(text: str) -> Every:
-    """`epoch`, `5epochs`, `100batches`, `30s`, `auto`, `2%` (auto with this budget), `never`. Raises `UsageError`."""
+    """`epoch`, `5epochs`, `epochs:3,6`, `100batches`, `30s`, `auto`, `2%` (auto with this budget), `never`. Raises `UsageError`."""
     if text in ("auto", "never"):
         return Every(text, BUDGET)
+    if named := _NAMED.match(text):
+        return Every("epochs", named=frozenset(map(int, named["numbers"].split(","))))
     match = _WHEN.match(text)
     if match is None or (match["unit"] in "s%" and match["count"] is None):
-        raise UsageError(f"--every {text}: expected epoch, 5epochs, 100batches, 30s, auto, 2% or never")
+        raise UsageError(f"--every {text}: expected epoch, 5epochs, epochs:3,6, 100batches, 30s, auto, 2% or never")
     count = float(match["count"] or 1)
     unit = {"e": "epoch", "b": "batch", "s": "seconds", "%": "auto"}[match["unit"][0]]
     if count <= 0 or (unit in ("epoch", "batch") and count != int(count)):
@@ -134,7 +139,7 @@ class Policy:
 
     def use_auto_if_no_epochs(self) -> bool:
         """The training has one loop only; True if that makes `epoch` mean nothing, so that it is `auto` from now on."""
-        if self.every.kind != "epoch":
+        if self.every.kind not in ("epoch", "epochs"):
             return False
         self.every = Every("auto", BUDGET)
         return True
@@ -149,6 +154,8 @@ class Policy:
             return True
         if self.every.kind == "epoch":
             return epoch - self._last_epoch >= self.every.count
+        if self.every.kind == "epochs":
+            return epoch in self.every.named and epoch != self._last_epoch
         return self._is_due_around_batches(batch, now_s, pace, is_near=is_near)
 
     def is_due_at_outer(self, epoch: int, batch: int, now_s: float, pace: Pace, *, is_near: bool = True) -> bool:
@@ -187,7 +194,7 @@ class Policy:
         is_unknown = not pace.seconds and self._num_held < _HELD_UNKNOWN
         if kind == "batch" and pace.batches and batch - self._last_batch + 2 * pace.batches >= self.every.count:
             return True
-        if kind == "epoch" and is_outer:
+        if kind in ("epoch", "epochs") and is_outer:
             return True
         if not self._has_saved or is_unknown:
             return True

@@ -91,16 +91,25 @@ class Recorder:
         self._fingerprints: dict[str, tuple[object, Callable[[], object], object, bytes]] = {}
         self.is_off = False
 
-    def begin(self, attempt: int, batches: int, *, is_other: bool = False, takes_over: bool | None = None) -> None:
+    def begin(
+        self,
+        attempt: int,
+        batches: int,
+        lengths: Iterable[tuple[str, int]] = (),
+        *,
+        is_other: bool = False,
+        takes_over: bool | None = None,
+    ) -> None:
         """The first header of the training, or the one that the run has resumed at.
 
+        `lengths`: of the training's loops, from the outermost: part, and iterations or -1, for whoever watches.
         `is_other`: with other arguments than the attempt before. `takes_over`: than the checkpoint; None where there is none.
         """
         self._began_s = monotonic()
         try:
             before = ledger.read(self._path, since=batches, has_losses=False)
             self._file = ledger.LedgerFile(self._path)
-            began = {"attempt": attempt, "batches": batches, "at": time.time()}
+            began = {"attempt": attempt, "batches": batches, "at": time.time(), "lengths": list(lengths)}
             is_other = is_other or (bool(takes_over) and batches not in before.changed_at)
             other_from = {"other_from": batches if takes_over is not None else 0} if is_other else {}
             self._file.append_json(b"A", {**began, **other_from})

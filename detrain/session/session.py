@@ -94,9 +94,9 @@ class Session:
         if self.recorder is not None:
             self.recorder.close()
 
-    def request_checkpoint(self) -> None:
-        """A checkpoint is wanted at the next header; may be called by a signal's handler."""
-        self._agreement.ask()
+    def request_checkpoint(self, *, is_last: bool = False) -> None:
+        """A checkpoint is wanted at the next header; may be called by a signal's handler. `is_last`: the training ends behind it."""
+        self._agreement.ask(is_last=is_last)
         self.quiet.loop = None
 
     # --- called by hooks ---------------------------------------------------------------------------------------------------
@@ -232,6 +232,7 @@ class Session:
         ):
             return
         policy_batches, policy_s = self._policy.next_at_batch(is_near=is_near)
+        policy_s = min(policy_s, self._agreement.ends_s)
         if not self._agreement.is_alone:  # the policy's clock stands still until the others are heard again
             policy_batches = min(policy_batches, self._agreement.until - self._num_other_headers)
             policy_s = math.inf if self._agreed_s < policy_s else -math.inf
@@ -322,6 +323,7 @@ class Session:
             recorder.begin(
                 settings.attempt,
                 self._position.batches,
+                [(one.site.part, one.length) for one in loop.nest],
                 is_other=settings.is_other_invocation,
                 takes_over=self.resume.takes_over,
             )

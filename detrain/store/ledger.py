@@ -7,7 +7,8 @@ The file is a sequence of records. A record is framed so that a torn last one is
     body      length bytes
     check     4 bytes  CRC-32 of kind, length and body
 
-    A  an attempt begins           JSON {"attempt": 2, "batches": 120, "at": 1763652011.5}: seconds since 1970; with "other_from": 120
+    A  an attempt begins           JSON {"attempt": 2, "batches": 120, "at": 1763652011.5, "lengths": [["epoch", 90], ["batch", -1]]}:
+                                   seconds since 1970; iterations of each loop, -1 where they are not known; with "other_from": 120
                                    what is on record from there on was done with other arguments, and stands for nothing any more
     L  which leaves are covered    JSON {"number": 3, "seen_at": [128, 77], "leaves": [[path, bytes], …]}; pieces of at most 1 MiB are
                                    counted through. With "as": 2 in place of "leaves": those of that list, since after every
@@ -193,6 +194,37 @@ def read(path: Path, *, since: int = 0, has_losses: bool = True) -> Ledger:
     return ledger
 
 
+class Tail:
+    """A ledger that another process writes: what has been added since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file, self._end = (0, 0), 0
+
+    def read(self) -> list[tuple[bytes, bytes]]:
+        """Kind and body of each record that was not there before; of a ledger that was begun anew all. None that is half written."""
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if (status.st_dev, status.st_ino) != self._file or status.st_size < self._end:
+                    self._file, self._end = (status.st_dev, status.st_ino), 0
+                file.seek(self._end)
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        found = []
+        end = 0
+        for start, end in _sound_frames(content):
+            found.append((content[start : start + 1], content[start + _FRAME.size : end - _CHECK.size]))
+        self._end += end
+        return found
+
+
+def decode_losses(body: bytes) -> tuple[float, list[tuple[int, int, float]]]:
+    """Of a V record: seconds since 1970; batches ended, which loss of the last of them, the loss."""
+    return _AT.unpack_from(body)[0], list(_VALUE.iter_unpack(body[_AT.size :]))
+
+
 def encode_json(document: object) -> bytes:
     """The body of an A, L or S record."""
     return json.dumps(document, separators=(",", ":")).encode()
@@ -214,11 +246,9 @@ def _read_list(ledger: Ledger, document: dict[str, Any]) -> None:
 
 
 def _read_losses(ledger: Ledger, body: bytes) -> None:
-    last = 0
-    for batches, which, value in _VALUE.iter_unpack(body[_AT.size :]):
-        ledger.losses[batches, which] = value
-        last = batches
-    ledger.times.append((_AT.unpack_from(body)[0], last))
+    at_s, losses = decode_losses(body)
+    ledger.losses.update(((batches, which), value) for batches, which, value in losses)
+    ledger.times.append((at_s, losses[-1][0] if losses else 0))
 
 
 def digest_of_position(loops: Iterable[tuple[int, int]]) -> int:

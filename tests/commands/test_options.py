@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from detrain.cli.run import hint_at
+from detrain.cli.requests import hint_at
 from detrain.cli.run import run as command
 from tests.once import once
 

@@ -1,12 +1,14 @@
 """Policies that go by rank 0's clock say yes at the same headers, whatever each rank's own clock does."""
 
 import threading
+import time
 
 import pytest
 
 from detrain.job import agreement
 from detrain.job.agreement import Follower, Leader
 from detrain.job.messages import Ask, Saved, Tick
+from detrain.job.protocol import Alone
 from detrain.session.policy import Policy, parse
 
 
@@ -25,8 +27,8 @@ class Pair:
         self.follower.on_message(message)
 
     def ask(self, message):
-        assert message == Ask()
-        self.leader.ask()
+        assert isinstance(message, Ask)
+        self.leader.ask(is_last=message.is_last)
 
     def header(self, number, batch_s):
         """Rank 0 passes the header, then the other; returns which of them save there."""
@@ -164,3 +166,38 @@ def test_ranks_that_leave_agree_on_nothing_more_and_wait_for_nobody():
     assert pair.follower.saved("x", 0.25)[1] == 0.25
     assert pair.out == []
     assert pair.leader.now_s(7) == pair.clock_s
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_behind_a_last_checkpoint_all_end(who):
+    pair = Pair("never")
+    for number in range(10):
+        pair.header(number, 0.5)
+    getattr(pair, who).ask(is_last=True)
+    ends = []
+    for number in range(10, 20):
+        due = pair.header(number, 0.5)
+        ends.append((*due, pair.leader.is_last, pair.follower.is_last))
+    assert [True] * 4 in map(list, ends)
+    assert all(
+        due == last for due, _, last, _ in ends[:-1] if due
+    )  # nobody saves who does not know that it is the last
+    assert all(one == other and one_ends == other_ends for one, other, one_ends, other_ends in ends)
+
+
+def test_all_end_at_the_time_limit_of_rank_0():
+    pair = Pair("never")
+    pair.leader._limit_s = 105.0
+    ends = [(*pair.header(number, 0.5), pair.leader.is_last, pair.follower.is_last) for number in range(30)]
+    first = ends.index((True, True, True, True))
+    assert ends[:first] == [(False,) * 4] * first
+    assert 9 <= first <= 13
+
+
+def test_a_process_that_trains_alone_ends_at_its_time_limit(monkeypatch):
+    now_s, asked = [10.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    alone = Alone(asked.append, 12.0)
+    assert (alone.now_s(0), alone.is_last, asked) == (10.0, False, [])
+    now_s[0] = 12.5
+    assert (alone.now_s(1), alone.now_s(2), alone.is_last, asked) == (12.5, 12.5, True, [12.5])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.cli.run import request_of
+from detrain.cli.requests import request_of
 from detrain.errors import UsageError
 from detrain.store import naming
 

@@ -247,9 +247,9 @@ def test_the_flags_of_run_are_those_of_the_page() -> None:
 
     assert sorted(option.opts[0] for option in run.params if option.opts[0].startswith("-")) == [
         "--ckpt-dir", "--emulate", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files", "--memory-budget",
-            "--micro-batches", "--no-pickle", "--nondeterministic", "--on-inexact", "--pipeline", "--ranks",
-            "--remat-planner", "--remat-verify", "--restarts",
-        "--seed", "--trust-changes", "-m",
+            "--micro-batches", "--no-pickle", "--nondeterministic", "--on-inexact", "--pipeline", "--quiet", "--ranks",
+            "--remat-planner", "--remat-verify", "--requeue", "--restarts",
+        "--seed", "--time-limit", "--trust-changes", "-m",
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from detrain.launch import signals
+from detrain.launch.departing import Departure
 from tests.tiers import full_but
 
 from .harness import environment
@@ -109,7 +110,7 @@ def test_one_signal_that_comes_twice_is_one_and_a_second_one_does_not_wait(monke
         resume=SimpleNamespace(is_pending=False),
         request_checkpoint=lambda: seen.append("asked"),
     )
-    found = signals.Signals(session)
+    found = signals.Signals(session, Departure(SimpleNamespace(), is_requeued=False, is_first=True))
     found._theirs[signal.SIGTERM] = lambda *_: seen.append("delivered")
     for moment in (100.0, 100.0, 100.5, 103.0):
         now[0] = moment

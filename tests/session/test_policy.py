@@ -16,7 +16,8 @@ from detrain.session.policy import BUDGET, SHORTEST_S, Policy, parse
     ("text", "kind", "count"),
     [
         ("epoch", "epoch", 1), ("5epochs", "epoch", 5), ("100batches", "batch", 100), ("1batch", "batch", 1), ("30s", "seconds", 30),
-        ("0.5s", "seconds", 0.5), ("auto", "auto", BUDGET), ("2%", "auto", 0.02), ("0.5%", "auto", 0.005), ("never", "never", BUDGET),
+        ("0.5s", "seconds", 0.5), ("epochs:3,6", "epochs", 1),
+        ("auto", "auto", BUDGET), ("2%", "auto", 0.02), ("0.5%", "auto", 0.005), ("never", "never", BUDGET),
     ],
 )  # fmt: skip
 def test_words_for_when(text, kind, count):
@@ -24,7 +25,24 @@ def test_words_for_when(text, kind, count):
     assert (every.kind, every.count) == (kind, count)
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "%", "0epochs", "0%", "1.5batches", "-1s", "5 epochs", "sometimes"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "5",
+        "s",
+        "%",
+        "0epochs",
+        "0%",
+        "1.5batches",
+        "-1s",
+        "5 epochs",
+        "sometimes",
+        "epochs:",
+        "epochs:0",
+        "epochs:3,",
+    ],
+)
 def test_other_words_are_refused_and_named(text):
     with pytest.raises(UsageError, match=f"--every {text}: "):
         parse(text)

@@ -1,0 +1,89 @@
+"""`detrain config`: the options that hold here, and where each is from; `detrain completion`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import get_completion_class
+
+from detrain.cli import settings
+from detrain.cli.look import as_json_option
+from detrain.cli.options import TABLES
+from detrain.cli.run import run, words_argument
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """An option of `detrain run`, what it is here, and who says so."""
+
+    option: str
+    value: object
+    source: str
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-m", "module", metavar="MODULE", help="Of a module, as in `detrain run -m MODULE`.")
+@as_json_option
+@words_argument
+@click.pass_context
+def config(ctx: click.Context, module: str | None, as_json: bool, words: tuple[str, ...]) -> int:
+    """Print the options of `detrain run` that hold here, and where each is from.
+
+    With a script, also what the file says for it. A flag goes before the environment (DETRAIN_RUN_KEEP and so on), that before the file
+    (`detrain.toml`, or `[tool.detrain]` in `pyproject.toml`, of this folder or the nearest above), and the file before the default.
+    """
+    parent = ctx.parent
+    assert parent is not None
+    file = parent.find_object(settings.File)
+    if file is not None:
+        parent.default_map = {"run": file.of_command(run, "run")}
+    script = ["-m", module, *words] if module is not None else list(words)
+    of_run = run.make_context("run", script, parent=parent)
+    found = [
+        _Setting(max(one.opts, key=len), of_run.params[one.name], _source(of_run, one, file))
+        for one in run.params
+        if isinstance(one, click.Option) and one.name is not None and one.name not in ("module", "help")
+    ]
+    where = None if file is None else str(file.path)
+    if as_json:
+        click.echo(json.dumps({"file": where, "options": [asdict(one) for one in found]}, indent=1))
+        return 0
+    click.echo(where or f"no {settings.OWN}, and no [tool.detrain] in a {settings.SHARED}")
+    values = ["" if one.value in (None, "") else str(one.value) for one in found]
+    widths = max(len(one.option) for one in found), max(map(len, values))
+    for one, value in zip(found, values, strict=True):
+        click.echo(f"  {one.option:<{widths[0]}}  {value:<{widths[1]}}  {one.source}".rstrip())
+    return 0
+
+
+def _source(of_run: click.Context, option: click.Option, file: settings.File | None) -> str:
+    assert option.name is not None
+    source = of_run.get_parameter_source(option.name)
+    if source == ParameterSource.ENVIRONMENT:
+        named = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+        own = f"{of_run.auto_envvar_prefix}_{option.name.upper()}"
+        return next((name for name in named if os.environ.get(name)), own)
+    if source == ParameterSource.DEFAULT_MAP and file is not None:
+        return str(of_run.meta.get(TABLES, {}).get(option.name, file.where("run")))
+    return "default"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> int:
+    """Print what makes a shell complete commands, options and files.
+
+    \b
+    bash:  eval "$(detrain completion bash)"        in ~/.bashrc
+    zsh:   eval "$(detrain completion zsh)"         in ~/.zshrc
+    fish:  detrain completion fish | source         in ~/.config/fish/config.fish
+    """  # noqa: D301 - click's mark for a paragraph that is kept as it is
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(ctx.find_root().command, {}, "detrain", "_DETRAIN_COMPLETE").source())
+    return 0

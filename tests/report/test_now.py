@@ -1,0 +1,164 @@
+"""Where a run is, by a ledger that grows while it is looked at."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from detrain.cli.top import top
+from detrain.report.now import Watched, duration_text
+from detrain.store import ledger
+from detrain.store.ledger import Batch, LedgerFile, Tail
+
+
+class Run:
+    """A run directory without a process; each epoch has ten batches, and each batch takes half a second."""
+
+    def __init__(self, path):
+        path.mkdir()
+        (path / "run.json").write_text("{}")
+        self.path, self.file, self.batches = path, LedgerFile(path / "ledger"), 0
+
+    def begin(self, attempt, batches, lengths):
+        self.batches = batches
+        self.file.append_json(
+            b"A", {"attempt": attempt, "batches": batches, "at": 1000.0 + batches / 2, "lengths": lengths}
+        )
+
+    def train(self, until, *, has_losses=True):
+        while self.batches < until:
+            self.batches += 1
+            epoch, batch = divmod(self.batches - 1, 10)
+            record = Batch(self.batches, 1, epoch + 1, batch + 1)
+            losses = ledger.encode_losses(1000.0 + self.batches / 2, [(self.batches, 0, 1 / self.batches)])
+            self.file.append_all((b"B", record.encode()), *([(b"V", losses)] if has_losses else []))
+
+    def save(self, stall_s=0.1):
+        name, at_s = f"checkpoint_0_{self.batches}.h5", 1000.0 + self.batches / 2
+        self.file.append_json(
+            b"S",
+            {
+                "name": name,
+                "batches": self.batches,
+                "at": at_s,
+                "stall_s": stall_s,
+                "bytes": 1,
+                "seconds": self.batches / 2,
+            },
+        )
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path / "train")
+
+
+@pytest.fixture
+def is_held(monkeypatch):
+    monkeypatch.setattr("detrain.store.directory.RunDirectory.holder", lambda _: "attempt 1")
+
+
+def test_nothing_is_known_before_the_first_record(run):
+    now = Watched(run.path).look(1000.0)
+    assert (now.state, now.attempt, now.batches, now.loss, now.left_s, now.checkpoint) == (
+        "stopped",
+        0,
+        0,
+        None,
+        0.0,
+        "",
+    )
+
+
+@pytest.mark.usefixtures("is_held")
+def test_each_look_reads_what_is_new(run):
+    watched = Watched(run.path)
+    run.begin(1, 0, [["epoch", 4], ["batch", -1]])
+    run.train(5)
+    now = watched.look(1002.5)
+    assert (now.state, now.epoch, now.num_epochs, now.batch, now.num_batches, now.batches) == ("running", 0, 4, 5, 0, 5)
+    assert now.left_s == 0  # nobody knows yet how long an epoch is
+    run.save()
+    run.train(15)
+    now = watched.look(1007.5)
+    assert (now.epoch, now.batch, now.num_batches, now.batches_per_s, now.loss) == (1, 5, 10, 2.0, 1 / 15)
+    assert (now.checkpoint, now.checkpoint_age_s, now.checkpoint_share) == (
+        "checkpoint_0_5.h5",
+        5.0,
+        pytest.approx(0.04),
+    )
+    assert now.left_s == 25 / 2
+    run.begin(2, 12, [["epoch", 4], ["batch", 10]])  # it was killed
+    run.train(14)
+    now = watched.look(1007.0)
+    assert (now.attempt, now.batches, now.batches_per_s) == (2, 14, 2.0)
+
+
+@pytest.mark.usefixtures("is_held")
+def test_one_loop_alone_and_loops_around_epochs(run, tmp_path):
+    run.begin(1, 0, [["batch", 40]])
+    run.train(10)
+    assert Watched(run.path).look(1005.0).left_s == 15.0
+    folds = Run(tmp_path / "folds")
+    folds.begin(1, 0, [["outer", 3], ["epoch", 4], ["batch", 10]])
+    folds.train(10)
+    now = Watched(folds.path).look(1005.0)
+    assert (now.num_epochs, now.num_batches, now.left_s) == (0, 10, 0.0)
+
+
+@pytest.mark.usefixtures("is_held")
+def test_where_no_losses_are_read_the_pace_is_that_of_the_looks(run):
+    watched = Watched(run.path)
+    run.begin(1, 0, [["batch", 40]])
+    run.train(10, has_losses=False)
+    watched.look(1005.0)
+    run.train(20, has_losses=False)
+    assert watched.look(1010.0).batches_per_s == 2.0
+
+
+def test_a_tail_leaves_what_is_half_written_and_begins_again_with_another_file(tmp_path):
+    path = tmp_path / "ledger"
+    tail = Tail(path)
+    assert tail.read() == []
+    file = LedgerFile(path)
+    file.append_json(b"A", {"attempt": 1})
+    file.append_json(b"A", {"attempt": 2})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])
+    assert [json.loads(body)["attempt"] for _, body in tail.read()] == [1]
+    path.write_bytes(whole)
+    assert [json.loads(body)["attempt"] for _, body in tail.read()] == [2]
+    assert tail.read() == []
+    path.unlink()
+    LedgerFile(path).append_json(b"A", {"attempt": 3})
+    assert [json.loads(body)["attempt"] for _, body in tail.read()] == [3]
+
+
+def test_the_command(run, tmp_path):
+    run.begin(3, 0, [["epoch", 4], ["batch", 10]])
+    run.train(15)
+    run.save()
+    done = CliRunner().invoke(top, [str(tmp_path)])
+    assert done.output == (
+        f"{run.path}\n  stopped (3), epoch 1/4, batch 5/10, loss 0.06667, checkpoint 0_15, wait 1.3%\n"
+    )
+    (found,) = json.loads(CliRunner().invoke(top, [str(tmp_path), "--json"]).output)
+    assert (found["state"], found["batches"]) == ("stopped", 15)
+    assert CliRunner().invoke(top, [str(tmp_path / "train" / "cache")]).exception is not None
+    (tmp_path / "empty").mkdir()
+    assert "no runs in" in CliRunner().invoke(top, [str(tmp_path / "empty")]).output
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (42.4, "42 s"),
+        (59.7, "1 min 0 s"),
+        (200, "3 min 20 s"),
+        (18_720, "5 h 12 min"),
+        (183_600, "2 d 3 h"),
+    ],
+)
+def test_times_as_a_person_says_them(seconds, text):
+    assert duration_text(seconds) == text
