@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from detrain import eventlog
+
 #: The rank of this process in its job; 0 also where it is alone.
 _rank = 0
 _is_quiet = False
@@ -25,6 +27,24 @@ def speak_as(rank: int, *, is_quiet: bool = False) -> None:
 
 def say(text: str) -> None:
     """Print a line to standard error; never fails the run."""
+    kind, _, rest = text.partition(": ")
+    if kind == "error":
+        _note(kind, text=rest)
+    elif kind != "warning":
+        _note("said", text=text)
+    _print(text)
+
+
+def _note(event: str, **facts: object) -> None:
+    trouble = eventlog.note(event, **facts)
+    if trouble:
+        warn(
+            "log-json",
+            f"the file of --log-json cannot be written: {trouble}. The run goes on; from here on nothing is added to it",
+        )
+
+
+def _print(text: str) -> None:
     stream = sys.__stderr__
     if stream is None or ((_rank or _is_quiet) and not text.startswith(("error:", "warning:"))):
         return
@@ -42,7 +62,8 @@ def say(text: str) -> None:
 
 def warn(slug: str, text: str) -> None:
     """A warning; docs/messages.md explains each slug."""
-    say(f"warning: {text} [{slug}]")
+    _note("warning", slug=slug, text=text)
+    _print(f"warning: {text} [{slug}]")
 
 
 @contextlib.contextmanager

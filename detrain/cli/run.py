@@ -161,6 +161,13 @@ _ENDS = "DETRAIN_ENDS_S"
 )
 @_pipeline("--emulate", is_flag=True, help="With --pipeline: one process plays all devices, with the same bits.")
 @seed_option
+@click.option(
+    "--log-json",
+    type=click.Path(dir_okay=False),
+    default="",
+    metavar="FILE",
+    help="Add what happens to this file, as JSON lines for other programs: attempts, progress, checkpoints, warnings.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing but warnings and errors.")
 @module_option
 @words_argument

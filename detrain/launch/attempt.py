@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from detrain import hooks, ranks
+from detrain import eventlog, hooks, ranks
 from detrain.adapters import compiling, imports, library_loops, names, protocol
 from detrain.adapters.loaded import Frameworks
 from detrain.errors import AlreadyFinished, DetrainError, InexactResume, UsageError
@@ -72,6 +72,8 @@ def main() -> None:
         return
     speak_as(request.rank, is_quiet=request.quiet)
     try:
+        if request.log_json:
+            _log(request)
         attempt = _begin(request, begun)
     except AlreadyFinished as error:
         if str(error):  # else rank 0 has said it
@@ -81,6 +83,13 @@ def main() -> None:
         say(f"error: {error}")
         sys.exit(error.exit_status)
     attempt.run()
+
+
+def _log(request: Request) -> None:
+    try:
+        eventlog.log_to(request.log_json, request.rank)
+    except OSError as error:
+        raise UsageError(f"--log-json {request.log_json} cannot be written: {error}") from None
 
 
 def _begin(request: Request, begun: environment.Begun) -> Attempt:
@@ -306,6 +315,10 @@ class Attempt:
     def begin(self) -> None:
         """Make the world as the first attempt found it, and begin to watch. Raises `DetrainError` before the script begins."""
         session = self.session
+        eventlog.note(
+            "began", attempt=self.record.attempts, directory=str(self.directory.path), script=self.request.script or self.request.module,
+            arguments=self.request.arguments,
+        )  # fmt: skip
         hooks.session = session
         for name, function in _HOOKS.items():
             setattr(builtins, f"__detrain_{name}__", function)
@@ -451,6 +464,7 @@ class Attempt:
             say(f"no training loop was seen, so nothing was checkpointed: {session.nests.why_nothing()}")
         else:
             ending.say_last(session, status, signal_name, is_interrupted=is_interrupted)
+        eventlog.note("ended", status=status if isinstance(status, int) else 1, is_finished=is_done)
         if is_done:
             session.context.info.is_complete = True
             session.nests.write_info()

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import NoReturn
 
+from detrain.eventlog import note
 from detrain.messages import say, warn
 from detrain.outputs.following import OutputFiles
 from detrain.session.leaving import leave
@@ -56,4 +57,5 @@ class Departure:
         """End the process, behind a checkpoint or where there is nothing to checkpoint."""
         if self.is_requeued and self._is_first:
             requeue(os.environ)
+        note("ended", status=STATUS, is_finished=False)
         leave(self._files, STATUS)

@@ -54,6 +54,8 @@ class Request:
     requeue: bool = False
     #: Only warnings and errors are said.
     quiet: bool = False
+    #: `--log-json`: where events go; "" for nowhere.
+    log_json: str = ""
     #: Why the run starts over by itself; "" if it does not.
     restarts: str = ""
     #: The directory that `detrain trace` of this script writes to; "" where the user has named one.

@@ -79,7 +79,9 @@ class Watched:
         self._saved: dict[str, Any] = {}
         self._stalled_s = 0.0
         self._last: Batch | None = None
-        self._epoch_lengths: dict[int, int] = {}
+        #: Epochs begun, and batches that had ended when the last of them began, by the last record within an epoch.
+        self._epoch_began: tuple[int, int] | None = None
+        self._epoch_batches = 0
         self._loss: float | None = None
         #: Seconds since 1970, batches ended.
         self._times: deque[tuple[float, int]] = deque()
@@ -106,7 +108,7 @@ class Watched:
             attempt=int(self._attempt.get("attempt", 0)),
             epoch=max(last.epochs - 1, 0) if last is not None else 0,
             num_epochs=num_epochs,
-            batch=last.batch_in_epoch if last is not None else 0,
+            batch=self._batch(last) if last is not None else 0,
             num_batches=num_batches,
             batches=batches,
             batches_per_s=batches_per_s,
@@ -120,13 +122,11 @@ class Watched:
     def _take(self, kind: bytes, body: bytes) -> None:
         if kind == b"A":
             self._attempt = json.loads(body)
-            self._stalled_s, self._last, self._loss = 0.0, None, None
+            self._stalled_s, self._last, self._loss, self._epoch_began = 0.0, None, None, None
             self._times = deque([(self._attempt["at"], self._attempt["batches"])]) if "at" in self._attempt else deque()
         elif kind == b"B":
-            batch = Batch.decode(body)
-            if self._last is not None and batch.epochs > self._last.epochs:
-                self._epoch_lengths[self._last.epochs] = self._last.batch_in_epoch
-            self._last = batch
+            self._last = Batch.decode(body)
+            self._learn(self._last)
         elif kind == b"V":
             at_s, losses = ledger.decode_losses(body)
             if losses:
@@ -137,6 +137,21 @@ class Watched:
             self._stalled_s += self._saved["stall_s"]
             if "at" in self._saved:
                 self._add_time(self._saved["at"], self._saved["batches"])
+
+    def _learn(self, last: Batch) -> None:
+        """How long an epoch is: by where two began, as a record may be of any batch in them; one behind an epoch counts none of its batches."""
+        if not last.batch_in_epoch:
+            return
+        began = last.epochs, last.batches - last.batch_in_epoch
+        if self._epoch_began is not None and began[0] > self._epoch_began[0]:
+            self._epoch_batches = (began[1] - self._epoch_began[1]) // (began[0] - self._epoch_began[0])
+        self._epoch_began = began
+
+    def _batch(self, last: Batch) -> int:
+        """Of the epoch that runs or has just ended."""
+        if not last.batch_in_epoch and self._epoch_began is not None and self._epoch_began[0] == last.epochs:
+            return last.batches - self._epoch_began[1]
+        return last.batch_in_epoch
 
     def _add_time(self, at_s: float, batches: int) -> None:
         self._times.append((at_s, batches))
@@ -152,9 +167,8 @@ class Watched:
     def _lengths(self) -> tuple[int, int]:
         """Epochs, and batches of an epoch; 0 for what is not known. An epoch that has run says it where the loop has not."""
         said = {part: length for part, length in self._attempt.get("lengths", ()) if length > 0}
-        seen = max(self._epoch_lengths.values(), default=0)
         is_nested = "outer" in dict(self._attempt.get("lengths", ()))
-        return (0 if is_nested else said.get("epoch", 0)), said.get("batch", 0) or seen
+        return (0 if is_nested else said.get("epoch", 0)), said.get("batch", 0) or self._epoch_batches
 
     def _left_s(self, num_epochs: int, num_batches: int, batches_per_s: float) -> float:
         last = self._last

@@ -19,6 +19,7 @@ from typing import Any
 import xxhash
 
 import detrain.state.handlers.standard  # noqa: F401 - registers the handlers
+from detrain import eventlog
 from detrain.adapters.protocol import MemoryUse
 from detrain.errors import CheckpointError
 from detrain.loops.position import Position
@@ -86,6 +87,7 @@ class Recorder:
         self._listed_number = 0
         #: Spent on digests of pieces; what these take, over what they were taken to cost.
         self._pieces_s, self._slowness = 0.0, 1.0
+        self._told_s = -math.inf
         self._asked_s, self._day_began_s = -math.inf, 0.0  # for the time of day
         #: Of generators: which, what watches it, what that gave with this fingerprint.
         self._fingerprints: dict[str, tuple[object, Callable[[], object], object, bytes]] = {}
@@ -172,6 +174,7 @@ class Recorder:
             **({"interval_s": round(interval_s, 3)} if interval_s else {}),
             **({"memory": asdict(memory)} if memory is not None else {}),
         }
+        eventlog.note("saved", checkpoint=file.name, batches=batches, bytes=found["bytes"], stall_s=found["stall_s"])
         self._write_json(b"S", {**found, "seconds": seconds, "ledger_s": round(self._spent_s, 6)})
 
     def next_at_header(self, batches: int) -> tuple[float, float]:
@@ -223,6 +226,10 @@ class Recorder:
             self._list_number, first, pieces,
         )  # fmt: skip
         curve = self._losses.take_curve()
+        if eventlog.is_on() and monotonic() - self._told_s >= 1.0:
+            self._told_s = monotonic()
+            loss = curve[-1][2] if curve else None
+            eventlog.note("progress", epoch=max(at.epochs - 1, 0), batch=at.batch_in_epoch, batches=batches, loss=loss)
         more = [(b"V", ledger.encode_losses(self._time_of_day_s(), curve))] if curve else []
         self._write((b"B", record.encode()), *more)
         self._last_noted = batches
@@ -339,7 +346,8 @@ class Recorder:
         """By the plain clock, for a second: the time of day is the script's clock too, which takes longer to ask than a digest."""
         now_s = monotonic()
         if now_s - self._asked_s >= 1.0:
-            self._asked_s, self._day_began_s = now_s, time.time() - now_s
+            self._told_s = -math.inf
+        self._asked_s, self._day_began_s = now_s, time.time() - now_s
         return self._day_began_s + now_s
 
     # --- the file ------------------------------------------------------------------------------------------------------------

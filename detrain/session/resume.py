@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from detrain.errors import CheckpointError, DetrainError, InexactResume, RestoreError, ResumeRefused
+from detrain.eventlog import note
 from detrain.loops.running import Loop
 from detrain.loops.stack import is_at
 from detrain.messages import say, warn
@@ -343,6 +344,10 @@ class Resume:
         if context.frameworks.printing is not None:
             context.frameworks.printing.mark_resumed(checkpoint.sequence)
         seconds = time.monotonic() - self._began_s
+        note(
+            "resumed", checkpoint=checkpoint.name, epoch=checkpoint.meta.epoch, batch=checkpoint.meta.batch,
+            batches=checkpoint.meta.batches, seconds=round(seconds, 3),
+        )  # fmt: skip
         again = f", having run {self.num_batches_again} batches again" if self.num_batches_again else ""
         say(
             f"resumed at epoch {checkpoint.meta.epoch}, batch {checkpoint.meta.batch} from {checkpoint.name}, "

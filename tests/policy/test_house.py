@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "detrain"
 
 #: Room of the package to the rooms that it may import. `GROUND` may be imported by all.
-GROUND = {"errors", "messages", "package", "ranks"}
+GROUND = {"errors", "eventlog", "messages", "package", "ranks"}
 MAY_IMPORT = {
     "__main__": {"cli"},
     "api": {"proof", "state", "store"},
@@ -246,10 +246,10 @@ def test_the_flags_of_run_are_those_of_the_page() -> None:
     from detrain.cli.run import run
 
     assert sorted(option.opts[0] for option in run.params if option.opts[0].startswith("-")) == [
-        "--ckpt-dir", "--emulate", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files", "--memory-budget",
-            "--micro-batches", "--no-pickle", "--nondeterministic", "--on-inexact", "--pipeline", "--quiet", "--ranks",
-            "--remat-planner", "--remat-verify", "--requeue", "--restarts",
-        "--seed", "--time-limit", "--trust-changes", "-m",
+        "--ckpt-dir", "--emulate", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files",
+        "--log-json", "--memory-budget", "--micro-batches", "--no-pickle", "--nondeterministic", "--on-inexact",
+        "--pipeline", "--quiet", "--ranks", "--remat-planner", "--remat-verify", "--requeue", "--restarts", "--seed",
+        "--time-limit", "--trust-changes", "-m",
     ]  # fmt: skip
 
 

@@ -116,6 +116,23 @@ def test_where_no_losses_are_read_the_pace_is_that_of_the_looks(run):
     assert watched.look(1010.0).batches_per_s == 2.0
 
 
+@pytest.mark.usefixtures("is_held")
+def test_records_of_some_batches_say_how_long_an_epoch_is(run):
+    run.begin(1, 0, [["epoch", 4]])
+    for batches, epochs, batch in ((3, 1, 3), (12, 2, 2), (27, 3, 7), (40, 4, 0)):
+        run.file.append(b"B", Batch(batches, 1, epochs, batch).encode())
+    now = Watched(run.path).look(1020.0)
+    assert (now.epoch, now.batch, now.num_batches) == (
+        3,
+        0,
+        10,
+    )  # at the first header of the last epoch, or behind it: nothing tells
+    run.file.append(b"B", Batch(38, 2, 4, 8).encode())
+    run.file.append(b"B", Batch(40, 3, 4, 0).encode())
+    now = Watched(run.path).look(1020.0)
+    assert (now.epoch, now.batch, now.num_batches) == (3, 10, 10)
+
+
 def test_a_tail_leaves_what_is_half_written_and_begins_again_with_another_file(tmp_path):
     path = tmp_path / "ledger"
     tail = Tail(path)

@@ -1,5 +1,7 @@
 """A training that ends because its time is up, or because a scheduler takes the machine away, goes on later with the same bits."""
 
+import itertools
+import json
 import signal
 import subprocess
 import sys
@@ -53,7 +55,8 @@ def test_it_goes_on_with_the_same_bits(start, tmp_path, why):
     limit = (
         ["--time-limit", "1s"] if why == "limit" else []
     )  # it is over before the script has loaded torch, or while it sleeps
-    process = start("--requeue", *limit, SLURM_JOB_ID="77", SLEEP_S="3")
+    log = ["--log-json", "log"]
+    process = start("--requeue", *limit, *log, SLURM_JOB_ID="77", SLEEP_S="3")
     if why == "signal":
         while "batch 1 7" not in (tmp_path / "out").read_text():
             assert process.poll() is None, (tmp_path / "err").read_text()
@@ -65,8 +68,24 @@ def test_it_goes_on_with_the_same_bits(start, tmp_path, why):
     assert ("the time limit is reached" in err) == (why == "limit")
     assert (tmp_path / "asked").read_text() == "requeue 77\n"
     first = out
-    assert start("--quiet").wait(timeout=60) == 0
+    assert start("--quiet", *log).wait(timeout=60) == 0
     out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
     assert err == ""
     assert 0 < first.count("batch ") < 60
+    events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    told = [one["event"] for one in events if one["event"] not in ("said", "progress")]
+    assert [kind for kind, _ in itertools.groupby(told)] == [
+        "began",
+        "saved",
+        "ended",
+        "began",
+        "resumed",
+        "saved",
+        "ended",
+    ]
+    assert [(one["status"], one["is_finished"]) for one in events if one["event"] == "ended"] == [
+        (75, False),
+        (0, True),
+    ]
+    assert {one["batches"] for one in events if one["event"] == "progress"} <= set(range(61))
     assert first + out == plain.stdout.replace("slept\n", "" if "slept" not in first + out else "slept\n")
