@@ -139,7 +139,7 @@ class Watched:
                 self._add_time(self._saved["at"], self._saved["batches"])
 
     def _learn(self, last: Batch) -> None:
-        """How long an epoch is: by where two began, as a record may be of any batch in them; one behind an epoch counts none of its batches."""
+        """How long an epoch is: by where two began, as a record may be of any batch in them; behind an epoch it counts none."""
         if not last.batch_in_epoch:
             return
         began = last.epochs, last.batches - last.batch_in_epoch
