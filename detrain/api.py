@@ -6,16 +6,18 @@ elements come as numpy arrays.
 
 from __future__ import annotations
 
+import bisect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detrain.errors import UsageError
+from detrain.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:  # loaded at the first use: `import detrain` loads neither numpy nor h5py
     import numpy as np
+    import pandas as pd
 
     from detrain.state.tree import Tree
     from detrain.store.leaves import Leaf
@@ -210,6 +212,45 @@ def verify(
 
     result = verifier.verify(Path(path), jobs, lambda row: on_segment(_segment_of(row)))
     return Proof(result["same"], [_segment_of(row) for row in result["segments"]], result["damaged"])
+
+
+def history(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """The losses of a run, one row each, as a pandas data frame.
+
+    Of a batch that was done more than once, as attempts were killed, there is the last.
+
+    Args:
+        path: a run directory, or that of a job of several ranks.
+
+    Returns:
+        A frame with the columns `batch` (the batch of the run that the loss is of, from 1), `which` (of the losses of a batch, from 0),
+        `loss`, `at` (when that was known, in UTC; losses that were read together have the same) and `attempt` (which has computed it).
+
+    Raises:
+        UsageError: this is no run directory.
+        MissingExtra: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingExtra("a data frame needs pandas, which is not installed", "frame") from None
+    from detrain.report import history as found
+
+    run = found.read(Path(path))
+    rows: list[tuple[int, int, float, float, int]] = []
+    points: list[tuple[int, float, int]] = []
+    for one in run.attempts:  # what a later attempt has done again stands for what an earlier one did
+        points = [point for point in points if point[0] <= one.begin]
+        points += [(batches, at_s, one.number) for at_s, batches in one.points[1:]]
+    points.sort()
+    ends = [batches for batches, _, _ in points]
+    for (batches, which), loss in sorted(run.ledger.losses.items()):
+        place = bisect.bisect_left(ends, batches)  # the first time that reaches it
+        _, at_s, number = points[place] if place < len(points) else (0, float("nan"), 0)
+        rows.append((batches, which, loss, at_s, number))
+    frame = pd.DataFrame(rows, columns=["batch", "which", "loss", "at", "attempt"])
+    frame["at"] = pd.to_datetime(frame["at"], unit="s", utc=True)
+    return frame
 
 
 _OF_SEGMENT = ("start", "until", "result", "num_compared", "seconds")

@@ -1,5 +1,6 @@
 """What `import detrain` offers."""
 
+import json
 import subprocess
 import sys
 
@@ -10,7 +11,9 @@ import detrain
 from detrain.errors import CheckpointError, UsageError
 from detrain.state.tree import Array, Tree
 from detrain.store.commit import commit
+from detrain.store.ledger import LedgerFile, encode_losses
 from detrain.store.meta import Meta
+from detrain.store.record import RunRecord
 
 
 def save(path, weight, epochs=1):
@@ -108,3 +111,26 @@ def test_importing_the_package_loads_nothing_else():
 def test_what_is_not_offered_is_not_there():
     with pytest.raises(AttributeError, match="has no attribute 'train'"):
         _ = detrain.train
+
+
+def test_the_losses_of_a_run_are_a_data_frame(tmp_path):
+    pytest.importorskip("pandas", reason="detrain.history makes a data frame: pip install 'detrain-run[frame]'")
+    (tmp_path / "run.json").write_text(json.dumps(RunRecord(script="train.py", name="train").encode()))
+    file = LedgerFile(tmp_path / "ledger")
+    for attempt, begin, end in ((1, 0, 6), (2, 4, 8)):  # the first was killed behind its checkpoint at batch 4
+        file.append_json(b"A", {"attempt": attempt, "batches": begin, "at": 1000.0 * attempt})
+        for batch in range(begin + 1, end + 1, 2):
+            losses = [(batch, 0, attempt + batch / 100), (batch + 1, 0, attempt + (batch + 1) / 100)]
+            file.append(b"V", encode_losses(1000.0 * attempt + batch, losses))
+    frame = detrain.history(tmp_path)
+    assert list(frame.columns) == ["batch", "which", "loss", "at", "attempt"]
+    assert frame["batch"].tolist() == list(range(1, 9))
+    assert frame["attempt"].tolist() == [1] * 4 + [2] * 4
+    assert frame["loss"].tolist() == [1.01, 1.02, 1.03, 1.04, 2.05, 2.06, 2.07, 2.08]
+    assert [one.timestamp() for one in frame["at"]] == [1001, 1001, 1003, 1003, 2005, 2005, 2007, 2007]
+
+
+def test_a_folder_without_a_run_has_no_history(tmp_path):
+    pytest.importorskip("pandas", reason="detrain.history makes a data frame: pip install 'detrain-run[frame]'")
+    with pytest.raises(UsageError, match="is no run directory"):
+        detrain.history(tmp_path)
