@@ -16,13 +16,24 @@ from detrain.errors import UsageError
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--epochs", metavar="RANGES", help="Epochs to replay, from 0: 3, 3-5, 4- (to the last) or 2,5-7.")
-@click.option("--batches", metavar="RANGES", help="Batches to replay in place of epochs, from 1 and over the whole run.")
+@click.option(
+    "--batches", metavar="RANGES", help="Batches to replay in place of epochs, from 1 and over the whole run."
+)
 @click.option(
     "--with", "patches", metavar="[NAME=]FILE", multiple=True,
     help="Run FILE in place of the script; or of the run's module NAME, as --with model.py=other.py. May be repeated.",
 )  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Parts to replay in parallel (default: as many as the cores allow).")
-@click.option("--whole", is_flag=True, help="Replay each range in one process, so that what your lines gather goes over all its epochs.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Parts to replay in parallel (default: as many as the cores allow).",
+)
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Replay each range in one process, so that what your lines gather goes over all its epochs.",
+)
 @click.option(
     "-o", "--output", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
     help="Write what is printed to FOLDER/epoch_3.out (standard error: .err) and so on.",

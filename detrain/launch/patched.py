@@ -82,7 +82,9 @@ def _move_loops(files: list[PatchedFile], path: Path, folder: Path) -> None:
             now = {then: line for line, then in one.patch.lines.items()}
             line = int(code[f"{key}_line_no"])
             if line not in now:
-                raise DetrainError(f"line {line} of {one.path}, where the run loads its data or steps, is not there any more")
+                raise DetrainError(
+                    f"line {line} of {one.path}, where the run loads its data or steps, is not there any more"
+                )
             code[f"{key}_line_no"] = str(now[line])
     instfile.write(path, info, folder)
 

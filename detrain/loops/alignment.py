@@ -1,15 +1,16 @@
 """Two versions of one source file: which line of the one is which line of the other. Pure.
 
 For a replay of a run with lines added to its script (`detrain.proof.replay`). Lines are matched as `diff` matches them. That is not enough
-for what has to be found again with certainty: loops are matched by where they stand (the function, the loops around them) and by the text of
+for what has to be found again with certainty:
+loops are matched by where they stand (the function, the loops around them) and by the text of
 their headers, functions by their names; where that does not decide, nothing is matched.
 """
 
 from __future__ import annotations
 
 import ast
-import dis
 import difflib
+import dis
 import inspect
 import types
 from collections import Counter
@@ -38,6 +39,8 @@ class Alignment:
     #: Lines of code before that are not there now.
     gone: list[int]
     added: dict[str, frozenset[str]]
+    #: Attributes that are set now, and were not named before.
+    attributes: frozenset[str]
 
     def loop(self, line: int, filename: str, now: str) -> int:
         """The header, now, of a loop of the training that had its header at `line`. Raises `UsageError` if that is not certain."""
@@ -52,7 +55,7 @@ class Alignment:
 
     def patch(self) -> Patch:
         """What an attempt that runs the source of now has to know."""
-        return Patch({now: then for then, now in self.lines.items()}, self.added)
+        return Patch({now: then for then, now in self.lines.items()}, self.added, self.attributes)
 
 
 def align(before: bytes, now: bytes, name: str) -> Alignment:
@@ -79,8 +82,9 @@ def align(before: bytes, now: bytes, name: str) -> Alignment:
     certain = {**loops, **first_lines}
     taken = set(certain.values())
     lines = {then: line for then, line in lines.items() if line not in taken} | certain
+    codes = [compile(tree, name, "exec", dont_inherit=True) for tree in trees]
     headers = {line: place[2] for line, place in places[0].loops}
-    return Alignment(lines, loops, headers, gone, _added_names(trees[0], trees[1], name))
+    return Alignment(lines, loops, headers, gone, _added_names(*codes), _added_attributes(*codes))
 
 
 def _lines(content: bytes) -> list[bytes]:
@@ -138,9 +142,15 @@ class _places(ast.NodeVisitor):  # noqa: N801 - called like a function
         self._qualname, self._around = before
 
 
-def _added_names(before: ast.Module, now: ast.Module, name: str) -> dict[str, frozenset[str]]:
+def _added_attributes(before: types.CodeType, now: types.CodeType) -> frozenset[str]:
+    known = {name for one in _nested(before) for name in one.co_names}
+    steps = (step for one in _nested(now) for step in dis.get_instructions(one))
+    return frozenset(step.argval for step in steps if step.opname == "STORE_ATTR") - known
+
+
+def _added_names(before: types.CodeType, now: types.CodeType) -> dict[str, frozenset[str]]:
     """What the source binds now and did not bind, by function or class."""
-    sides = [_bound(compile(tree, name, "exec", dont_inherit=True)) for tree in (before, now)]
+    sides = [_bound(code) for code in (before, now)]
     found = {scope: frozenset(names - sides[0].get(scope, set())) for scope, names in sides[1].items()}
     return {scope: names for scope, names in found.items() if names}
 

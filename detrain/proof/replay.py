@@ -26,7 +26,6 @@ from detrain.proof.windows import Part, Reach
 from detrain.store import ledger
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.job import JobDirectory
-from detrain.store.ledger import Ledger
 from detrain.store.record import RunRecord
 
 
@@ -177,7 +176,9 @@ def _source(name: str, sources: Iterable[str], record: RunRecord) -> str:
     if not name:
         if os.path.isfile(record.script):
             return record.script
-        raise UsageError(f"the run is of the module {record.script}: say which file is replaced, as --with train.py=patched.py")
+        raise UsageError(
+            f"the run is of the module {record.script}: say which file is replaced, as --with train.py=patched.py"
+        )
     wanted = os.path.realpath(name)
     known = {os.path.normpath(one) for one in sources}
     exact = [one for one in known if os.path.realpath(one) == wanted]
@@ -185,7 +186,9 @@ def _source(name: str, sources: Iterable[str], record: RunRecord) -> str:
     found = exact or ending
     if len(found) != 1:
         listed = ", ".join(sorted(known)) or "none"
-        raise UsageError(f"--with {name}=…: {'no' if not found else 'more than one'} source of the run is meant by {name}; it has {listed}")
+        raise UsageError(
+            f"--with {name}=…: {'no' if not found else 'more than one'} source of the run is meant by {name}; it has {listed}"
+        )
     return found[0]
 
 

@@ -102,7 +102,11 @@ class Part:
 
 
 def parts_of(
-    window: Window, checkpoints: Sequence[Checkpoint], batch_loops: Collection[tuple[str, int]], *, is_whole: bool = False
+    window: Window,
+    checkpoints: Sequence[Checkpoint],
+    batch_loops: Collection[tuple[str, int]],
+    *,
+    is_whole: bool = False,
 ) -> list[Part]:
     """Repeat each epoch from the latest checkpoint before it; those that have the same one, together.
 
@@ -137,7 +141,10 @@ def _start(window: Window, checkpoints: Sequence[Checkpoint]) -> Checkpoint | No
 
 
 def _until(
-    window: Window, start: Checkpoint | None, checkpoints: Sequence[Checkpoint], batch_loops: Collection[tuple[str, int]]
+    window: Window,
+    start: Checkpoint | None,
+    checkpoints: Sequence[Checkpoint],
+    batch_loops: Collection[tuple[str, int]],
 ) -> Checkpoint | None:
     since = start.sequence if start is not None else 0
     return next((one for one in checkpoints if one.sequence > since and _ends(window, one, batch_loops)), None)

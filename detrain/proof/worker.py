@@ -149,7 +149,7 @@ def _found(order: Order, status: int, machine: int, seconds: float) -> dict[str,
         if found["said"] and last is not None:
             found["said"] = (found["said"] + last["err"])[-_TAIL:]
     if order.until is not None and (directory.path / order.until).exists():
-        found["checkpoint"] = _compare(directory.path, Path(f"/proc/self/fd/{machine}{directory.path}"), order.until)
+        found["checkpoint"] = _compare(directory.path, Path(f"/proc/self/fd/{machine}{directory.path}"), order)
     return found
 
 
@@ -232,7 +232,7 @@ def _run(order: Order) -> NoReturn:
         trust_changes=order.goal.reports_arrivals, interpreter=list(command.interpreter), changes=record.changes,
         olds=str(directory / _OLDS), goal=order.goal, job=order.job, rank=order.rank, size=order.size,
         memory_budget=order.memory_budget, remat_planner=order.remat_planner, pipeline=command.pipeline,
-        micro_batches=command.micro_batches,
+        micro_batches=command.micro_batches, quiet=order.goal.window is not None,
     )  # fmt: skip
     try:
         environment.replace_process(request)
@@ -253,15 +253,16 @@ def _report(order: Order) -> dict[str, Any]:
     return found
 
 
-def _compare(folder: Path, outside: Path, name: str) -> dict[str, Any]:
+def _compare(folder: Path, outside: Path, order: Order) -> dict[str, Any]:
     """The checkpoint that was taken now with the one that the run has."""
     from detrain.proof import diff
     from detrain.proof.comparison import Side
     from detrain.store import checkpoint as checkpoint_file
 
+    name = order.until or ""
     checkpoint, tree = checkpoint_file.load(outside / name)
     checkpoint.path = folder / name  # texts of its state may begin with it
-    result = diff.compare_sides(Side(checkpoint, tree), diff.open_side(folder / name))
+    result = diff.compare_sides(Side(checkpoint, tree), diff.open_side(folder / name), has_more=bool(order.patched))
     return {key: result[key] for key in ("same", "num_leaves", "num_differences", "differences", "notes")}
 
 

@@ -13,8 +13,8 @@ from detrain.adapters.protocol import MemoryBudget, ModelLog, StepLog
 from detrain.errors import GraphError, NotSupported
 from detrain.loops.running import Loop
 from detrain.loops.stack import is_at
-from detrain.session.context import Context
 from detrain.session import showing
+from detrain.session.context import Context
 from detrain.session.goal import Goal, Key, Window
 from detrain.session.leaving import fail, leave
 from detrain.session.showing import Showing

@@ -91,8 +91,12 @@ def live_roots(around: Surroundings, generators: dict[str, object]) -> dict[str,
         roots.update(_globals(prefix, module))
     for prefix, frame in around.frames:
         added = patches.added_in(frame.f_code)
-        roots.update({f"{prefix}.{name}": value for name, value in frames.read_locals(frame).items() if name not in added})
-        roots.update({f"{prefix}.<cell {name}>": cell for name, cell in frames.cells(frame).items() if name not in added})
+        roots.update(
+            {f"{prefix}.{name}": value for name, value in frames.read_locals(frame).items() if name not in added}
+        )
+        roots.update(
+            {f"{prefix}.<cell {name}>": cell for name, cell in frames.cells(frame).items() if name not in added}
+        )
     for prefix, module in around.modules[1:]:
         roots.update(_globals(prefix, module))
     for number, loop in enumerate(around.loops):
@@ -125,9 +129,7 @@ def _streams() -> dict[str, object]:
 def _globals(prefix: str, module: types.ModuleType) -> dict[str, object]:
     added = patches.added_to_module(module)
     return {
-        f"{prefix}.{name}": value
-        for name, value in vars(module).items()
-        if not _is_pythons(name) and name not in added
+        f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_pythons(name) and name not in added
     }
 
 

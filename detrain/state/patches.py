@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,19 +21,24 @@ class Patch:
     lines: Mapping[int, int] = field(default_factory=dict)
     #: Names that are bound now and were not, by the qualified name of the function or class; those of the module under `<module>`.
     added: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: Attributes that the source sets now, of whatever objects, and did not name.
+    attributes: frozenset[str] = frozenset()
 
     def encode(self) -> dict[str, Any]:
         """As JSON."""
-        return {"lines": list(self.lines.items()), "added": {name: sorted(names) for name, names in self.added.items()}}
+        added = {name: sorted(names) for name, names in self.added.items()}
+        return {"lines": list(self.lines.items()), "added": added, "attributes": sorted(self.attributes)}
 
     @classmethod
     def decode(cls, document: dict[str, Any]) -> Patch:
         """The inverse of `encode`."""
-        return cls(dict(document["lines"]), {name: frozenset(names) for name, names in document["added"].items()})
+        added = {name: frozenset(names) for name, names in document["added"].items()}
+        return cls(dict(document["lines"]), added, frozenset(document["attributes"]))
 
 
 #: By file name, normalised.
 _patches: dict[str, Patch] = {}
+_attributes: set[str] = set()
 _NONE: frozenset[str] = frozenset()
 _MODULE = "<module>"
 
@@ -42,6 +47,13 @@ def use(patches: Mapping[str, Patch]) -> None:
     """From now on, these source files are other ones than the run's."""
     _patches.clear()
     _patches.update({os.path.normpath(name): patch for name, patch in patches.items()})
+    _attributes.clear()
+    _attributes.update(*(patch.attributes for patch in patches.values()))
+
+
+def are_used() -> bool:
+    """True if any source file is another text than in the run."""
+    return bool(_patches)
 
 
 def is_patched(filename: str) -> bool:
@@ -80,6 +92,28 @@ def added_to_class(cls: type) -> frozenset[str]:
     import sys
 
     return _added(getattr(sys.modules.get(cls.__module__), "__file__", None) or "", cls.__qualname__)
+
+
+def is_added_attribute(name: str) -> bool:
+    """True for an attribute that objects of the run did not have."""
+    return name in _attributes
+
+
+def left_alone(live: Mapping[str, Any], saved: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Of an object's attributes those that a restore leaves as they are: what the other source has attached.
+
+    `live` and `saved`: attributes, and what the tree says of them; `nodes`: of the tree. A library's table of hooks that was empty in the
+    run (`_forward_hooks` of a module) keeps those that the other source's set-up code has registered.
+    """
+    if not _patches:
+        return set()
+    return {name for name in live if name in _attributes or _has_new_hooks(name, live[name], saved.get(name), nodes)}
+
+
+def _has_new_hooks(name: str, live: Any, saved: Any, nodes: Sequence[Mapping[str, Any]]) -> bool:
+    if not (name.endswith("_hooks") and isinstance(live, dict) and live):
+        return False
+    return type(saved) is list and len(saved) == 2 and saved[0] == "@" and not nodes[saved[1]].get("items")
 
 
 def _added(filename: str, qualname: str) -> frozenset[str]:
