@@ -1,9 +1,8 @@
 """Two versions of one source file: which line of the one is which line of the other. Pure.
 
-For a replay of a run with lines added to its script (`detrain.proof.replay`). Lines are matched as `diff` matches them. That is not enough
-for what has to be found again with certainty:
-loops are matched by where they stand (the function, the loops around them) and by the text of
-their headers, functions by their names; where that does not decide, nothing is matched.
+For a replay of a run with lines added to its script (`detrain.proof.replay`). Lines are matched as `diff` matches them. For what has to be
+found again with certainty that is not enough: loops are matched by where they stand (the function, the loops around them) and by the text
+of their headers, functions by their names; where that does not decide, nothing is matched.
 """
 
 from __future__ import annotations

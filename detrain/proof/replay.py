@@ -200,10 +200,10 @@ def _judge(part: Part, found: dict[str, Any], reach: Reach) -> dict[str, Any]:
     if found["difference"] is not None:
         return {**row, "result": DIFFERENT, "difference": found["difference"]}
     if found["status"] or not found["is_stopped"]:
-        why = found["said"].strip() or (
-            f"the script ended with status {found['status']}"
-            if found["status"]
-            else f"the script ended before {part.window} had ended"
+        last = [line for shown in found["shown"] for line in shown["err"].strip().splitlines()][-1:]
+        ended = f"status {found['status']}: {' '.join(last)}" if found["status"] else f"before {part.window} had ended"
+        why = found["said"].strip() or f"the script ended {'with ' if found['status'] else ''}{ended}".removesuffix(
+            ": "
         )
         return {**row, "result": BROKEN, "why": why}
     if part.until is not None:
@@ -215,11 +215,12 @@ def _judge(part: Part, found: dict[str, Any], reach: Reach) -> dict[str, Any]:
             leaf = checkpoint["differences"][0]["path"]
             return {**row, "result": DIFFERENT, "difference": {"leaf": leaf, "in": part.until.name}}
         return {**row, "result": SAME}
-    end = reach.batches_of(part.window)[1]
-    if found.get("compared_until", -1) < end:
-        last = found.get("compared_until", -1)
-        what = f"the last that was compared is of batch {last}" if last >= 0 else "none was compared"
-        return {**row, "result": UNPROVED, "why": f"the ledger has no record of the window's end, batch {end}: {what}"}
+    last = found.get("compared_until", -1)
+    if last < found.get("end", 0):
+        if not found["num_compared"]:
+            why = f"the ledger has no record that could be compared; it ends after batch {reach.batches} of the run"
+            return {**row, "result": UNPROVED, "why": why}
+        row["note"] = f"the ledger ends within it: behind batch {last} of the run nothing could be compared"
     return {**row, "result": SAME}
 
 
@@ -235,6 +236,8 @@ def format_row(row: dict[str, Any]) -> Iterator[str]:
             else f"after batch {found['batches']} of the run (epoch {found['epoch']}, batch {found['batch']})"
         )
         yield f"{row['window']}: {where}, {found['leaf']} is not what the run had there: the replayed training is another one"
+    if "note" in row:
+        yield f"{row['window']}: note: {row['note']}"
     if "why" in row:
         yield f"{row['window']} {row['result']}: {row['why']}"
 
@@ -244,7 +247,7 @@ def format_summary(result: dict[str, Any]) -> Iterator[str]:
     yield from (f"note: {note}" for note in result["notes"])
     yield from (f"damaged, and not used: {what}" for what in result["damaged"])
     rows, took_s = result["segments"], result["seconds_in_run"]
-    in_run = f"; in the run these {result['batches']} batches took {took_s:.1f} s" if took_s is not None else ""
+    in_run = f"; in the run these {result['batches']} batches took {took_s:.2g} s" if took_s is not None else ""
     yield f"replayed in {result['seconds']:.1f} s, {result['jobs']} at a time{in_run}"
     if result["same"]:
         compared = sum(row["num_compared"] for row in rows)

@@ -145,9 +145,6 @@ def _found(order: Order, status: int, machine: int, seconds: float) -> dict[str,
         found["said"] = (directory.path / "rerun.err").read_text(encoding="utf-8", errors="replace")[-_TAIL:]
     if order.goal.window is not None:
         found["shown"] = _shown(directory.path)
-        last = next(reversed(found["shown"]), None)
-        if found["said"] and last is not None:
-            found["said"] = (found["said"] + last["err"])[-_TAIL:]
     if order.until is not None and (directory.path / order.until).exists():
         found["checkpoint"] = _compare(directory.path, Path(f"/proc/self/fd/{machine}{directory.path}"), order)
     return found

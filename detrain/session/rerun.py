@@ -99,8 +99,8 @@ class Rerun:
         assert recorder is not None, "this is called with the ledger open"
         if self._end_batches < 0 and showing.is_behind(window, loop, self._context.position):
             self._end_batches = batches
-        is_proved = 0 <= self._end_batches <= recorder.compared_until
-        if not self.is_goal(loop) and (is_proved or not recorder.has_expectations):
+        is_proved = self._end_batches <= recorder.compared_until
+        if self._end_batches >= 0 and not self.is_goal(loop) and (is_proved or not recorder.has_expectations):
             self._stop(reached=batches, end=self._end_batches, compared_until=recorder.compared_until)
 
     def arrived(self, name: str, side: dict[str, object], *, is_last: bool) -> None:
