@@ -2,7 +2,7 @@
 
 What a script did not print can be seen afterwards: lines are added to a copy of it, and the epochs that matter are repeated from the
 checkpoints before them, in a sandbox, in parallel. The ledger of the run says whether the training was the same. The idea is that of Flor
-(Garcia et al., "Hindsight Logging for Model Training", VLDB 2021), which checks the order of what is logged and not the state.
+(Garcia et al., "Hindsight Logging for Model Training", VLDB 2021).
 """
 
 from __future__ import annotations
