@@ -53,7 +53,7 @@ def replay(
 
     if (epochs is None) == (batches is None):
         raise UsageError("give either --epochs or --batches")
-    wanted = replayer.Wanted("epochs" if epochs else "batches", epochs or batches or "", patches, whole)
+    wanted = replayer.Wanted("batches" if epochs is None else "epochs", batches or epochs or "", patches, whole)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
 

@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detrain.errors import DetrainError
 from detrain.loops import instfile
 from detrain.state import patches
 from detrain.state.patches import Patch
-from detrain.store.checkpoint import Checkpoint
+
+if TYPE_CHECKING:  # loads numpy, which the script may not
+    from detrain.store.checkpoint import Checkpoint
 
 #: In the run directory.
 NAME = "patches.json"
@@ -51,13 +53,22 @@ def put(files: Iterable[PatchedFile], folder: Path, script: Path) -> None:
         return
     for one in files:
         try:
-            Path(one.path).write_bytes(one.text.encode("utf-8", "surrogateescape"))
+            _write(Path(os.path.realpath(one.path)), one.text.encode("utf-8", "surrogateescape"))
         except OSError as error:
             raise DetrainError(f"{one.path} cannot be replaced in the sandbox: {error.strerror}") from None
     _move_loops(files, folder / "inst.info", script.parent)
     _move_readings(files, folder / "answers.log")
     document = {one.path: one.patch.encode() for one in files}
     (folder / NAME).write_text(json.dumps(document), encoding="utf-8")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Also where the file itself may not be written."""
+    mode = path.stat().st_mode
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    temporary.chmod(mode)
+    temporary.replace(path)
 
 
 def _move_loops(files: list[PatchedFile], path: Path, folder: Path) -> None:

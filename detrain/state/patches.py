@@ -107,7 +107,11 @@ def left_alone(live: Mapping[str, Any], saved: Mapping[str, Any], nodes: Sequenc
     """
     if not _patches:
         return set()
-    return {name for name in live if name in _attributes or _has_new_hooks(name, live[name], saved.get(name), nodes)}
+    return {
+        name
+        for name in live
+        if (name in _attributes and name not in saved) or _has_new_hooks(name, live[name], saved.get(name), nodes)
+    }
 
 
 def _has_new_hooks(name: str, live: Any, saved: Any, nodes: Sequence[Mapping[str, Any]]) -> bool:
