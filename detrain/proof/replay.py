@@ -57,8 +57,8 @@ def replay(
         raise UsageError(f"{path} is a job of several ranks; the runs that `replay` repeats are those of one process")
     with open_run(path) as (directory, record, checkpoints, damaged):
         done = ledger.read(directory.path / "ledger")
-        reach = windows.reach_of(done)
         info = _loops(directory.path, record)
+        reach = windows.reach_of(done, checkpoints, _batch_loops(info))
         patched, notes = _patched(wanted.patches, record, checkpoints, info)
         chosen = [
             part
@@ -90,7 +90,7 @@ def replay(
             for row in pool.map(do, enumerate(chosen)):
                 on_done(row)
                 rows.append(row)
-    spans = [reach.batches_of(part.window) for part in chosen]
+    spans = [span for part in chosen if (span := reach.batches_of(part.window)) is not None]
     took_s = [windows.seconds_in_run(done, *span) for span in spans]
     return {
         "same": all(row["result"] == SAME for row in rows),
@@ -102,7 +102,7 @@ def replay(
         "segments": rows,
         "batches": sum(end - begin for begin, end in spans),
         "seconds": time.monotonic() - began_s,
-        "seconds_in_run": sum(one or 0.0 for one in took_s) if any(took_s) else None,
+        "seconds_in_run": sum(one or 0.0 for one in took_s) if len(spans) == len(chosen) and any(took_s) else None,
     }
 
 

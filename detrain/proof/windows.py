@@ -30,20 +30,29 @@ class Reach:
         """-1 if there is none."""
         return max(self.begins, default=-1)
 
-    def batches_of(self, window: Window) -> tuple[int, int]:
-        """Batches that had ended before the window, and at its end, as far as the run came."""
+    def batches_of(self, window: Window) -> tuple[int, int] | None:
+        """Batches that had ended before the window, and at its end, as far as the run came; None where that is not known."""
         if window.unit == BATCHES:
             return window.first - 1, min(window.last, self.batches)
-        later = [begin for epoch, begin in self.begins.items() if epoch > window.last]
-        return self.begins.get(window.first, 0), min(later, default=self.batches)
+        begin, end = self.begins.get(window.first), self.begins.get(window.last + 1)
+        end = self.batches if end is None and window.last == self.last_epoch else end
+        return None if begin is None or end is None else (begin, end)
 
 
-def reach_of(ledger: Ledger) -> Reach:
-    """Read it off the records."""
+def reach_of(
+    ledger: Ledger, checkpoints: Iterable[Checkpoint] = (), batch_loops: Collection[tuple[str, int]] = ()
+) -> Reach:
+    """Read it off the records, and off the checkpoints: of batches that take no time there are few records."""
     begins: dict[int, int] = {}
     for one in ledger.batches.values():
         epoch = max(one.epochs - 1, 0)
         begins[epoch] = min(begins.get(epoch, one.batches), one.batches - one.batch_in_epoch)
+    last_epoch = max(begins, default=-1)  # a header with more epochs may be that of none
+    for checkpoint in checkpoints:
+        meta = checkpoint.meta
+        is_within = bool(meta.position) and (meta.position[-1].filename, meta.position[-1].line) in batch_loops
+        if not is_within and meta.epochs <= last_epoch:
+            begins.setdefault(meta.epochs, meta.batches)
     return Reach(begins, max((one.batches for one in ledger.batches.values()), default=0))
 
 
@@ -153,11 +162,13 @@ def _until(
 def _ends(window: Window, checkpoint: Checkpoint, batch_loops: Collection[tuple[str, int]]) -> bool:
     """True if the checkpoint stands where the window has just ended."""
     meta = checkpoint.meta
-    if window.unit == BATCHES:
-        return meta.batches == window.last
     if not meta.position:
         return False
     is_within = (meta.position[-1].filename, meta.position[-1].line) in batch_loops
+    if (
+        window.unit == BATCHES
+    ):  # within an epoch it may be the header at which the batch loop ends, and the epoch does not
+        return meta.batches == window.last and not is_within
     if not is_within:
         return meta.epochs == window.last + 1
     if len(meta.position) == 1:  # no loop over epochs

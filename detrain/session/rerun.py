@@ -98,7 +98,7 @@ class Rerun:
         recorder, batches = self._recorder, self._context.position.batches
         assert recorder is not None, "this is called with the ledger open"
         if self._end_batches < 0 and showing.is_behind(window, loop, self._context.position):
-            self._end_batches = batches
+            self._end_batches = window.last if window.unit == "batches" else batches
         is_proved = self._end_batches <= recorder.compared_until
         if self._end_batches >= 0 and not self.is_goal(loop) and (is_proved or not recorder.has_expectations):
             self._stop(reached=batches, end=self._end_batches, compared_until=recorder.compared_until)

@@ -40,7 +40,8 @@ class Showing:
         if loop.is_exhausted and not (is_within and loop.nest_parent is not None):
             self._switch(None)
         elif self._window.unit == "batches" and loop.is_exhausted:
-            return  # what follows in the epoch is of its last batch
+            # There was a header, and no batch: what follows in the epoch is of its last one.
+            self._switch(_wanted(self._window, position.epoch, position.batches - 1))
         else:
             self._switch(_wanted(self._window, position.epoch if is_within else position.epochs, position.batches))
 
@@ -69,7 +70,10 @@ def _wanted(window: Window, epoch: int, batches: int) -> int | None:
 
 
 def is_behind(window: Window, loop: Loop, position: Position) -> bool:
-    """True at a header of the batch loop, or at the end of the outermost loop, with which the window is over."""
+    """True at a header of the batch loop, or at the end of the outermost loop, behind the end of the window.
+
+    A header may be that of no batch, where a loop ends: what follows it is still of the last one. So a batch has to have gone by.
+    """
     if window.unit == "batches":
-        return position.batches >= window.last
+        return position.batches > window.last or (loop.is_exhausted and position.batches >= window.last)
     return position.epoch > window.last or (loop.is_exhausted and position.epoch >= window.last)

@@ -83,6 +83,12 @@ def test_windows_end_where_the_run_does() -> None:
     assert reach.batches_of(Window("epochs", 2, 3)) == (20, 40)
     assert reach.batches_of(Window("epochs", 4, 5)) == (40, 60)
     assert reach.batches_of(Window("batches", 7, 12)) == (6, 12)
+    assert windows.Reach({0: 0, 4: 40}, 60).batches_of(Window("epochs", 2, 3)) is None
+    assert windows.reach_of(Ledger({(1, 0): Batch(1, 0, 3, 1)}, {}, [], []), ALL, BATCH_LOOPS).begins == {
+        1: 10,
+        2: 0,
+        3: 30,
+    }
     with pytest.raises(UsageError, match="came to epoch 5"):
         windows.windows([(4, 6)], "epochs", reach)
     with pytest.raises(UsageError, match="came to batch 60"):
@@ -155,9 +161,10 @@ def test_a_range_falls_into_parts_of_whole_epochs() -> None:
 
 
 def test_batches_begin_from_the_latest_checkpoint_before_the_first() -> None:
-    assert parts("batches", 14, 14) == [(1, 2, 14, 14)]
+    assert parts("batches", 14, 14) == [(1, 0, 14, 14)]
     assert parts("batches", 15, 20) == [(2, 0, 15, 20)]
-    assert parts("batches", 31, 36) == [(3, 4, 31, 36)]
+    assert parts("batches", 31, 36) == [(3, 0, 31, 36)]
+    assert parts("batches", 25, 30) == [(2, 3, 25, 30)]
 
 
 def test_a_goal_with_a_window_survives_its_journey() -> None:
