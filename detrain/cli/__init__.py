@@ -17,7 +17,7 @@ from detrain.package import __version__
 SECTIONS = {
     "Train": {"run": "run", "config": "config"},
     "Look": {"ls": "look", "top": "top", "inspect": "look", "report": "look", "export": "look"},
-    "Prove": {"verify": "prove", "diff": "look", "doctor": "look"},
+    "Prove": {"verify": "prove", "replay": "replay", "diff": "look", "doctor": "look"},
     "Find loops": {"trace": "trace", "instrument": "instrument"},
     "Plan": {"remat": "remat", "pipeline": "pipeline"},
     "Shell": {"completion": "config"},

@@ -18,7 +18,7 @@ from detrain import eventlog, hooks, ranks
 from detrain.adapters import compiling, imports, library_loops, names, protocol
 from detrain.adapters.loaded import Frameworks
 from detrain.errors import AlreadyFinished, DetrainError, InexactResume, UsageError
-from detrain.launch import beneath, environment, events, script
+from detrain.launch import beneath, environment, events, patched, script
 from detrain.launch.beneath import Beneath
 from detrain.launch.departing import Departure
 from detrain.launch.opening import OpenRun
@@ -42,6 +42,7 @@ from detrain.session.rerun import Rerun
 from detrain.session.resume import Resume, chain_to, plan
 from detrain.session.session import Session
 from detrain.session.trusting import Trusting
+from detrain.state import patches
 from detrain.store.directory import RunDirectory
 from detrain.store.record import Change
 from detrain.world import preload
@@ -126,7 +127,10 @@ class Attempt:
         every = policy.parse(request.every)
         self.run_files = OpenRun(request)
         self.directory, self.record = self.run_files.directory, self.run_files.record
+        if request.goal is not None and request.goal.window is not None:
+            patched.read(self.directory.path)
         chain = self._plan_chain()
+        patched.move(chain)
         is_resuming = bool(chain)
         info = self._read_info(is_resuming=is_resuming)
         self.frameworks = Frameworks(entropy=preload if preload.is_loaded() else None)
@@ -231,6 +235,7 @@ class Attempt:
         """
         changed = instfile.changed_sources(sources)
         made = journal.paths_in(self.directory.path) if changed else set()
+        changed = [name for name in changed if not patches.is_patched(name)]
         return [name for name in changed if os.path.exists(name) or os.path.realpath(name) not in made]
 
     def _changes(self) -> list[Change]:

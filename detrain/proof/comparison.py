@@ -44,6 +44,7 @@ _SHOWN = 20
 
 _NOT_COMPARED = frozenset({"k", "t", "p", "s", "from", "kept", "loud", "as", "graph", "array", "code"})
 _OF_LOGGERS = frozenset({"levels", "libraries", "loggers"})
+_OF_LOGGING = frozenset({"logger", "log handler"})
 _SETS = frozenset({"set", "frozenset", "weak container"})
 #: Fields that have no segment of their own in a path: what they hold is all that the object is, or its elements.
 _OWN_PATH = frozenset({"v", "args", "storage", "dict", "to", "seq", "stack", "flying"})
@@ -96,8 +97,9 @@ def _names_of(flags: dict[str, Any]) -> set[str]:
 class Comparison:
     """A walk through two trees at once; each pair of nodes is compared once and named as in A."""
 
-    def __init__(self, a: Side, b: Side) -> None:
-        self.a, self.b = a, b
+    def __init__(self, a: Side, b: Side, *, has_more: bool = False) -> None:
+        """`has_more`: B is of a source with lines added: what only it has, and how it logs, is noted and does not count."""
+        self.a, self.b, self._has_more = a, b, has_more
         self.num_leaves = 0
         self.num_differences = 0
         self.differences: list[dict[str, object]] = []
@@ -139,6 +141,10 @@ class Comparison:
 
     def _refs(self, a: Ref, b: Ref, path: str) -> None:
         if any(is_node(ref) and ref[1] in side.machinery for ref, side in ((a, self.a), (b, self.b))):
+            return
+        if self._has_more and any(
+            is_node(ref) and side.tree.nodes[ref[1]]["k"] in _OF_LOGGING for ref, side in ((a, self.a), (b, self.b))
+        ):
             return
         if not (is_node(a) and is_node(b)):
             if is_node(a) or is_node(b):
@@ -263,6 +269,9 @@ class Comparison:
                 compare(ref, known_b[text][1], below)
             else:
                 side = self.a if text in known_a else self.b
+                if side is self.b and self._has_more:
+                    self._note(below, "nothing", self._describe(side, ref))
+                    continue
                 self._differs(below, "only in a" if side is self.a else "only in b", value=self._describe(side, ref))
         objects_a, objects_b = ([pair for pair in pairs if is_node(pair[0])] for pairs in (a, b))
         if len(objects_a) != len(objects_b):

@@ -67,10 +67,10 @@ def open_rank(job: JobDirectory, rank: int) -> Side:
     return Side(*checkpoint_file.load(job.part(cuts[0], rank)), is_finished=bool(job.finished_at()))
 
 
-def compare_sides(a: Side, b: Side, parting: Parting | None = None) -> dict[str, Any]:
-    """Compare two checkpoints that have been loaded; returns what `compare` does."""
+def compare_sides(a: Side, b: Side, parting: Parting | None = None, *, has_more: bool = False) -> dict[str, Any]:
+    """Compare two checkpoints that have been loaded; returns what `compare` does. `has_more`: see `Comparison`."""
     sides = a, b
-    walk = Comparison(*sides)
+    walk = Comparison(*sides, has_more=has_more)
     walk.run()
     return {
         "same": not walk.num_differences and parting is None,

@@ -169,7 +169,7 @@ def verify(
             raise ResumeRefused(
                 f"{path}: the ranks do not have the same checkpoints, so they cannot be repeated together"
             )
-        count = jobs or _cores_for(first.record, first.size)
+        count = jobs or cores_for(first.record, first.size)
 
         def do(number: int) -> dict[str, Any]:
             parts = [one[number] for one in by_rank]
@@ -316,7 +316,8 @@ def _judge(part: Segment, found: dict[str, Any]) -> dict[str, Any]:
     return {**row, "result": SAME}
 
 
-def _cores_for(record: RunRecord, num_ranks: int) -> int:
+def cores_for(record: RunRecord, num_ranks: int) -> int:
+    """How many such runs the cores allow at a time; of a job, with so many ranks each."""
     machine = record.machine or Machine()
     threads = machine.variables.get("OMP_NUM_THREADS") or machine.processors
     return max(1, len(os.sched_getaffinity(0)) // (num_ranks * max(1, int(str(threads).partition(",")[0]))))

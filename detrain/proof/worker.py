@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,13 +25,15 @@ import psutil
 
 from detrain.adapters import launchers
 from detrain.errors import DetrainError
-from detrain.launch import environment
+from detrain.launch import environment, patched
+from detrain.launch.patched import PatchedFile
 from detrain.launch.request import Request
 from detrain.messages import say
 from detrain.outputs.journal import ABSENT, FILE, LINK, Journal, kind_and_stat
 from detrain.proof import sandbox, together
 from detrain.session.goal import Goal
 from detrain.session.rerun import REPORT
+from detrain.session.showing import ENDINGS, PREFIX
 from detrain.store.directory import RunDirectory
 from detrain.store.record import RunRecord
 
@@ -58,16 +60,20 @@ class Order:
     size: int = 1
     memory_budget: str = ""  # as `detrain run` takes it, for a goal that times batches
     remat_planner: str = "auto"
+    patched: list[PatchedFile] = field(default_factory=list)  # source files that are to be other ones
 
     def encode(self) -> str:
         """As JSON."""
-        return json.dumps({**dataclasses.asdict(self), "record": self.record.encode(), "goal": self.goal.encode()})
+        patched = [one.encode() for one in self.patched]
+        own = {"record": self.record.encode(), "goal": self.goal.encode(), "patched": patched}
+        return json.dumps({**dataclasses.asdict(replace(self, patched=[])), **own})
 
     @classmethod
     def decode(cls, document: dict[str, Any]) -> Order:
         """The inverse of `encode`, of the document that was read."""
         record, goal = RunRecord.decode(document["record"]), Goal.decode(document["goal"])
-        return cls(**{**document, "record": record, "goal": goal})
+        patched = [PatchedFile.decode(one) for one in document["patched"]]
+        return cls(**{**document, "record": record, "goal": goal, "patched": patched})
 
     def carry_out(self) -> dict[str, Any]:
         """See `carry_out`."""
@@ -137,8 +143,21 @@ def _found(order: Order, status: int, machine: int, seconds: float) -> dict[str,
     found = {"status": status, "seconds": seconds, **report, "said": ""}
     if not report["is_stopped"] and (status or not order.goal.is_whole):
         found["said"] = (directory.path / "rerun.err").read_text(encoding="utf-8", errors="replace")[-_TAIL:]
+    if order.goal.window is not None:
+        found["shown"] = _shown(directory.path)
     if order.until is not None and (directory.path / order.until).exists():
-        found["checkpoint"] = _compare(directory.path, Path(f"/proc/self/fd/{machine}{directory.path}"), order.until)
+        found["checkpoint"] = _compare(directory.path, Path(f"/proc/self/fd/{machine}{directory.path}"), order)
+    return found
+
+
+def _shown(folder: Path) -> list[dict[str, Any]]:
+    """What the script printed in the wanted epochs or batches, by their number: `out` and `err`."""
+    numbers = {int(path.stem.removeprefix(PREFIX)) for path in folder.glob(f"{PREFIX}*")}
+    found = []
+    for number in sorted(numbers):
+        texts = {ending[1:]: (folder / f"{PREFIX}{number}{ending}").read_bytes() for ending in ENDINGS.values()}
+        decoded = {name: text.decode("utf-8", "surrogateescape") for name, text in texts.items()}
+        found.append({"number": number, **decoded})
     return found
 
 
@@ -169,6 +188,7 @@ def _clear(directory: RunDirectory, order: Order) -> None:
         (directory.path / name).unlink(missing_ok=True)
     directory.write_record(order.record)  # other arguments, it may be, than those that the run goes on with
     (directory.path / _OLDS).write_text(json.dumps(order.olds), encoding="utf-8")
+    patched.put(order.patched, directory.path, Path(order.record.script))
     if order.start is None:
         journal = _journal(order)
         for written in sorted(journal.paths(), key=len, reverse=True):  # what is in a folder before the folder
@@ -209,7 +229,7 @@ def _run(order: Order) -> NoReturn:
         trust_changes=order.goal.reports_arrivals, interpreter=list(command.interpreter), changes=record.changes,
         olds=str(directory / _OLDS), goal=order.goal, job=order.job, rank=order.rank, size=order.size,
         memory_budget=order.memory_budget, remat_planner=order.remat_planner, pipeline=command.pipeline,
-        micro_batches=command.micro_batches,
+        micro_batches=command.micro_batches, quiet=order.goal.window is not None,
     )  # fmt: skip
     try:
         environment.replace_process(request)
@@ -230,15 +250,16 @@ def _report(order: Order) -> dict[str, Any]:
     return found
 
 
-def _compare(folder: Path, outside: Path, name: str) -> dict[str, Any]:
+def _compare(folder: Path, outside: Path, order: Order) -> dict[str, Any]:
     """The checkpoint that was taken now with the one that the run has."""
     from detrain.proof import diff
     from detrain.proof.comparison import Side
     from detrain.store import checkpoint as checkpoint_file
 
+    name = order.until or ""
     checkpoint, tree = checkpoint_file.load(outside / name)
     checkpoint.path = folder / name  # texts of its state may begin with it
-    result = diff.compare_sides(Side(checkpoint, tree), diff.open_side(folder / name))
+    result = diff.compare_sides(Side(checkpoint, tree), diff.open_side(folder / name), has_more=bool(order.patched))
     return {key: result[key] for key in ("same", "num_leaves", "num_differences", "differences", "notes")}
 
 

@@ -13,6 +13,24 @@ Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
+class Window:
+    """Epochs of a run, or batches: what the script prints in them is kept, and behind them the attempt ends.
+
+    Epochs count from 0, batches from 1, both over the run as the ledger counts them; both ends belong to it.
+    """
+
+    unit: str  # "epochs" or "batches"
+    first: int
+    last: int
+    #: File and line of the outermost of the training's loops, so that its first iteration is known before the loop is.
+    loop: tuple[str, int] = ("", 0)
+
+    def __str__(self) -> str:
+        unit = self.unit if self.last > self.first else "epoch" if self.unit == "epochs" else "batch"
+        return f"{unit} {self.first}" + (f" to {self.last}" if self.last > self.first else "")
+
+
+@dataclass(frozen=True)
 class Goal:
     """Which part of a run is to be done again.
 
@@ -39,6 +57,8 @@ class Goal:
     is_whole: bool = False
     #: The attempt ends at the checkpoint that it begins from, and reports what set-up code has made at each checkpoint on the way there.
     reports_arrivals: bool = False
+    #: The attempt goes on to the first record of the ledger behind these, or to `position`.
+    window: Window | None = None
 
     def encode(self) -> dict[str, object]:
         """As JSON."""
@@ -54,4 +74,7 @@ class Goal:
         if goal.operators is not None:
             first, end = goal.operators
             goal = replace(goal, operators=(None if first is None else (first[0], first[1]), (end[0], end[1])))
+        if goal.window is not None:
+            window: dict[str, Any] = document["window"]
+            goal = replace(goal, window=Window(**{**window, "loop": tuple(window["loop"])}))
         return replace(goal, position=position)

@@ -63,6 +63,8 @@ class Recorder:
         """`differs` is called with the record on file, and the leaf that is another now. `losses`: of the attempt."""
         self._path, self._generators, self._differs = path, generators, differs
         self.num_compared = 0
+        #: Batches that had ended at the last record that was compared.
+        self.compared_until = -1
         self._file: ledger.LedgerFile | None = None
         self._expected: dict[tuple[int, int], Batch] = {}
         self._expected_until, self._num_ahead = -1, 0
@@ -326,6 +328,7 @@ class Recorder:
         if differing is not None:
             self._differs(expected, differing)
         self.num_compared += 1
+        self.compared_until = expected.batches
 
     def _differences(self, expected: Batch) -> Iterator[str]:
         assert self._before is not None

@@ -13,9 +13,11 @@ from detrain.adapters.protocol import MemoryBudget, ModelLog, StepLog
 from detrain.errors import GraphError, NotSupported
 from detrain.loops.running import Loop
 from detrain.loops.stack import is_at
+from detrain.session import showing
 from detrain.session.context import Context
-from detrain.session.goal import Goal, Key
+from detrain.session.goal import Goal, Key, Window
 from detrain.session.leaving import fail, leave
+from detrain.session.showing import Showing
 from detrain.store.directory import write_atomically
 from detrain.world.plain_clock import monotonic
 
@@ -43,6 +45,9 @@ class Rerun:
         self._began_s = 0.0
         self._headers_s: list[float] = []
         self._difference: dict[str, object] | None = None
+        self._end_batches = -1
+        window = goal.window
+        self._showing = Showing(context.directory.path, window) if window is not None else None
 
     @property
     def reports_arrivals(self) -> bool:
@@ -52,6 +57,16 @@ class Rerun:
     def begin(self, recorder: Recorder) -> None:
         """The attempt compares with the ledger from here on."""
         self._recorder = recorder
+
+    def entered(self, filename: str, line: int) -> None:
+        """A loop is entered; the first of the training's, it may be, before anybody knows that it is."""
+        if self._showing is not None:
+            self._showing.entered(filename, line)
+
+    def passes(self, loop: Loop) -> None:
+        """At a header of the training's loops, before it counts; or at the end of one of them."""
+        if self._showing is not None:
+            self._showing.at_header(loop, self._context.position)
 
     def is_goal(self, loop: Loop) -> bool:
         """True at the header where the part ends: a checkpoint is to be taken, the last thing that the attempt does."""
@@ -71,10 +86,22 @@ class Rerun:
             self._time_batch(goal, memory)
         elif goal.num_rounds:
             self._profile_model(goal)
+        elif goal.window is not None:
+            self._look_behind(loop, goal.window)
         elif goal.position is None and not goal.is_whole and not (self._recorder and self._recorder.has_expectations):
             if not self._is_rank:
                 self._stop()
             self.write(is_stopped=True)  # another rank's ledger may go further
+
+    def _look_behind(self, loop: Loop, window: Window) -> None:
+        """Stop at the first record behind the window: only that proves its last batches. Or where the ledger has no more."""
+        recorder, batches = self._recorder, self._context.position.batches
+        assert recorder is not None, "this is called with the ledger open"
+        if self._end_batches < 0 and showing.is_behind(window, loop, self._context.position):
+            self._end_batches = window.last if window.unit == "batches" else batches
+        is_proved = self._end_batches <= recorder.compared_until
+        if self._end_batches >= 0 and not self.is_goal(loop) and (is_proved or not recorder.has_expectations):
+            self._stop(reached=batches, end=self._end_batches, compared_until=recorder.compared_until)
 
     def arrived(self, name: str, side: dict[str, object], *, is_last: bool) -> None:
         """The position of the checkpoint `name` is reached, nothing is restored yet; `side`: the state that set-up code has created."""

@@ -29,6 +29,7 @@ from detrain.session.context import Context
 from detrain.session.leaving import fail, kill_children, refuse
 from detrain.session.rerun import Rerun
 from detrain.session.trusting import Beside, Trusting, side_of
+from detrain.state import patches
 from detrain.store.directory import RunDirectory
 from detrain.store.meta import Meta
 
@@ -315,7 +316,7 @@ class Resume:
         changed = [
             name
             for name, digest in target.meta.sources.items()
-            if name in user_code and now.get(name, digest) != digest
+            if name in user_code and now.get(name, digest) != digest and not patches.is_patched(name)
         ]
         if changed and not self.is_trusting:
             raise InexactResume(

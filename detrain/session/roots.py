@@ -22,7 +22,7 @@ from detrain.session import progress
 from detrain.session.context import Context
 from detrain.session.libraries import Libraries, is_name
 from detrain.session.replay import Replay, check
-from detrain.state import frames, liveness, registry
+from detrain.state import frames, liveness, patches, registry
 from detrain.state.captured import Captured
 from detrain.state.census import Census
 from detrain.state.handler import MISSING
@@ -48,7 +48,7 @@ class Surroundings:
 
     def call_path(self) -> list[list[object]]:
         """Function and file of each frame; a checkpoint can be restored only into the same ones."""
-        return [[name, frame.f_code.co_qualname, frame.f_code.co_firstlineno] for name, frame in self.frames]
+        return [[name, frame.f_code.co_qualname, patches.first_line(frame.f_code)] for name, frame in self.frames]
 
 
 def find_surroundings(frame: types.FrameType, loop: Loop, context: Context) -> Surroundings:
@@ -90,8 +90,13 @@ def live_roots(around: Surroundings, generators: dict[str, object]) -> dict[str,
     for prefix, module in around.modules[:1]:
         roots.update(_globals(prefix, module))
     for prefix, frame in around.frames:
-        roots.update({f"{prefix}.{name}": value for name, value in frames.read_locals(frame).items()})
-        roots.update({f"{prefix}.<cell {name}>": cell for name, cell in frames.cells(frame).items()})
+        added = patches.added_in(frame.f_code)
+        roots.update(
+            {f"{prefix}.{name}": value for name, value in frames.read_locals(frame).items() if name not in added}
+        )
+        roots.update(
+            {f"{prefix}.<cell {name}>": cell for name, cell in frames.cells(frame).items() if name not in added}
+        )
     for prefix, module in around.modules[1:]:
         roots.update(_globals(prefix, module))
     for number, loop in enumerate(around.loops):
@@ -122,7 +127,10 @@ def _streams() -> dict[str, object]:
 
 
 def _globals(prefix: str, module: types.ModuleType) -> dict[str, object]:
-    return {f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_pythons(name)}
+    added = patches.added_to_module(module)
+    return {
+        f"{prefix}.{name}": value for name, value in vars(module).items() if not _is_pythons(name) and name not in added
+    }
 
 
 def _is_pythons(name: str) -> bool:

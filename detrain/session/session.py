@@ -148,6 +148,8 @@ class Session:
         if self.is_off or get_ident() != self._thread:
             return None
         loop = self.stack.enter(frame, line)
+        if self.rerun is not None:
+            self.rerun.entered(frame.f_code.co_filename, line)
         if loop is not None:
             self.quiet.loop = None
             self.nests.entered(loop)
@@ -193,6 +195,8 @@ class Session:
                 self.resume.at_header(loop, loop.find_frame())
         if self.recorder is None and not self.resume.is_pending:
             self._begin_recording(loop)
+        if self.rerun is not None:
+            self.rerun.passes(loop)
         now_s = self._now_s()  # what a resume has taken is no time of the policy's nor of the ledger's
         if loop.site.part == "batch":
             self._at_batch(loop, now_s)
@@ -268,6 +272,8 @@ class Session:
         self.is_nest_exhausted = self.is_behind = loop.nest_parent is None
         self._position.take_back(loop.site.part)
         self._num_other_headers += 1
+        if self.rerun is not None:
+            self.rerun.passes(loop)
         if self.resume.is_pending or not self._may_save(loop):
             return
         now_s = self._now_s()
@@ -287,6 +293,8 @@ class Session:
         if loop.site.part != "batch":
             self._position.leave_epoch()
         self._num_other_headers += 1
+        if self.rerun is not None:
+            self.rerun.passes(loop)
         if self.resume.is_pending or not self._may_save(loop):
             return
         now_s = self._now_s()

@@ -16,6 +16,7 @@ from typing import Any
 import xxhash
 
 from detrain.errors import RestoreError
+from detrain.state import patches
 
 #: From 3.13 (PEP 667) `frame.f_locals` of a function writes through; before, a snapshot is copied back by this function.
 _WRITES_THROUGH = sys.version_info >= (3, 13)
@@ -130,7 +131,7 @@ def place_of(code: types.CodeType) -> list[Any]:
 
     Several lambdas and comprehensions may stand on one line: a digest of their code follows.
     """
-    place = [os.path.normpath(code.co_filename), code.co_firstlineno, code.co_qualname]
+    place = [os.path.normpath(code.co_filename), patches.first_line(code), code.co_qualname]
     if code.co_name.startswith("<") and code.co_name != "<module>":
         constants = [constant for constant in code.co_consts if not isinstance(constant, types.CodeType)]
         place.append(xxhash.xxh3_64_hexdigest(code.co_code + repr((constants, code.co_names)).encode()))

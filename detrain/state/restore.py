@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from detrain.errors import RestoreError
-from detrain.state import machinery, registry
+from detrain.state import machinery, patches, registry
 from detrain.state.attributes import instance_dict, slot_descriptors, slot_values
 from detrain.state.captured import Captured
 from detrain.state.classes import names_of_several, resolve_type, type_name
@@ -361,6 +361,7 @@ class Restore:
         if "dict_of" in node:
             object.__setattr__(obj, "__dict__", self.value(node["dict_of"], MISSING if live is None else live))
         elif live is not None:
+            left = {*left, *patches.left_alone(live, dict(node.get("attrs", ())), self.tree.nodes)}
             # Names of attributes are interned, as the interpreter has them: who pickles the object sees the same keys.
             restored = {
                 sys.intern(name): self.value(ref, live.get(name, MISSING))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detrain.errors import CaptureError
-from detrain.state import registry
+from detrain.state import patches, registry
 from detrain.state.attributes import instance_dict, own_dict, slot_values
 from detrain.state.captured import Captured
 from detrain.state.census import Census
@@ -246,7 +246,10 @@ class Walk:
             node["dict_of"] = self.child(attrs, ".__dict__")
         elif attrs:
             inner = node.get("inner", ())
-            node["attrs"] = self.attributes([(name, value) for name, value in attrs.items() if name not in inner])
+            added = patches.added_attributes  # of none, in a run: this is asked for every attribute of the state
+            node["attrs"] = self.attributes(
+                [(name, value) for name, value in attrs.items() if name not in inner and name not in added]
+            )
         elif attrs is None and isinstance(own := own_dict(obj), dict):
             node["dict_of"] = self.child(own, ".__dict__")  # `self.__dict__ = self`, in a class derived from dict
         slots = slot_values(obj, cls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any, ClassVar
 
+from detrain.state import patches
 from detrain.state.classes import derived_from, is_made_at_run_time, resolve, type_name
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import MISSING, Capturing, Handler, Restoring
@@ -83,10 +84,11 @@ class ClassHandler(Handler):
             type.__delattr__(obj, name)
 
     def _own(self, obj: Any) -> dict[str, Any]:
+        added = patches.added_to_class(obj)
         return {
             name: without_own(value)
             for name, value in vars(obj).items()
-            if _is_data(name, value) or _is_special(name, value)
+            if (_is_data(name, value) or _is_special(name, value)) and name not in added
         }
 
 

@@ -22,7 +22,7 @@ import xxhash
 
 from detrain.errors import RestoreError
 from detrain.messages import unheard
-from detrain.state import frames, liveness
+from detrain.state import frames, liveness, patches
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import MISSING, CannotBuild, Capturing, Handler, Restoring, mark_not_saved
@@ -412,7 +412,7 @@ class GeneratorHandler(Handler):
         if shape_of(obj.gi_code) != node.get("shape"):
             raise RestoreError(
                 f"{restore.path_of(node)}: the code of the generator {node['code'][2]} has changed, so the saved position in "
-                "it is meaningless; has inst.info been changed?"
+                f"it is meaningless; {'leave it as it is' if patches.are_used() else 'has inst.info been changed?'}"
             )
         has_inner = self._has_inner(node, restore)
         with stepping(not has_inner and hands_on(node, restore)):

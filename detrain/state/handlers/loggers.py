@@ -11,6 +11,7 @@ import logging
 import sys
 from typing import Any, ClassVar
 
+from detrain.state import patches
 from detrain.state.attributes import instance_dict
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds, plain_fields
@@ -63,6 +64,8 @@ class LoggerHandler(OwnPartHandler):
         return made
 
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
+        if patches.are_used():
+            return  # the other source logs what it wants, where it wants
         super().fill(obj, node, restore, is_new)
         manager: Any = logging.root.manager
         if "disable" in node:
