@@ -119,7 +119,7 @@ def test_batches_are_shown(script) -> None:
     found = json.loads(shown)
     (part,) = found["segments"]
     assert [line.split()[0] for line in part["shown"][0]["out"].splitlines()] == ["hook", "norm"] * 3
-    assert (found["same"], part["result"], part["num_compared"]) == (True, "same", 6)
+    assert (found["same"], part["result"], part["num_compared"]) == (True, "same", 7)
 
 
 @pytest.mark.full
