@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from html import escape
@@ -57,7 +58,7 @@ def record(folder: Path) -> Iterator[Line]:
             *lines, rest = rest.split("\n")
             for text in lines:
                 shown = _ESCAPE.sub("", text.rstrip("\r").rpartition("\r")[2]).replace(str(folder), "~")
-                if shown.strip():
+                if shown.strip() and "━" not in shown:  # a bar, which the terminal has erased by then
                     now_s += min(time.monotonic() - last_s, LONGEST_S)
                     last_s = time.monotonic()
                     yield Line(now_s, shown, "ours" if shown.startswith("detrain:") else "plain")
@@ -75,9 +76,11 @@ def record(folder: Path) -> Iterator[Line]:
 def wrapped(lines: list[Line]) -> list[Line]:
     """No line is wider than the terminal."""
     return [
-        Line(line.at_s, line.text[start : start + COLUMNS], line.kind)
+        Line(line.at_s, text, line.kind)
         for line in lines
-        for start in range(0, len(line.text), COLUMNS)
+        for text in (
+            textwrap.wrap(line.text, COLUMNS, subsequent_indent="  ") if len(line.text) > COLUMNS else [line.text]
+        )
     ]
 
 

@@ -388,5 +388,5 @@ def _summary(result: dict[str, Any]) -> str:
     end = "to its end" if result["is_finished"] else "as far as it came"
     return (
         f"proved: {_what(result)} repeated {end}, in {len(rows)} segments; {compared} records of the ledger, {checkpoints} checkpoints and "
-        f"{files} files of the script, as far as the last segment writes them, have the same bits"
+        f"{files} file{'s' if files != 1 else ''} of the script, as far as the last segment writes them, have the same bits"
     )
