@@ -27,6 +27,7 @@ MAY_IMPORT = {
         "plans",
         "proof",
         "remat",
+        "remote",
         "report",
         "rewrite",
         "session",
@@ -54,6 +55,7 @@ MAY_IMPORT = {
         "job",
         "loops",
         "outputs",
+        "remote",
         "rewrite",
         "session",
         "state",
@@ -67,6 +69,7 @@ MAY_IMPORT = {
     "job": {"adapters", "store"},
     "session": {"adapters", "job", "loops", "outputs", "pipeline", "plans", "remat", "state", "store", "world"},
     "outputs": {"store", "world"},
+    "remote": {"outputs", "store"},
     "rewrite": {"loops"},
     "tracer": {"loops"},
     "adapters": {"pipeline", "remat", "state", "world"},
@@ -87,6 +90,7 @@ ONLY_IN = {
     "plotly": {"report"},
     "numba": {"pipeline", "remat"},
     "yaml": {"pipeline"},
+    "fsspec": {"remote"},
 }
 
 
