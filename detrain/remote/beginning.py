@@ -87,7 +87,9 @@ def is_to_fetch(local: Local, base: Base | None, remote: Manifest | None, owner:
     if is_same_run and base is not None and _has_nothing_since(local, base) and remote.number > base.number:
         return True
     here = f"{where} (attempt {local.attempts}, checkpoint {local.sequence})"
-    there = f"{url} (attempt {remote.attempts}, checkpoint {remote.sequence}, published from {remote.where} at {remote.at})"
+    there = (
+        f"{url} (attempt {remote.attempts}, checkpoint {remote.sequence}, published from {remote.where} at {remote.at})"
+    )
     ways = (
         f"Go on with the one in the store by moving {where} away; with the one here by giving another URL; or start over with "
         "--fresh (both are kept)"
