@@ -152,3 +152,12 @@ def _object(number: int) -> str:
 
 def _numbers(store: Store) -> list[int]:
     return [int(found[1]) for name in store.names(FOLDER) if (found := _NUMBER.match(name)) is not None]
+
+
+def current(store: Store) -> Terms | None:
+    """What the latest lease says; None where there is none, or none that can be read."""
+    number = max(_numbers(store), default=0)
+    try:
+        return Terms(**json.loads(store.read(_object(number)))) if number else None
+    except (MissingError, ValueError, TypeError):
+        return None

@@ -68,9 +68,16 @@ class Publication:
 
     # --- before the training -----------------------------------------------------------------------------------------------------
 
-    def begin(self, *, is_fresh: bool) -> None:
+    def begin(self, *, is_fresh: bool, may_fetch: bool = True) -> None:
         """Have the lease, and the newer of the two states in the run directory. Raises `DetrainError` where the training may not begin."""
         self._patiently(self._acquire)
+        try:
+            self._compare(is_fresh=is_fresh, may_fetch=may_fetch)
+        except DetrainError:
+            self.side_clear()  # nobody is kept from it by one that did not begin
+            raise
+
+    def _compare(self, *, is_fresh: bool, may_fetch: bool) -> None:
         self._current = self._patiently(lambda: manifests.read(self._store))
         kept = self._patiently(lambda: manifests.read_kept(self._store))
         self._protected = set[str]().union(*(manifest.objects for manifest in kept))
@@ -81,6 +88,10 @@ class Publication:
         base, remote = Base.decode(self.side.read_base()), self._current
         if beginning.is_to_fetch(local, base, remote, self._owner, self._directory.path, self._store.url):
             assert remote is not None
+            if not may_fetch:
+                raise ResumeRefused(
+                    f"{self._store.url} has more of the run than {self._directory.path}: nothing was published"
+                )
             self._patiently(lambda: self._fetch(remote))
 
     def _acquire(self) -> None:
