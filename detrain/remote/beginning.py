@@ -99,6 +99,16 @@ def is_to_fetch(local: Local, base: Base | None, remote: Manifest | None, owner:
     raise ResumeRefused(f"{here} and {there} are one run, and both have gone on since they had the same state. {ways}")
 
 
+def check_command(remote: Manifest, script: str, arguments: tuple[str, ...], url: str) -> None:
+    """Raises `ResumeRefused` where the run in the store is one of another command, before it is fetched."""
+    if (remote.run.script, remote.run.arguments) != (script, arguments):
+        raise ResumeRefused(
+            f"{url} holds a run of another command: {remote.run.command}; this is {' '.join((script, *arguments))}. Give each command "
+            "a URL of its own ({name} in it stands for the run directory's name), go on with that run with --trust-changes, or start over with "
+            "--fresh (the run there is kept)"
+        )
+
+
 def _has_nothing_since(local: Local, base: Base) -> bool:
     return local.checkpoints.items() <= base.checkpoints.items() and (base.is_finished or not local.is_finished)
 

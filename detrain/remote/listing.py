@@ -47,6 +47,7 @@ def _describe(store: Store) -> dict[str, Any]:
     return {
         "url": store.url,
         "script": manifest.run.script,
+        "arguments": list(manifest.run.arguments),
         "began": manifest.run.began,
         "attempts": manifest.attempts,
         "is_finished": manifest.is_finished,
@@ -72,7 +73,7 @@ def format_run(run: dict[str, Any]) -> str:
     if run["held_by"]:
         state = f"held by {run['held_by']}"
     lines = [
-        f"{run['url']}: {run['script']}",
+        f"{run['url']}: {' '.join([run['script'], *run['arguments']])}",
         f"  {state}; began {run['began']}; attempts: {run['attempts']}; checkpoints: {len(run['checkpoints'])}; "
         f"{size_text(run['bytes'])}",
         f"  published {run['published_at']} from {run['published_from']}",

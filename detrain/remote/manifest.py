@@ -29,20 +29,25 @@ _NUMBER = re.compile(rf"{NUMBERED}/(\d{{10}})\.json$")
 
 @dataclass(frozen=True)
 class Identity:
-    """Which run it is: one that was begun at the same second by the same process of the same script is the same."""
+    """Which run it is: one that was begun at the same second by the same process is the same, whatever it has gone on with since."""
 
-    script: str
-    folder: str
+    script: str = field(compare=False)
+    arguments: tuple[str, ...] = field(compare=False)
     began: str
     process: int | None
 
     @classmethod
     def of(cls, record: RunRecord) -> Identity:
         """Of a run's record."""
-        return cls(record.script, record.folder, record.began, record.process)
+        return cls(record.script, tuple(record.arguments), record.began, record.process)
 
     def __str__(self) -> str:
-        return f"{self.script}, begun {self.began}"
+        return f"{self.command}, begun {self.began}"
+
+    @property
+    def command(self) -> str:
+        """Script and arguments."""
+        return " ".join((self.script, *self.arguments))
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,8 @@ class Manifest:
         saved = {
             key: Saved(**{**value, "needs": tuple(value["needs"])}) for key, value in body.pop("checkpoints").items()
         }
-        return cls(**{**body, "run": Identity(**body.pop("run"))}, files=files, checkpoints=saved)
+        run = Identity(**{**body["run"], "arguments": tuple(body["run"]["arguments"])})
+        return cls(**{**body, "run": run}, files=files, checkpoints=saved)
 
 
 def _digest(text: str) -> str:

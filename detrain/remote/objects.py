@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,6 @@ _ERRORS = {
 }
 #: fsspec and s3fs hand on some of the server's answers as these.
 _PLAIN = (OSError, EOFError, TimeoutError, ValueError, RuntimeError)
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class StoreError(OSError):
@@ -40,11 +38,6 @@ class MissingError(StoreError):
 
 class ExistsError(StoreError):
     """There is an object of that name already."""
-
-
-def is_url(text: str) -> bool:
-    """True for what names a remote store, and no folder."""
-    return _URL.match(text) is not None
 
 
 def _errors() -> tuple[type[Exception], ...]:

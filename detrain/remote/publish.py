@@ -47,8 +47,11 @@ _GIVES_UP_S = 6 * 3600.0
 class Publication:
     """One run directory and one store."""
 
-    def __init__(self, directory: Path, store: Store, process: int = 0, *, is_quiet: bool = False) -> None:
-        """`process`: of the training; 0 where there is none."""
+    def __init__(
+        self, directory: Path, store: Store, process: int = 0, command: tuple[str, tuple[str, ...]] | None = None
+    ) -> None:
+        """`process`: of the training; 0 where there is none. `command`: script and arguments; None where the run's may be others."""
+        self._command = command
         self._directory, self._store = RunDirectory(directory), store
         self._process, self._started = process, started_at(process) if process else ""
         self.side = Side(directory)
@@ -58,7 +61,6 @@ class Publication:
         self._who = Publisher(self._owner, f"{os.uname().nodename}:{directory}")
         self._current: Manifest | None = None
         self._first_number, self._protected = 1, set[str]()
-        self._is_quiet = is_quiet
         self._snapshots = Snapshots(directory, self.side.snapshot)
         self._published: dict[str, list[int]] = {}
         self._is_swept = self._has_lost = False
@@ -82,12 +84,14 @@ class Publication:
         kept = self._patiently(lambda: manifests.read_kept(self._store))
         self._protected = set[str]().union(*(manifest.objects for manifest in kept))
         if is_fresh:
-            self._retire()
+            self._patiently(self._retire)
             return
         local = beginning.read_local(self._directory)
         base, remote = Base.decode(self.side.read_base()), self._current
         if beginning.is_to_fetch(local, base, remote, self._owner, self._directory.path, self._store.url):
             assert remote is not None
+            if self._command is not None:
+                beginning.check_command(remote, *self._command, self._store.url)
             if not may_fetch:
                 raise ResumeRefused(
                     f"{self._store.url} has more of the run than {self._directory.path}: nothing was published"
@@ -115,10 +119,10 @@ class Publication:
     def _retire(self) -> None:
         remote = self._current
         if remote is not None:
-            name = self._patiently(lambda: manifests.retire(self._store, remote))
+            name = manifests.retire(self._store, remote)
             self._protected |= remote.objects
             self._first_number, self._current = remote.number + 1, None
-            say(f"starting over; the earlier run in {self._store.url} is kept as {name} (--fresh)")
+            say(f"starting over; the earlier run in {self._store.url} is kept as {name}")
 
     def _fetch(self, remote: Manifest) -> None:
         directory = self._directory.path
@@ -217,6 +221,9 @@ class Publication:
             snapshot = self._snapshots.take(is_going_on=is_going_on)
         except (CheckpointError, RestoreError) as error:
             raise OSError(str(error)) from None
+        if self._current is not None and self._current.run != snapshot.run:
+            self._check()
+            self._retire()  # the training has begun anew by itself
         manifest = publish(
             self._store, snapshot, self._current, self._who,
             first_number=self._first_number, protected=self._protected, check=self._check,
@@ -299,6 +306,7 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("--process", type=int, required=True)
     parser.add_argument("--answer", type=int, required=True)
+    parser.add_argument("--command", default="")
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     given = parser.parse_args()
@@ -315,7 +323,7 @@ def main() -> None:
 
     answer(process=os.getpid())
     try:
-        publication, has_begun = _begin(given.directory, given.url, given.process, is_fresh=given.fresh)
+        publication, has_begun = _begin(given.directory, given.url, given.process, given.command, is_fresh=given.fresh)
     except DetrainError as error:
         answer(error=str(error), status=error.exit_status)
         sys.exit(error.exit_status)
@@ -334,13 +342,14 @@ def main() -> None:
     publication.watch(lambda: _write_to(publication.side.log))
 
 
-def _begin(directory: Path, url: str, process: int, *, is_fresh: bool) -> tuple[Publication | None, bool]:
+def _begin(directory: Path, url: str, process: int, command: str, *, is_fresh: bool) -> tuple[Publication | None, bool]:
     """None where the attempt will be refused; and False where an earlier attempt is still being published, which has to end first."""
     store = open_store(url)
     run = RunDirectory(directory)
     if run.holder() is not None:
         return None, False
-    publication = Publication(directory, store, process)
+    words = json.loads(command) if command else None
+    publication = Publication(directory, store, process, (words[0], tuple(words[1])) if words else None)
     if not publication.side.lock(2.0):
         has_run = directory.is_dir() and bool(run.checkpoint_paths() or run.finished_at())
         if has_run and not is_fresh:

@@ -22,8 +22,10 @@ class _Refused(DetrainError):  # noqa: N818 - a refusal, not a mistake
         self.exit_status = status
 
 
-def start(directory: Path, url: str, *, is_fresh: bool, is_quiet: bool) -> None:
+def start(directory: Path, url: str, command: tuple[str, list[str]] | None, *, is_fresh: bool, is_quiet: bool) -> None:
     """Start the publisher of this very process, which becomes the training. Raises `DetrainError` where that may not begin.
+
+    `command`: script and arguments that the run in the store has to have; None where it may be of others.
 
     It is no child of this process: the script may wait for any of its own. It is in a session of its own: what ends the training does not
     end it.
@@ -33,7 +35,7 @@ def start(directory: Path, url: str, *, is_fresh: bool, is_quiet: bool) -> None:
     options = [*(["--fresh"] if is_fresh else []), *(["--quiet"] if is_quiet else [])]
     words = [
         sys.executable, "-P", "-c", _CODE, str(Path(__file__).parents[2]), str(directory), url,
-        "--process", str(os.getpid()), "--answer", str(writer), *options,
+        "--process", str(os.getpid()), "--answer", str(writer), "--command", json.dumps(command) if command else "", *options,
     ]  # fmt: skip
     sys.stdout.flush()
     sys.stderr.flush()

@@ -16,7 +16,7 @@ from detrain.remote.objects import Store, StoreError
 from detrain.remote.snapshot import Item, Snapshot, digest_of
 from tests.remote.faulty import ERRORS, KILLS, READ_ERRORS, Faulty, Killed, Plan, store_of
 
-RUN = Identity("/work/train.py", "/work", "2026-11-28 02:00:00 +0000", 17)
+RUN = Identity("/work/train.py", (), "2026-11-28 02:00:00 +0000", 17)
 WHO = upload.Publisher("me", "here:/work/.detrain/train")
 
 
