@@ -103,9 +103,9 @@ def check_command(remote: Manifest, script: str, arguments: tuple[str, ...], url
     """Raises `ResumeRefused` where the run in the store is one of another command, before it is fetched."""
     if (remote.run.script, remote.run.arguments) != (script, arguments):
         raise ResumeRefused(
-            f"{url} holds a run of another command: {remote.run.command}; this is {' '.join((script, *arguments))}. Give each command "
-            "a URL of its own ({name} in it stands for the run directory's name), go on with that run with --trust-changes, or start over with "
-            "--fresh (the run there is kept)"
+            f"{url} holds a run of another command: {remote.run.command}; this is {' '.join((script, *arguments))}. Give each command a "
+            "URL of its own ({name} in it stands for the run directory's name), go on with that run with --trust-changes, or start over "
+            "with --fresh (the run there is kept)"
         )
 
 

@@ -20,7 +20,6 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
@@ -130,7 +129,7 @@ class Snapshots:
 
     # --- checkpoints -----------------------------------------------------------------------------------------------------------
 
-    def _link_checkpoints(self, items: list[Item]) -> tuple[dict[str, Saved], list[int]]:
+    def _link_checkpoints(self, items: list[Item]) -> tuple[dict[str, Saved], dict[str, int]]:
         """Those there are with all that they need, and how long the journal was at each."""
         for path in self._directory.checkpoint_paths():
             with contextlib.suppress(FileNotFoundError):
@@ -144,7 +143,9 @@ class Snapshots:
             whole = {name: one for name, one in found.items() if found.keys() >= set(one[0].needs)}
             is_changed, found = len(whole) < len(found), whole
         items += [self._item(self._staging / name, name) for name in found]
-        return {name: saved for name, (saved, _) in found.items()}, [number for _, number in found.values()]
+        return {name: saved for name, (saved, _) in found.items()}, {
+            name: number for name, (_, number) in found.items()
+        }
 
     def _outline(self, path: Path) -> tuple[Saved, int]:
         key = _key(os.stat(path))
@@ -187,7 +188,7 @@ class Snapshots:
             present[path] = Record(path, kind, size, content, path in journal.touched, *look, time.time_ns())
         return present
 
-    def _copy_journal(self, present: dict[str, Record | None], offsets: list[int], *, is_finished: bool) -> bool:
+    def _copy_journal(self, present: dict[str, Record | None], offsets: dict[str, int], *, is_finished: bool) -> bool:
         """The journal, with what the files are now at its end, and what it keeps. False where the run was quicker."""
         try:
             content = (self._directory.path / JOURNAL).read_bytes()
@@ -210,7 +211,7 @@ class Snapshots:
         journal = Journal(self._staging)
         journal.read(is_own=False)
         # Of a run at its end, also what the script has left behind.
-        needed = journal.contents([*offsets, end] if is_finished else offsets)
+        needed = journal.contents([*offsets.values(), *([end] if is_finished else [])])
         for name in sorted(needed - {record.content for record in known}):
             with contextlib.suppress(FileNotFoundError):
                 self._copy_kept(self._directory.path / KEPT / name, self._staging / KEPT / name)
@@ -219,11 +220,11 @@ class Snapshots:
                 entry.unlink()
         return self._has_contents(journal, offsets)
 
-    def _has_contents(self, journal: Journal, offsets: Iterable[int]) -> bool:
-        """False where something is missing here that the run has, or has just pruned: it goes on without that checkpoint, too."""
+    def _has_contents(self, journal: Journal, offsets: dict[str, int]) -> bool:
+        """False where something is missing here that the run has, or that it has dropped together with a checkpoint."""
         original = Journal(self._directory.path)
         original.read(is_own=False)
-        for offset in offsets:
+        for name, offset in offsets.items():
             for path in _wanted(journal):
                 record = journal.state(path, offset)
                 if record is None or record.kind not in (FILE, GROWN):
@@ -231,7 +232,9 @@ class Snapshots:
                 try:
                     journal.content_of(path, offset)
                 except RestoreError:
-                    with contextlib.suppress(RestoreError):
+                    if not (self._directory.path / name).exists():
+                        return False
+                    with contextlib.suppress(RestoreError):  # what is lost to the run itself, a resume says
                         original.content_of(path, offset)
                         return False
         return True
