@@ -33,8 +33,8 @@ def push(directory: Path, url: str) -> Manifest:
         raise ResumeRefused(
             f"{directory} is being published already; its publisher ends a while after the training does"
         )
-    publication.begin(is_fresh=False, may_fetch=False)
     try:
+        publication.begin(is_fresh=False, may_fetch=False)
         return publication.publish_once()
     except (Lost, SomebodyElse):
         raise ResumeRefused(f"{url} is published from another machine") from None
@@ -44,6 +44,7 @@ def push(directory: Path, url: str) -> Manifest:
         raise UsageError(f"{directory} could not be published to {url}: {error}") from None
     finally:
         publication.side_clear()
+        publication.side.unlock()
 
 
 def pull(url: str, directory: Path) -> Manifest:

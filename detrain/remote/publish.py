@@ -56,7 +56,8 @@ class Publication:
         self._process, self._started = process, started_at(process) if process else ""
         self.side = Side(directory)
         self._owner = self.side.owner()
-        term_s = float(os.environ.get(TERM_VARIABLE, lease.TERM_S))
+        self._term_s = term_s = float(os.environ.get(TERM_VARIABLE, lease.TERM_S))
+        self._has_ended = threading.Event()
         self._lease = Lease(store, self._owner, os.uname().nodename, os.getpid(), term_s=term_s)
         self._who = Publisher(self._owner, f"{os.uname().nodename}:{directory}")
         self._current: Manifest | None = None
@@ -171,6 +172,13 @@ class Publication:
         """Publish until the training has ended and everything is published; `on_end` is called when it has."""
         renewing = threading.Thread(target=self._renew, daemon=True)
         renewing.start()
+        try:
+            self._watch(on_end)
+        finally:
+            self._has_ended.set()
+            renewing.join()
+
+    def _watch(self, on_end: Callable[[], None]) -> None:
         seen: object = None
         has_ended, last_success_s = False, time.monotonic()
         pause_s = 1.0
@@ -244,14 +252,13 @@ class Publication:
 
     def _renew(self) -> None:
         """In a thread of its own, since an upload may take longer than the lease is good for."""
-        while not self._has_lost:
-            time.sleep(1.0)
+        while not self._has_lost and not self._has_ended.wait(min(1.0, self._term_s / 10)):
             if not self._lease.is_due:
                 continue
             try:
                 self._lease.renew()
             except StoreError:
-                time.sleep(2.0)  # `check` says it where it matters
+                self._has_ended.wait(2.0)  # `check` says it where it matters
             except Lost:
                 self._has_lost = True
 

@@ -80,6 +80,12 @@ class Side:
                 continue
             return True
 
+    def unlock(self) -> None:
+        """Let the next one publish."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
     def read_state(self) -> State | None:
         """None where nobody has published yet, or a file of another version lies there."""
         document = self._read("state.json")

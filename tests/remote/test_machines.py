@@ -142,6 +142,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_a_machine_that_is_gone(folder: Path, tmp_path: Path) -> None:
     loses_nothing(Machine(folder, f"file://{tmp_path}/store/{{name}}", {}))
 
