@@ -16,7 +16,7 @@ from detrain.package import __version__
 #: waits for none of the others.
 SECTIONS = {
     "Train": {"run": "run", "config": "config"},
-    "Look": {"ls": "look", "top": "top", "inspect": "look", "report": "look", "export": "look"},
+    "Look": {"ls": "look", "top": "top", "inspect": "look", "report": "look", "export": "look", "remote": "remote"},
     "Prove": {"verify": "prove", "replay": "replay", "diff": "look", "doctor": "look"},
     "Find loops": {"trace": "trace", "instrument": "instrument"},
     "Plan": {"remat": "remat", "pipeline": "pipeline"},

@@ -9,19 +9,37 @@ from typing import Any
 
 import click
 
+from detrain.cli.remote_runs import is_url
 from detrain.errors import UsageError
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 
 
 @click.command()
-@click.argument("folder", default=".detrain", type=click.Path(path_type=Path))
+@click.argument("folder", default=".detrain", type=click.Path())
 @as_json_option
-def ls(folder: Path, as_json: bool) -> int:
+def ls(folder: str, as_json: bool) -> int:
     """List runs and their checkpoints.
 
-    FOLDER is a run directory or a folder of run directories (default .detrain). Of a job of several ranks the cuts are listed.
+    FOLDER is a run directory, a folder of run directories (default .detrain), or the URL of either in remote storage. Of a job of several
+    ranks the cuts are listed.
     """
+    if is_url(folder):
+        return _list_remote(folder, as_json=as_json)
+    return _list_local(Path(folder), as_json=as_json)
+
+
+def _list_remote(url: str, *, as_json: bool) -> int:
+    from detrain.remote import listing
+
+    runs = listing.describe_all(url)
+    click.echo(
+        json.dumps(runs, indent=1) if as_json else "\n".join(map(listing.format_run, runs)) or f"no runs in {url}"
+    )
+    return int(any(run["damage"] for run in runs))
+
+
+def _list_local(folder: Path, *, as_json: bool) -> int:
     from detrain.store import listing
 
     if not folder.is_dir():

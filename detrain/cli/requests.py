@@ -52,6 +52,13 @@ def start_of(request: Request) -> Callable[[], int]:
     def start() -> int:
         from detrain.launch import arguments, environment
 
+        if request.remote:
+            from detrain.remote import starting
+
+            directory = Path(os.path.abspath(request.ckpt_dir))
+            script = os.path.abspath(request.script) if request.script else request.module
+            command = None if request.trust_changes else (script, request.arguments)
+            starting.start(directory, request.remote, command, is_fresh=request.fresh, is_quiet=request.quiet)
         if os.path.isdir(request.ckpt_dir) and arguments.are_others(request):
             from detrain.proof import probing
 

@@ -14,6 +14,7 @@ import click
 
 from detrain import ranks as several
 from detrain.adapters import launchers
+from detrain.cli import remote_runs as remote
 from detrain.cli.files import read_file
 from detrain.cli.options import GIVEN, Option, ScriptCommand
 from detrain.cli.requests import DURATION, request_of, start_of, start_of_trace
@@ -55,7 +56,15 @@ _ENDS = "DETRAIN_ENDS_S"
     envvar="CKPT_DIR",
     type=click.Path(),
     metavar="DIR",
-    help="Run directory (default .detrain/<script>-<arguments>).",
+    help="Run directory (default .detrain/<script>-<arguments>); a URL (s3://…) is taken for --remote.",
+)
+@_checkpoints(
+    "--remote",
+    envvar="DETRAIN_REMOTE",
+    default="",
+    metavar="URL",
+    help="Publish the run there as it goes (s3://, gs://, az://, file:// …), and fetch it from there where this machine has none. {name} "
+    "stands for the run directory's name.",
 )
 @_checkpoints(
     "--every",
@@ -206,7 +215,12 @@ def run(
     ends_s = time.monotonic() + time_limit if time_limit is not None else math.inf
     if given := os.environ.pop(_ENDS, None):
         ends_s = float(given)
+    remote.take_url(options)
     request = request_of(module, words, {**options, "start": from_, "ends_s": ends_s})
+    if request.remote:
+        if ranks or place is not None:
+            raise UsageError("--remote is for a process that trains alone: several ranks cannot be published yet")
+        remote.prepare(request)
     if ranks and place is None:
         options_given, words_given = click.get_current_context().meta[GIVEN]
         return lambda: _supervise(request, options_given, words_given, ranks, restarts)
@@ -229,6 +243,7 @@ def _trace(module: str | None, words: tuple[str, ...], options: dict[str, Any]) 
         diff_size = int(size) if size else None
     except ValueError:
         raise UsageError(f"DIFF_SIZE={size}: expected a whole number of elements") from None
+    remote.take_url(options)
     own = {"ckpt_dir": options["ckpt_dir"], "seed": options["seed"]}
     return start_of_trace(request_of(module, words, own, is_of_script=True), None, diff_size)
 

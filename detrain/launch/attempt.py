@@ -171,7 +171,12 @@ class Attempt:
         )  # fmt: skip
         self.session = Session(context, self.stack, self.resume, rerun)
         self.arrivals = ending.Arrivals()
-        departure = Departure(context.files, is_requeued=request.requeue, is_first=not request.rank)
+        departure = Departure(
+            context.files,
+            is_requeued=request.requeue,
+            is_first=not request.rank,
+            on_leaving=self._wait_for_remote,
+        )
         self.signals = Signals(self.session, departure)
         if not (info.nests or is_resuming or request.goal is not None):
             self.record.found_after = None
@@ -447,6 +452,7 @@ class Attempt:
         if session.is_off:
             return  # a forked child that leaves through the script's end
         session.end()
+        self._wait_for_remote()
         is_done = ending.is_finished(session, status, self.arrivals.ending())
         if self.member is not None:
             is_done = self.member.end(int(status) if isinstance(status, int) else 1, is_finished=is_done) and is_done
@@ -475,6 +481,13 @@ class Attempt:
             session.nests.write_info()
             if not self.request.rank:
                 self._mark_finished()
+
+    def _wait_for_remote(self) -> None:
+        """Have the last checkpoint published, where the run is; for no longer than a minute."""
+        if self.request.remote and self.request.goal is None:
+            from detrain.remote.waiting import wait_until_published
+
+            wait_until_published(self.directory.path, self.request.remote)
 
     def _mark_finished(self) -> None:
         """Note the end; by the very last act of this process, if the preload is there to do it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from detrain.eventlog import note
@@ -49,12 +49,23 @@ class Departure:
     #: With `--requeue`, those that a scheduler sends before it takes the machine away.
     SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
-    def __init__(self, files: OutputFiles, *, is_requeued: bool, is_first: bool) -> None:
-        """`is_requeued`: by `--requeue`. `is_first`: this process asks for it, being alone or rank 0."""
-        self._files, self.is_requeued, self._is_first = files, is_requeued, is_first
+    def __init__(
+        self,
+        files: OutputFiles,
+        *,
+        is_requeued: bool,
+        is_first: bool,
+        on_leaving: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`is_requeued`: by `--requeue`. `is_first`: this process asks for it, being alone or rank 0.
+
+        `on_leaving` is called before that: a job that is requeued may be ended at once.
+        """
+        self._files, self.is_requeued, self._is_first, self._on_leaving = files, is_requeued, is_first, on_leaving
 
     def leave(self) -> NoReturn:
         """End the process, behind a checkpoint or where there is nothing to checkpoint."""
+        self._on_leaving()
         if self.is_requeued and self._is_first:
             requeue(os.environ)
         note("ended", status=STATUS, is_finished=False)

@@ -26,6 +26,8 @@ class Request:
     name: str
     #: The run directory, as it was named.
     ckpt_dir: str
+    #: The URL that the run directory is published at; "" for none.
+    remote: str = ""
     every: str = "auto"
     #: Checkpoints to keep.
     keep: int = 3

@@ -178,18 +178,27 @@ class Journal:
 
         At its beginning, those of outputs and of what is not large count: what set-up code removes to make room is gone.
         """
-        needed: set[int] = set()
-        for path in {self.records[index].path for index in self._with_content}:
-            first = self.records[self._of[path][0]]
-            is_kept_from_start = path in self.touched or first.size <= LARGE
-            for offset in {*offsets, 0} if is_kept_from_start else offsets:
-                needed.update(self._chain(path, offset))
+        needed = self._needed(offsets)
         self._with_content &= needed
         names = {self.records[index].content for index in self._with_content}
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.kept):
                 if name not in names:
                     (self.kept / name).unlink()
+
+    def _needed(self, offsets: Iterable[int]) -> set[int]:
+        """The records with contents that the states at these lengths, and at the beginning, are made of."""
+        needed: set[int] = set()
+        for path in {self.records[index].path for index in self._with_content}:
+            first = self.records[self._of[path][0]]
+            is_kept_from_start = path in self.touched or first.size <= LARGE
+            for offset in {*offsets, 0} if is_kept_from_start else offsets:
+                needed.update(self._chain(path, offset))
+        return needed & self._with_content
+
+    def contents(self, offsets: Iterable[int]) -> set[str]:
+        """Names in `kept/` of what the states at these lengths of the journal, and at its beginning, are made of."""
+        return {self.records[index].content for index in self._needed(offsets)}
 
     # --- states ----------------------------------------------------------------------------------------------------------------
 

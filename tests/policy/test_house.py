@@ -27,6 +27,7 @@ MAY_IMPORT = {
         "plans",
         "proof",
         "remat",
+        "remote",
         "report",
         "rewrite",
         "session",
@@ -54,6 +55,7 @@ MAY_IMPORT = {
         "job",
         "loops",
         "outputs",
+        "remote",
         "rewrite",
         "session",
         "state",
@@ -67,6 +69,7 @@ MAY_IMPORT = {
     "job": {"adapters", "store"},
     "session": {"adapters", "job", "loops", "outputs", "pipeline", "plans", "remat", "state", "store", "world"},
     "outputs": {"store", "world"},
+    "remote": {"outputs", "plans", "store"},
     "rewrite": {"loops"},
     "tracer": {"loops"},
     "adapters": {"pipeline", "remat", "state", "world"},
@@ -87,6 +90,7 @@ ONLY_IN = {
     "plotly": {"report"},
     "numba": {"pipeline", "remat"},
     "yaml": {"pipeline"},
+    "fsspec": {"remote"},
 }
 
 
@@ -248,7 +252,7 @@ def test_the_flags_of_run_are_those_of_the_page() -> None:
     assert sorted(option.opts[0] for option in run.params if option.opts[0].startswith("-")) == [
         "--ckpt-dir", "--emulate", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files",
         "--log-json", "--memory-budget", "--micro-batches", "--no-pickle", "--nondeterministic", "--on-inexact",
-        "--pipeline", "--quiet", "--ranks", "--remat-planner", "--remat-verify", "--requeue", "--restarts", "--seed",
+        "--pipeline", "--quiet", "--ranks", "--remat-planner", "--remat-verify", "--remote", "--requeue", "--restarts", "--seed",
         "--time-limit", "--trust-changes", "-m",
     ]  # fmt: skip
 
