@@ -14,7 +14,6 @@ so once it has the file's table (`Context.default_map`).
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import os
 from collections.abc import Mapping
@@ -126,6 +125,8 @@ class File:
 
 
 def _nearest(word: str, words: list[str]) -> str:
+    import difflib  # most files have no wrong names
+
     near = difflib.get_close_matches(word.replace("_", "-"), words, 1)
     return f"; did you mean {near[0]}?" if near else f" (there are: {', '.join(sorted(words))})"
 
