@@ -25,7 +25,10 @@ class _Setting:
     source: str
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(
+    short_help="Print the options that hold here, and where each is from.",
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option("-m", "module", metavar="MODULE", help="Of a module, as in `detrain run -m MODULE`.")
 @as_json_option
 @words_argument

@@ -83,7 +83,7 @@ def inspect(checkpoint: Path, leaf: str | None, as_json: bool) -> int:
     return 0
 
 
-@click.command()
+@click.command(short_help="Compare two runs or two checkpoints, bit by bit.")
 @click.argument("a", type=click.Path(exists=True, path_type=Path))
 @click.argument("b", type=click.Path(exists=True, path_type=Path))
 @click.option(
@@ -121,7 +121,7 @@ def diff(a: Path, b: Path, by_operator: bool, as_json: bool) -> int:
     return 0 if result["same"] else 1
 
 
-@click.command()
+@click.command(short_help="List what makes a machine or a script non-deterministic.")
 @click.argument("script", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--ckpt-dir", envvar="CKPT_DIR", metavar="DIR", help="The script's run directory (default: that of its latest run)."
@@ -143,7 +143,7 @@ def doctor(script: Path | None, ckpt_dir: str | None, as_json: bool) -> int:
     return 1 if any(one.level == "breaks" for one in found) else 0
 
 
-@click.command()
+@click.command(short_help="Write a page about a run, or serve it while the run goes on.")
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "-o",
@@ -189,7 +189,7 @@ def _serve(folder: Path, port: int) -> int:
     return 0
 
 
-@click.command()
+@click.command(short_help="Write models and optimizers of a checkpoint as plain files.")
 @click.argument("checkpoint", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "-o",

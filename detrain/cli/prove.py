@@ -11,7 +11,7 @@ import click
 from detrain.cli.look import as_json_option
 
 
-@click.command()
+@click.command(short_help="Repeat a run in a sandbox, and prove that its bits are the same.")
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "--jobs",

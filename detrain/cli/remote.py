@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 
-@click.group()
+@click.group(short_help="Copy runs to remote storage and back.")
 def remote() -> None:
     """Copy runs to remote storage and back (`detrain run --remote URL` does so by itself)."""
 

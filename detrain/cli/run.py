@@ -50,7 +50,11 @@ _checkpoints, _exactness, _schedulers, _processes, _memory, _pipeline = (
 _ENDS = "DETRAIN_ENDS_S"
 
 
-@click.command(cls=ScriptCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@click.command(
+    short_help="Run a script, or resume it from its latest checkpoint.",
+    cls=ScriptCommand,
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)
 @_checkpoints(
     "--ckpt-dir",
     envvar="CKPT_DIR",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from detrain.report.now import Now, Watched
 
 
-@click.command()
+@click.command(short_help="Show where runs are, while they run.")
 @click.argument("folder", default=".detrain", metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Print once, and end.")
 @click.option(

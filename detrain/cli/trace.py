@@ -14,7 +14,11 @@ from detrain.cli.run import words_argument
 from detrain.errors import UsageError
 
 
-@click.command(cls=ScriptCommand, context_settings={"allow_interspersed_args": False})
+@click.command(
+    short_help="Find a script's training loop and data loader before a run.",
+    cls=ScriptCommand,
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option(
     "--vary",
     metavar="ARGS",
