@@ -13,7 +13,7 @@ FULL, READ_ONLY = OSError(28, "No space left on device", "a"), OSError(30, "Read
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(messages, "say", lines.append)
+    monkeypatch.setattr(messages, "_print", lines.append)
     monkeypatch.setattr(messages.time, "strftime", lambda _: "12:00:00")
     return lines
 
