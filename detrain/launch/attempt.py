@@ -218,6 +218,8 @@ class Attempt:
             warn("checkpoint-passed-over", message)
         if not chain and self.record.attempts > 1 and self.request.goal is None:
             say(f"no checkpoint yet: starting again from the beginning (attempt {self.record.attempts})")
+        if chain and self.request.trusts:
+            self._check_place(chain[-1].meta.sources)
         changed = self._changed(chain[-1].meta.sources) if chain else []
         if changed and not self.request.trusts:
             raise InexactResume(
@@ -231,6 +233,21 @@ class Attempt:
                 "the checkpoint's value is used",
             )
         return chain
+
+    def _check_place(self, sources: Mapping[str, str]) -> None:
+        """Raises `UsageError` where the script lies elsewhere than the run's: loops are known by their files' paths.
+
+        Trusted, it would train from the beginning to its end, and then be told that it has not come to its checkpoint.
+        """
+        if not self.request.script or self.request.goal is not None:
+            return
+        here = os.path.realpath(self.request.script)
+        there = [name for name in sources if os.path.basename(name) == os.path.basename(here)]
+        if there and here not in map(os.path.realpath, sources):
+            raise UsageError(
+                f"the run's script is {there[0]}, and this one is {here}: a run goes on only where its script lies at the same path. Put "
+                "it there, or start over with --fresh (the old run is kept)"
+            )
 
     def _changed(self, sources: Mapping[str, str]) -> list[str]:
         """Source files that are others now.

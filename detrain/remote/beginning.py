@@ -101,6 +101,12 @@ def is_to_fetch(local: Local, base: Base | None, remote: Manifest | None, owner:
 
 def check_command(remote: Manifest, script: str, arguments: tuple[str, ...], url: str) -> None:
     """Raises `ResumeRefused` where the run in the store is one of another command, before it is fetched."""
+    run = remote.run
+    if run.arguments == arguments and run.script != script and Path(run.script).name == Path(script).name:
+        raise ResumeRefused(
+            f"{url} holds the run of {run.script}; this script is {script}: a run goes on only where its script lies at the same path. Put "
+            "it there, give another URL, or start over with --fresh (the run there is kept)"
+        )
     if (remote.run.script, remote.run.arguments) != (script, arguments):
         raise ResumeRefused(
             f"{url} holds a run of another command: {remote.run.command}; this is {' '.join((script, *arguments))}. Give each command a "
