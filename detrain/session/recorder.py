@@ -349,8 +349,7 @@ class Recorder:
         """By the plain clock, for a second: the time of day is the script's clock too, which takes longer to ask than a digest."""
         now_s = monotonic()
         if now_s - self._asked_s >= 1.0:
-            self._told_s = -math.inf
-        self._asked_s, self._day_began_s = now_s, time.time() - now_s
+            self._asked_s, self._day_began_s = now_s, time.time() - now_s
         return self._day_began_s + now_s
 
     # --- the file ------------------------------------------------------------------------------------------------------------
