@@ -234,9 +234,9 @@ def history(path: str | os.PathLike[str]) -> pd.DataFrame:
         import pandas as pd
     except ImportError:
         raise MissingExtra("a data frame needs pandas, which is not installed", "frame") from None
-    from detrain.report import history as found
+    from detrain.report import history as histories
 
-    run = found.read(Path(path))
+    run = histories.read(Path(path))
     rows: list[tuple[int, int, float, float, int]] = []
     points: list[tuple[int, float, int]] = []
     for one in run.attempts:  # what a later attempt has done again stands for what an earlier one did

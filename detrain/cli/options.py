@@ -59,11 +59,10 @@ class ScriptCommand(click.Command):
     def _take_settings(self, ctx: click.Context, words: list[str]) -> None:
         """Of the script, in front of those of the command."""
         file = ctx.find_object(settings.File)
+        words = words[words[:1] == ["--"] :]
         if file is None or self.name != "run" or not words:
             return
-        script = f"-m {words[1]}" if words[0] == "-m" and len(words) > 1 else words[words[0] == "--" :][:1]
-        name = script if isinstance(script, str) else "".join(script)
-        found = file.of_script(self, name) if name else {}
+        found = file.of_script(self, " ".join(words[:2]) if words[0] == "-m" else words[0])
         of_command = dict(ctx.default_map or {})
         ctx.meta[TABLES] = {
             **dict.fromkeys(of_command, file.where("run")),

@@ -134,19 +134,6 @@ class Attempt:
         is_resuming = bool(chain)
         info = self._read_info(is_resuming=is_resuming)
         self.frameworks = Frameworks(entropy=preload if preload.is_loaded() else None)
-        settings = Settings(
-            Path(self.record.script), self.record.name, request.keep, self.record.invocation, self.record.attempts,
-            is_other_invocation=self.run_files.is_other_invocation, on_inexact=request.on_inexact,
-            memory_limit=limit_of(
-                request.memory_budget, is_verified=request.remat_verify, planner=request.remat_planner
-            )
-            if request.memory_budget and (request.goal is None or request.goal.num_timed)
-            else None,
-            pipeline=order_of(request.pipeline, request.micro_batches, is_emulated=request.emulate)
-            if request.pipeline
-            else None,
-            ends_s=request.ends_s,
-        )  # fmt: skip
         # Who names a checkpoint wants no other; and what old arguments made is known of the chosen ones alone.
         may_start_again = (
             request.goal is None and not request.start and request.olds is None and not request.trust_changes
@@ -156,7 +143,7 @@ class Attempt:
         self.member = joining.member(when.request, self._on_lost) if joining is not None else None
         within = Path(request.job) if request.job else None
         context = Context(
-            settings, self.directory, when, info, self.frameworks,
+            self._settings(), self.directory, when, info, self.frameworks,
             OutputFiles(self.directory.path, within),
             Replay(info.extra, lambda: digest_of(self.frameworks.generators())), Position(),
             self.stack.is_user_file, self._start_again if may_start_again else None,
@@ -205,6 +192,22 @@ class Attempt:
             libraries=library_loops,
             aside=self.frameworks.hidden_from_script,
         )
+
+    def _settings(self) -> Settings:
+        request = self.request
+        return Settings(
+            Path(self.record.script), self.record.name, request.keep, self.record.invocation, self.record.attempts,
+            is_other_invocation=self.run_files.is_other_invocation, on_inexact=request.on_inexact,
+            memory_limit=limit_of(
+                request.memory_budget, is_verified=request.remat_verify, planner=request.remat_planner
+            )
+            if request.memory_budget and (request.goal is None or request.goal.num_timed)
+            else None,
+            pipeline=order_of(request.pipeline, request.micro_batches, is_emulated=request.emulate)
+            if request.pipeline
+            else None,
+            ends_s=request.ends_s,
+        )  # fmt: skip
 
     # --- the run directory -------------------------------------------------------------------------------------------------
 

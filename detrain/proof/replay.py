@@ -26,6 +26,7 @@ from detrain.proof.windows import Part, Reach
 from detrain.store import ledger
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.job import JobDirectory
+from detrain.store.ledger import Ledger
 from detrain.store.record import RunRecord
 
 
@@ -90,8 +91,7 @@ def replay(
             for row in pool.map(do, enumerate(chosen)):
                 on_done(row)
                 rows.append(row)
-    spans = [span for part in chosen if (span := reach.batches_of(part.window)) is not None]
-    took_s = [windows.seconds_in_run(done, *span) for span in spans]
+    num_batches, took_s = _in_run(chosen, reach, done)
     return {
         "same": all(row["result"] == SAME for row in rows),
         "run": str(directory.path),
@@ -100,10 +100,18 @@ def replay(
         "notes": notes,
         "damaged": damaged,
         "segments": rows,
-        "batches": sum(end - begin for begin, end in spans),
+        "batches": num_batches,
         "seconds": time.monotonic() - began_s,
-        "seconds_in_run": sum(one or 0.0 for one in took_s) if len(spans) == len(chosen) and any(took_s) else None,
+        "seconds_in_run": took_s,
     }
+
+
+def _in_run(parts: Sequence[Part], reach: Reach, done: Ledger) -> tuple[int, float | None]:
+    """Of these parts: batches, and how long the run took for them; None where the ledger does not say."""
+    spans = [span for part in parts if (span := reach.batches_of(part.window)) is not None]
+    took_s = [windows.seconds_in_run(done, *span) for span in spans]
+    is_known = len(spans) == len(parts) and any(took_s)
+    return sum(end - begin for begin, end in spans), sum(one or 0.0 for one in took_s) if is_known else None
 
 
 # --- the source --------------------------------------------------------------------------------------------------------------

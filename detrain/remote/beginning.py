@@ -107,9 +107,9 @@ def check_command(remote: Manifest, script: str, arguments: tuple[str, ...], url
             f"{url} holds the run of {run.script}; this script is {script}: a run goes on only where its script lies at the same path. Put "
             "it there, give another URL, or start over with --fresh (the run there is kept)"
         )
-    if (remote.run.script, remote.run.arguments) != (script, arguments):
+    if (run.script, run.arguments) != (script, arguments):
         raise ResumeRefused(
-            f"{url} holds a run of another command: {remote.run.command}; this is {' '.join((script, *arguments))}. Give each command a "
+            f"{url} holds a run of another command: {run.command}; this is {' '.join((script, *arguments))}. Give each command a "
             "URL of its own ({name} in it stands for the run directory's name), go on with that run with --trust-changes, or start over "
             "with --fresh (the run there is kept)"
         )

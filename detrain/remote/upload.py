@@ -44,8 +44,7 @@ def publish(
     """Publish a snapshot after the manifest `before`; returns its manifest, which is `before` where nothing has changed.
 
     `check` is called before each step, and may raise. `first_number`: of the manifest where there is none before. `protected`: objects that
-    are not deleted. Raises `StoreError` where the store
-    fails, and `SomebodyElse`.
+    are not deleted. Raises `StoreError` where the store fails, and `SomebodyElse`.
     """
     files = {item.name: Stored(_object_of(item), item.size, item.digest) for item in snapshot.items}
     number = first_number if before is None else before.number + 1

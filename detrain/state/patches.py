@@ -101,8 +101,6 @@ def left_alone(live: Mapping[str, Any], saved: Mapping[str, Any], nodes: Sequenc
     `live` and `saved`: attributes, and what the tree says of them; `nodes`: of the tree. A library's table of hooks that was empty in the
     run (`_forward_hooks` of a module) keeps those that the other source's set-up code has registered.
     """
-    if not _patches:
-        return set()
     return {
         name
         for name in live

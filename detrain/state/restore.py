@@ -361,7 +361,8 @@ class Restore:
         if "dict_of" in node:
             object.__setattr__(obj, "__dict__", self.value(node["dict_of"], MISSING if live is None else live))
         elif live is not None:
-            left = {*left, *patches.left_alone(live, dict(node.get("attrs", ())), self.tree.nodes)}
+            if patches.are_used():
+                left = {*left, *patches.left_alone(live, dict(node.get("attrs", ())), self.tree.nodes)}
             # Names of attributes are interned, as the interpreter has them: who pickles the object sees the same keys.
             restored = {
                 sys.intern(name): self.value(ref, live.get(name, MISSING))

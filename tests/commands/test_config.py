@@ -97,12 +97,16 @@ def test_help_has_headings(said):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(said, shell, monkeypatch):
+def test_what_makes_a_shell_complete(said, shell):
     status, out, _ = said("completion", shell)
     assert status == 0
     assert "_DETRAIN_COMPLETE" in out
+
+
+def test_options_are_completed(said, capfd, monkeypatch):
     monkeypatch.setenv("_DETRAIN_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "detrain run --ke")
     monkeypatch.setenv("COMP_CWORD", "2")
     with pytest.raises(SystemExit):
         said()
+    assert capfd.readouterr().out.split() == ["plain,--keep", "plain,--keep-trained"]

@@ -44,6 +44,15 @@ class Place:
         return Publication(self.directory, store_of(system))
 
 
+def begun(tmp_path: Path) -> tuple[Faulty, Place, Publication]:
+    """A store, a run with one checkpoint, and its publication, which has the lease."""
+    system, here = Faulty(), Place(tmp_path / "a")
+    here.save(1)
+    publication = here.publication(system)
+    publication.begin(is_fresh=False)
+    return system, here, publication
+
+
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
@@ -53,10 +62,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_ends_when_everything_is_published(tmp_path: Path) -> None:
-    system, here = Faulty(), Place(tmp_path / "a")
-    here.save(1)
-    publication = here.publication(system)
-    publication.begin(is_fresh=False)
+    system, _here, publication = begun(tmp_path)
     publication.watch()
     manifest = manifests.read(store_of(system))
     assert manifest is not None
@@ -68,10 +74,7 @@ def test_it_ends_when_everything_is_published(tmp_path: Path) -> None:
 
 
 def test_trouble_is_said_once_and_caught_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    system, here = Faulty(), Place(tmp_path / "a")
-    here.save(1)
-    publication = here.publication(system)
-    publication.begin(is_fresh=False)
+    system, _here, publication = begun(tmp_path)
     system.plan = Plan(dict.fromkeys(range(6), "refused"))
     publication.watch()
     said = capfd.readouterr().err
@@ -103,10 +106,7 @@ def test_another_machine_goes_on_and_the_first_one_stops(tmp_path: Path, capfd: 
 
 
 def test_a_run_that_goes_on_elsewhere_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    system, here = Faulty(), Place(tmp_path / "a")
-    here.save(1)
-    first = here.publication(system)
-    first.begin(is_fresh=False)
+    system, _here, first = begun(tmp_path)
 
     def renew(_: float) -> None:
         first._lease.renew()
@@ -117,10 +117,7 @@ def test_a_run_that_goes_on_elsewhere_is_not_begun(tmp_path: Path, monkeypatch: 
 
 
 def test_both_have_gone_on(tmp_path: Path) -> None:
-    system, here = Faulty(), Place(tmp_path / "a")
-    here.save(1)
-    first = here.publication(system)
-    first.begin(is_fresh=False)
+    system, here, first = begun(tmp_path)
     first.watch()
     there = Publication(tmp_path / "b" / "train", store_of(system))
     there.begin(is_fresh=False)
@@ -134,10 +131,7 @@ def test_both_have_gone_on(tmp_path: Path) -> None:
 
 
 def test_fresh_keeps_the_run_that_was_there(tmp_path: Path) -> None:
-    system, here = Faulty(), Place(tmp_path / "a")
-    here.save(1)
-    first = here.publication(system)
-    first.begin(is_fresh=False)
+    system, _here, first = begun(tmp_path)
     first.watch()
     other = Place(tmp_path / "b", began="later")
     other.save(1)
@@ -154,10 +148,7 @@ def test_fresh_keeps_the_run_that_was_there(tmp_path: Path) -> None:
 
 
 def test_a_training_that_begins_anew_by_itself_keeps_what_was_published(tmp_path: Path) -> None:
-    system, here = Faulty(), Place(tmp_path / "a")
-    here.save(1)
-    publication = here.publication(system)
-    publication.begin(is_fresh=False)
+    system, here, publication = begun(tmp_path)
     publication.publish_once()
     here.began = "later"
     here.record(1)
@@ -174,10 +165,7 @@ def test_a_store_that_does_not_answer_stops_the_beginning(tmp_path: Path) -> Non
 
 
 def test_a_damaged_store_is_no_new_run(tmp_path: Path) -> None:
-    system, here = Faulty(), Place(tmp_path / "a")
-    here.save(1)
-    first = here.publication(system)
-    first.begin(is_fresh=False)
+    system, _here, first = begun(tmp_path)
     first.watch()
     for name in list(system.objects):
         if "checkpoint" in name:

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from detrain.cli.top import top
+from detrain.errors import UsageError
 from detrain.report.now import Watched, duration_text
 from detrain.store import ledger
 from detrain.store.ledger import Batch, LedgerFile, Tail
@@ -161,7 +162,7 @@ def test_the_command(run, tmp_path):
     )
     (found,) = json.loads(CliRunner().invoke(top, [str(tmp_path), "--json"]).output)
     assert (found["state"], found["batches"]) == ("stopped", 15)
-    assert CliRunner().invoke(top, [str(tmp_path / "train" / "cache")]).exception is not None
+    assert isinstance(CliRunner().invoke(top, [str(tmp_path / "train" / "cache")]).exception, UsageError)
     (tmp_path / "empty").mkdir()
     assert "no runs in" in CliRunner().invoke(top, [str(tmp_path / "empty")]).output
 
