@@ -90,6 +90,52 @@ def test_where_nothing_tells_how_often_it_has_been_shuffled_the_resume_is_refuse
     assert "another pass over it may begin at any time, and nothing tells how many have" in one.said
 
 
+@pytest.mark.parametrize("num_ahead", [1, 3, 20])
+def test_how_far_threads_have_read_ahead_does_not_change_how_the_next_pass_is_shuffled(num_ahead: int) -> None:
+    tf = pytest.importorskip("tensorflow")
+    from detrain.adapters.tensorflow import generators
+    from detrain.adapters.tensorflow.read_ahead import STRIDE, Places
+
+    def passes(num_ahead: int) -> list[list[int]]:
+        tf.random.set_seed(1)
+        rows, places = tf.data.Dataset.range(8).shuffle(8), Places()
+        given = []
+        for _ in range(3):
+            places.begin(rows.repeat())
+            start = generators.read(rows)
+            given.append([int(x) for x in rows])
+            generators.write(rows, start + 2 + 2 * num_ahead)  # a thread has begun so many repetitions
+        assert generators.read(rows) // STRIDE == 2
+        return given
+
+    assert passes(num_ahead) == passes(0)
+
+
+TWO_AT_ONCE = """
+import tensorflow as tf
+
+data = tf.data.Dataset.range(64).shuffle(64).repeat().batch(8).prefetch(1)
+first = iter(data)
+weight = tf.Variable(0.5)
+for epoch in range(3):
+    feed = iter(data)
+    for batch in range(8):
+        x = next(feed)
+        with tf.GradientTape() as tape:
+            loss = (weight - tf.reduce_mean(tf.cast(x, tf.float32))) ** 2
+        weight.assign_sub(0.01 * tape.gradient(loss, weight))
+        next(first)
+"""
+
+
+@pytest.mark.full
+def test_two_passes_at_once_of_which_threads_decide_are_warned_of_and_not_saved(script) -> None:
+    one = script(TWO_AT_ONCE)
+    one.attempt("run", "--every", "1batches")
+    assert one.said.count("[two-passes]") == 1
+    assert re.search(r"feed .*are in use at once.* \[not-captured\]", one.said)
+
+
 #: Goes through the data set inside a graph, as a `for` loop there does.
 IN_A_GRAPH = """
 import os

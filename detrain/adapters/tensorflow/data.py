@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import concatenate_op, iterator_ops, multi_device_iterator_ops, repeat_op
+from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 from tensorflow.python.eager import context
 
 from detrain.adapters.tensorflow import generators
@@ -29,21 +29,24 @@ from detrain.adapters.tensorflow.dataset_passes import (
     passes,
     seeded_parts_of,
 )
+from detrain.adapters.tensorflow.read_ahead import ADVICE, SLUG, Places, begins_at_any_time
 from detrain.adapters.tensorflow.replay import Counted, is_stateful, remembers
 from detrain.errors import CaptureError, RestoreError
+from detrain.messages import warn
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring
 from detrain.state.tree import Node
 
 OwnedIterator = iterator_ops.OwnedIterator
 IteratorOfDevices = multi_device_iterator_ops.OwnedMultiDeviceIterator
+_TWO_PASSES = (
+    "two iterators over a shuffled data set that is repeated are in use at once; whichever of TensorFlow's threads comes first draws the "
+    "next seed"
+)
 #: What an iterator over several devices gives to one of them.
 _OF_ONE_DEVICE = (
     multi_device_iterator_ops._PerDeviceGenerator, multi_device_iterator_ops._ReincarnatedPerDeviceGenerator,
 )  # fmt: skip
-
-#: Data sets that begin with what they are made of at any time, or several times.
-_AT_ANY_TIME = (repeat_op._RepeatDataset, concatenate_op._ConcatenateDataset)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,11 @@ _made_of_devices: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDiction
 _counted: weakref.WeakKeyDictionary[Any, Counted] = weakref.WeakKeyDictionary()
 #: Iterators that the script has asked for an element after their last.
 _ended: weakref.WeakSet[Any] = weakref.WeakSet()
+places = Places()
+#: Iterators that were made while threads of another could still draw from the same generators, until they are asked for an element.
+_crowded: weakref.WeakSet[Any] = weakref.WeakSet()
+#: Those that were asked while such another was there: of both, threads decide what they give.
+_racing: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def patch() -> None:
@@ -68,7 +76,10 @@ def patch() -> None:
 
     @wraps(plain)
     def create(iterator: Any, dataset: Any) -> None:
-        if context.executing_eagerly() and any(map(_is_to_count, parts_of(dataset))):
+        is_eager = context.executing_eagerly()
+        if is_eager:
+            places.begin(dataset)
+        if is_eager and any(map(_is_to_count, parts_of(dataset))):
             _counted[iterator] = Counted(dataset, _begun_before(dataset))
             plain(iterator, _counted[iterator].counting())
         else:
@@ -76,9 +87,13 @@ def patch() -> None:
             iterator._dataset = dataset
         passes.begin(dataset)
         passes.hold(dataset, iterator)
+        if is_eager and _others(iterator):
+            _crowded.add(iterator)
 
     @wraps(plain_next)
     def next_or_end(iterator: Any) -> Any:
+        if iterator in _crowded:
+            _settle(iterator)
         try:
             return plain_next(iterator)
         except StopIteration:
@@ -87,11 +102,14 @@ def patch() -> None:
 
     @wraps(plain_of_devices)
     def init_of_devices(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
-        begun = _begun_before(dataset) if dataset is not None and context.executing_eagerly() else None
+        is_eager = dataset is not None and context.executing_eagerly()
+        if is_eager:
+            places.begin(dataset)
+        begun = _begun_before(dataset) if is_eager else None
         plain_of_devices(iterator, dataset, *args, **kwargs)
         if dataset is None:
             return
-        if context.executing_eagerly():
+        if is_eager:
             arguments = {
                 **dict(zip(("devices", "max_buffer_size", "prefetch_buffer_size"), args, strict=False)),
                 **kwargs,
@@ -134,14 +152,28 @@ def _holders_of(parts: Iterable[Any]) -> set[Any]:
 
 
 def _may_still_draw(iterator: Any) -> bool:
-    """True if an iterator may begin another pass over a part that shuffles, at any time: a thread of its own may be ahead of the script.
-
-    Where nothing repeats such a part, and none comes after another, all of them begin with the first element.
-    """
+    """True if an iterator may begin another pass over a part that shuffles, at any time: a thread of its own may be ahead of the script."""
     if iterator in _ended:
         return False
-    late = (one for one in parts_of(_dataset_of(iterator)) if isinstance(one, _AT_ANY_TIME))
-    return any(num_generators(part) for one in late for part in parts_of(one))
+    return begins_at_any_time(_dataset_of(iterator))
+
+
+def _others(iterator: Any) -> set[Any]:
+    """The iterators whose threads may draw at any time from the generators of this one."""
+    parts = places.of(_dataset_of(iterator))
+    return {one for one in _holders_of(parts) if one is not iterator and _may_still_draw(one)}
+
+
+def _settle(iterator: Any) -> None:
+    """An iterator that was made while another was there is asked for its first element: if it is alone now, it is made once more."""
+    _crowded.discard(iterator)
+    others = _others(iterator)
+    if not others:
+        iterator._create_iterator(_dataset_of(iterator))
+        return
+    if not _racing:
+        warn(SLUG, f"{_TWO_PASSES}. {ADVICE}")
+    _racing.update({iterator} | others)
 
 
 def _tells(iterator: Any) -> bool:
@@ -162,7 +194,7 @@ class DatasetHandler(Handler):
 
     kind = "tensorflow.Dataset"
     is_dropped_silently = True
-    fields: ClassVar = {**plain_fields("passes", "drawn"), "parts": Holds.LIST, "iterators": Holds.LIST}
+    fields: ClassVar = {**plain_fields("passes", "drawn", "start"), "parts": Holds.LIST, "iterators": Holds.LIST}
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
@@ -171,6 +203,8 @@ class DatasetHandler(Handler):
             return
         if obj in passes.in_doubt:
             self._capture_in_doubt(obj, node, walk)
+            if (start := places.start_of(obj)) is not None:
+                node["start"] = start
         elif obj not in passes.cached:
             node["passes"] = passes.number(obj)
 
@@ -187,7 +221,7 @@ class DatasetHandler(Handler):
                 "only an iterator over it knows how many passes over its shuffled part have begun, and none is in use"
             )
         else:
-            node["drawn"] = generators.read(dataset)
+            node["drawn"] = places.told(dataset, generators.read(dataset))
 
     def build(self, node: Node, restore: Restoring) -> Any:
         raise CannotBuild("a data set")
@@ -195,6 +229,7 @@ class DatasetHandler(Handler):
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         for ref, one in zip(node["parts"], obj._inputs(), strict=True):
             restore.value(ref, one)
+        places.know(obj, node.get("start"))
         if "passes" in node:
             passes.begin_missing_of(obj, node["passes"], restore.path_of(node))
         elif "drawn" in node:
@@ -228,6 +263,8 @@ class IteratorHandler(Handler):
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         node["dataset"] = walk.child(_dataset_of(obj), ".<data set>")
+        if obj in _crowded or (obj in _racing and _others(obj)):
+            raise CaptureError(_TWO_PASSES)
         if obj in _counted:
             self._capture_counted(_counted[obj], node)
             return
@@ -279,7 +316,8 @@ class IteratorHandler(Handler):
             live = next((one for one in begun if self.matches(one, node, restore)), None)
             if live is None:
                 _begin_as(dataset, node["begun"], node, restore)
-                live = iter(dataset)
+                with places.kept():
+                    live = iter(dataset)
             restore.replace_match(number, live)
         why_not = self._advance(live, node)
         if why_not:
@@ -345,7 +383,8 @@ class IteratorHandler(Handler):
             )
         generators.set_state(iterator._iterator_resource, tf.io.parse_tensor(content, tf.variant))
         put_back = passes.put_back(dataset)
-        generators.set_state(iter(dataset)._iterator_resource, before)
+        with places.kept():
+            generators.set_state(iter(dataset)._iterator_resource, before)
         put_back()
 
 
@@ -403,7 +442,8 @@ class IteratorOfDevicesHandler(Handler):
     @staticmethod
     def _make(dataset: Any, node: Node, restore: Restoring) -> Any:
         _begin_as(dataset, node["begun"], node, restore)
-        return IteratorOfDevices(dataset, **node["devices"])
+        with places.kept():
+            return IteratorOfDevices(dataset, **node["devices"])
 
     @staticmethod
     def _advance(iterator: Any, node: Node) -> str:
