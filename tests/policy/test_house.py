@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "detrain"
 GROUND = {"errors", "eventlog", "messages", "package", "ranks"}
 MAY_IMPORT = {
     "__main__": {"cli"},
+    "notebook": {"launch"},
     "api": {"proof", "report", "state", "store"},
     "cli": {
         "adapters",
