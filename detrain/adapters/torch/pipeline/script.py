@@ -200,7 +200,8 @@ class ScriptPipeline:
         if len(spans) > 1:
             self._check_split(model, given, spans, cut)
         if self._crew.num_processes:
-            say(f"pipeline: {self._crew.num_processes} workers are started beside this process")
+            number = self._crew.num_processes
+            say(f"pipeline: {number} worker{'s are' if number > 1 else ' is'} started beside this process")
         known = _Known(
             self._crew.take(cut, self.state["seed"]), traced.out_spec, traced.least_samples, traced.most_samples
         )
