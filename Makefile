@@ -1,6 +1,6 @@
 # The commands for development (see CONTRIBUTING.md). `./run` sets up what is missing; each recipe asks it for the environment's Python.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-rest soak lint format docs bench clean
+.PHONY: help setup test test-all test-rest soak lint format docs dist bench clean
 SHELL := bash
 python = py="$$(./run --setup-only dev)" && "$$py"
 
@@ -33,6 +33,10 @@ soak:  ## kill and resume at random for hours; prints a table at the end
 
 docs:  ## build the pages into build/docs, and the man page into build/man
 	@$(python) -m sphinx -q -W --keep-going -b html docs build/docs && "$$py" -m sphinx -q -W --keep-going -b man docs build/man && echo build/docs/index.html
+
+dist:  ## build the source distribution and the wheels into dist/: for manylinux if auditwheel is installed, and for any machine
+	@$(python) -m build --no-isolation --outdir dist . && "$$py" -m auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; \
+		DETRAIN_PURE=1 "$$py" -m build --no-isolation --wheel --outdir dist .; ls -l dist
 
 bench:  ## measure what detrain costs (hours; `make bench ARGS=--quick`: half an hour)
 	@shopt -s nullglob; $(python) --version >/dev/null && mkdir -p build/bench && for file in benchmarks/hooks.py benchmarks/resume.py benchmarks/redone.py benchmarks/trace.py benchmarks/kernels.py benchmarks/ledger.py benchmarks/determinism.py benchmarks/store.py benchmarks/scale.py; do \

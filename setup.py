@@ -1,7 +1,8 @@
 """Builds the C preload library of `syscalls/` into the package; all metadata stands in `pyproject.toml`.
 
 `python setup.py build_syscalls` builds it in place, for a source checkout. Where it cannot be built the install goes
-on and detrain runs without it: `detrain.world.preload.library()` is then None.
+on and detrain runs without it: `detrain.world.preload.library()` is then None. `DETRAIN_PURE=1` leaves it out of a
+wheel, which is then one for any machine (`py3-none-any`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ FLAGS += ["-fvisibility=hidden", "-U_FORTIFY_SOURCE"]
 def say(message: str) -> None:
     """Print one line to standard error, as all of detrain does."""
     print(f"detrain: {message}", file=sys.stderr)
+
+
+def is_pure() -> bool:
+    """True if the library is to be left out, or cannot be built here."""
+    return bool(os.environ.get("DETRAIN_PURE")) or not sys.platform.startswith("linux") or compiler() is None
 
 
 def compiler() -> str | None:
@@ -78,7 +84,8 @@ class build_syscalls(Command):  # noqa: N801 - setuptools names a command by its
 
     def run(self) -> None:
         """Build."""
-        compile_library(self._target())
+        if not os.environ.get("DETRAIN_PURE"):
+            compile_library(self._target())
 
     def _target(self) -> Path:
         in_place = self.editable_mode or "build_syscalls" in self.distribution.commands
@@ -105,18 +112,18 @@ class build_with_syscalls(build):  # noqa: N801
 
 
 class PlatformDistribution(Distribution):
-    """A package that belongs to one platform, although it has no extension module."""
+    """A package that belongs to one platform if the library is in it, although it has no extension module."""
 
     def has_ext_modules(self) -> bool:
         """Say so to every command that asks."""
-        return True
+        return not is_pure()
 
 
 class platform_wheel(bdist_wheel):  # noqa: N801
-    """A wheel for this platform and any Python: the library is loaded by the linker, not imported."""
+    """A wheel for any Python, and for this platform if the library is in it: the linker loads that, it is not imported."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """The wheel's tag: any Python 3, no ABI, this platform."""
+        """The wheel's tag: any Python 3, no ABI, this platform or any."""
         return "py3", "none", super().get_tag()[2]
 
 

@@ -82,6 +82,11 @@ def unheard(category: type[Warning]) -> Iterator[None]:
         filters.remove(entry)
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: "1 record", "2 records"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 class Trouble:
     """What may fail again and again, for one reason (a full disk): said when it begins, and when it is over or the run is."""
 

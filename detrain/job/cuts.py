@@ -37,7 +37,8 @@ class Kept:
 class Verdict:
     """All ranks have said how their parts of a cut stand.
 
-    `manifest` is None if the cut does not exist; `trouble` then says why, and is "" if some rank has another part of the same name already.
+    `manifest` is None if the cut does not exist; `trouble` then says why, and is "" if some rank has another part of the same name already,
+    or all ranks have a cut of the same place.
     """
 
     manifest: Manifest | None
@@ -70,7 +71,7 @@ class Cuts:
         for name in names[: names.index(part.name) + (not is_overwritten)]:
             del self._parts[name]
         trouble = "" if is_overwritten else self._trouble(parts)
-        if trouble or is_overwritten:
+        if trouble or is_overwritten or any(part.is_there for part in parts.values()):
             return Verdict(None, trouble)
         manifest = Manifest(
             part.name, part.sequence, part.epoch, part.batch, part.batches, part.chain,
@@ -85,6 +86,8 @@ class Cuts:
         return tuple(self._whole)
 
     def _trouble(self, parts: dict[int, Part]) -> str:
+        if all(part.is_there for part in parts.values()):
+            return ""
         for rank, part in sorted(parts.items()):
             if part.trouble:
                 return f"rank {rank}: {part.trouble}"

@@ -109,7 +109,7 @@ class First(_Rank):
         self._old = Trouble(
             "checkpoint-kept", "old manifest could not be deleted", "old manifests could not be deleted", "they can be"
         )
-        self._trouble = Trouble("cut-not-whole", "cut is not whole", "cuts are not whole", "they are again")
+        self._trouble = Trouble("cut-not-whole", "cut was not whole", "cuts were not whole", "cuts are whole again")
 
     def _ask_all(self, question: Explain) -> None:
         self._hub.tell_all(question)

@@ -159,6 +159,8 @@ class Part(Message):
     trouble: str = ""
     #: Of the tensors that several ranks have alike: which ranks, and one digest over all.
     replicas: tuple[tuple[str, str], ...] = ()
+    #: The trouble is only that a checkpoint of this very place is on the disk already.
+    is_there: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any
 from detrain.errors import DetrainError, ResumeRefused, UsageError
 from detrain.launch.patched import PatchedFile
 from detrain.loops import alignment, instfile
+from detrain.messages import counted
 from detrain.proof import windows
 from detrain.proof.sandbox import NoSandbox
 from detrain.proof.segments import Segment
@@ -48,8 +49,8 @@ def replay(
 ) -> dict[str, Any]:
     """Repeat the wanted parts of a run, `jobs` at a time; `on_done` hears of each, in the order of the run.
 
-    Returns `same`, `segments` (each with `window`, `start`, `until`, `result`, `num_compared`, `shown` and, where they differ,
-    `difference`), `notes`, `seconds`, `seconds_in_run` (None where the ledger does not say), `batches`.
+    Returns `same`, `segments` (each with `window`, `start`, `epochs_before`, `until`, `result`, `num_compared`, `shown` and, where they
+    differ, `difference`), `notes`, `seconds`, `seconds_in_run` (None where the ledger does not say), `batches`.
     Raises `DetrainError` where nothing can be replayed at all.
     """
     ranges = windows.parse(wanted.ranges, wanted.unit)
@@ -75,6 +76,7 @@ def replay(
             row = {
                 "number": number, "window": str(window), "unit": window.unit, "start": segment.names[0],
                 "until": part.until.name if part.until is not None else "", "shown": [], "num_compared": 0, "seconds": 0.0,
+                "epochs_before": part.epochs_before,
             }  # fmt: skip
             try:
                 order = order_for(directory, record, checkpoints, done, segment)
@@ -235,7 +237,7 @@ def _judge(part: Part, found: dict[str, Any], reach: Reach) -> dict[str, Any]:
 def format_row(row: dict[str, Any]) -> Iterator[str]:
     """What is said of one part when it is done."""
     until = f", up to {row['until']}" if row["until"] else ""
-    yield f"{row['window']}, from {row['start']}{until}: {row['result']} ({row['num_compared']} records, {row['seconds']:.1f} s)"
+    yield f"{row['window']}, from {row['start']}{until}: {row['result']} ({counted(row['num_compared'], 'record')}, {row['seconds']:.1f} s)"
     if "difference" in row:
         found = row["difference"]
         where = (
@@ -244,6 +246,11 @@ def format_row(row: dict[str, Any]) -> Iterator[str]:
             else f"after batch {found['batches']} of the run (epoch {found['epoch']}, batch {found['batch']})"
         )
         yield f"{row['window']}: {where}, {found['leaf']} is not what the run had there: the replayed training is another one"
+    if row["epochs_before"]:
+        yield (
+            f"{row['window']}: note: {counted(row['epochs_before'], 'epoch')} before it had to be repeated, as the run has kept no later "
+            "checkpoint; `--keep N` keeps more"
+        )
     if "note" in row:
         yield f"{row['window']}: note: {row['note']}"
     if "why" in row:
@@ -258,12 +265,12 @@ def format_summary(result: dict[str, Any]) -> Iterator[str]:
     in_run = f"; in the run these {result['batches']} batches took {took_s:.2g} s" if took_s is not None else ""
     yield f"replayed in {result['seconds']:.1f} s, {result['jobs']} at a time{in_run}"
     if result["same"]:
-        compared = sum(row["num_compared"] for row in rows)
-        checkpoints = sum("num_leaves" in row for row in rows)
-        yield f"proved: the same training as in the run; {compared} records of the ledger and {checkpoints} checkpoints have the same bits"
+        compared = counted(sum(row["num_compared"] for row in rows), "record")
+        checkpoints = counted(sum("num_leaves" in row for row in rows), "checkpoint")
+        yield f"proved: the same training as in the run; {compared} of the ledger and {checkpoints} have the same bits"
     else:
         num_bad = sum(row["result"] != SAME for row in rows)
-        yield f"not proved: {num_bad} of {len(rows)} parts"
+        yield f"not proved: {num_bad} of {counted(len(rows), 'part')}"
 
 
 def status_of(result: dict[str, Any]) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from detrain.errors import CheckpointError, DetrainError, ResumeRefused, UsageError
 from detrain.loops import instfile
+from detrain.messages import counted
 from detrain.proof.sandbox import NoSandbox
 from detrain.proof.segments import Segment, segments_of
 from detrain.proof.worker import Order, carry_out
@@ -382,11 +383,18 @@ def _summary(result: dict[str, Any]) -> str:
     if not result["same"]:
         num_bad = sum(row["result"] != SAME for row in rows)
         return f"not proved: {num_bad} of {len(rows)} segments, {len(result['damaged'])} damaged checkpoints"
-    compared = sum(row["num_compared"] for row in rows)
-    checkpoints = sum("num_leaves" in row for row in rows)
-    files = sum(len((row.get("files") or {}).get("same", ())) for row in rows)
+    compared = counted(sum(row["num_compared"] for row in rows), "record")
+    checkpoints = counted(sum("num_leaves" in row for row in rows), "checkpoint")
+    same_files = [path for row in rows for path in (row.get("files") or {}).get("same", ())]
+    files = f", and as the last segment leaves them {_named(same_files)}" if same_files else ""
     end = "to its end" if result["is_finished"] else "as far as it came"
     return (
-        f"proved: {_what(result)} repeated {end}, in {len(rows)} segments; {compared} records of the ledger, {checkpoints} checkpoints and "
-        f"{files} file{'s' if files != 1 else ''} of the script, as far as the last segment writes them, have the same bits"
+        f"proved: {_what(result)} repeated {end}, in {counted(len(rows), 'segment')}; {compared} of the ledger and {checkpoints} "
+        f"have the same bits{files}"
     )
+
+
+def _named(paths: list[str]) -> str:
+    """Files of the script, by their names; the first three of many."""
+    shown = ", ".join(paths[:3])
+    return shown if len(paths) <= 3 else f"{shown} and {len(paths) - 3} more files"

@@ -109,6 +109,13 @@ class Part:
     #: The checkpoint with which the window ends, if there is one: its state is compared.
     until: Checkpoint | None
 
+    @property
+    def epochs_before(self) -> int:
+        """Whole epochs that are repeated before the window begins."""
+        if self.window.unit == BATCHES:
+            return 0
+        return self.window.first - (self.start.meta.epochs if self.start is not None else 0)
+
 
 def parts_of(
     window: Window,

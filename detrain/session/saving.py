@@ -225,7 +225,7 @@ class Saver:
         path = context.directory.checkpoint_path(meta.epoch, meta.batch)
         if path.name in meta.chain or self._is_built_on(path.name):
             # A loop outside has been checkpointed at this very place, and others build on it.
-            self._pass_over(f"{path.name} is one that others build on", path.name)
+            self._pass_over(f"{path.name} is one that others build on", path.name, is_there=True)
             return None
         copies = None if staging is None else staging.copy(captured.tree.arrays)
         self._sequence += 1
@@ -244,15 +244,18 @@ class Saver:
     def _is_built_on(self, name: str) -> bool:
         return any(found.is_built_on(name) for found in self._checkpoints.values())
 
-    def _pass_over(self, why: str, name: str = "") -> None:
-        """Of several ranks this one takes no checkpoint here: the others count one, and learn that it will not be whole."""
+    def _pass_over(self, why: str, name: str = "", *, is_there: bool = False) -> None:
+        """Of several ranks this one takes no checkpoint here: the others count one, and learn that it will not be whole.
+
+        `is_there`: because one of the same place is there already, which is no harm if it is so on all ranks.
+        """
         if self._context.member is None:
             return
         from detrain.job.messages import Part
 
         self._sequence += 1
         if name:
-            self._context.member.wrote(Part(name, self._sequence, trouble=why))
+            self._context.member.wrote(Part(name, self._sequence, trouble=why, is_there=is_there))
 
     def _capture_settled(self, around: roots.Surroundings) -> Captured:
         """The present state, once the work has ended that the script has given to threads and that ends by itself soon."""

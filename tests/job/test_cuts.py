@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from detrain.errors import CheckpointError
-from detrain.job.cuts import Cuts, Kept
+from detrain.job.cuts import Cuts, Kept, Verdict
 from detrain.job.messages import Part
 from detrain.store.job import Manifest, Manifests
 
@@ -85,6 +85,16 @@ def test_of_two_with_one_name_the_second_counts_though_a_rank_is_ahead(tmp_path,
     assert Manifests(tmp_path).read() == [decided[-1].manifest]
     # The first exists only if no rank had put its second part in its place.
     assert (decided[0].manifest is not None) == is_first_whole
+
+
+def test_what_all_ranks_have_already_is_no_trouble_and_what_some_lack_is(tmp_path):
+    cuts = make(tmp_path, size=2)
+    again = Part("c1", trouble="c1 is one that others build on", is_there=True)
+    assert cuts.add(0, again) is None
+    assert cuts.add(1, again) == Verdict(None)
+    cuts.add(0, again)
+    assert cuts.add(1, part(1)) == Verdict(None, "rank 0: c1 is one that others build on")
+    assert names(tmp_path) == []
 
 
 def test_none_through_one_that_is_not_whole(tmp_path):

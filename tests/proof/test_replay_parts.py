@@ -154,6 +154,7 @@ def test_a_range_falls_into_parts_of_whole_epochs() -> None:
     assert parts("epochs", 0, 5, is_whole=True) == [(0, 6, 0, 5)]
     few = windows.parts_of(Window("epochs", 1, 5), [ALL[2]], BATCH_LOOPS)
     assert [(part.start, part.window.first, part.window.last) for part in few] == [(None, 1, 2), (ALL[2], 3, 5)]
+    assert [part.epochs_before for part in few] == [1, 0]
 
 
 def test_batches_begin_from_the_latest_checkpoint_before_the_first() -> None:

@@ -326,6 +326,7 @@ class IteratorHandler(Handler):
     @staticmethod
     def _advance(iterator: Any, node: Node) -> str:
         """Ask it for as many elements. What is wrong with them, if anything is."""
+        _crowded.discard(iterator)  # it stands where the checkpoint's did
         counted = _counted[iterator]
         for done in range(counted.num_taken, node["taken"]):
             try:
@@ -343,7 +344,8 @@ class IteratorHandler(Handler):
         dataset = restore.value(node["dataset"])
         if not isinstance(dataset, Dataset):
             raise CannotBuild("an iterator over a data set")
-        return iter(dataset)
+        with places.kept():
+            return iter(dataset)
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         if not isinstance(live, OwnedIterator) or (live in _counted) != ("taken" in node):
@@ -359,6 +361,7 @@ class IteratorHandler(Handler):
             if why_not := self._advance(obj, node):
                 raise RestoreError(f"{restore.path_of(node)}: {why_not}. {restore.set_aside()}")
             return
+        _crowded.discard(obj)  # it stands where the checkpoint's did
         content = restore.data(node).tobytes()
         dataset = _dataset_of(obj)
         if "drawn" in node or _holds_generators(content, dataset):

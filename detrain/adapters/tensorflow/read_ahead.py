@@ -9,11 +9,11 @@ outcomes. So each pass but the first begins where no earlier one can have come t
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tensorflow.python.data.ops import concatenate_op, repeat_op
+from tensorflow.python.data.ops import concatenate_op, random_op, repeat_op, shuffle_op
 
 from detrain.adapters.tensorflow import generators
 from detrain.adapters.tensorflow.dataset_passes import num_generators, parts_of, seeded_parts_of
@@ -43,19 +43,28 @@ class Places:
 
     def __init__(self) -> None:
         self._starts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        #: Parts whose generator nobody can read, and over which a pass has begun.
+        self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._said: set[str] = set()
         self._is_put_back = False
 
     def begin(self, dataset: Any) -> None:
         """A pass over a data set is about to begin: its generators are put where no earlier pass can have come to."""
         if self._is_put_back:
             return
-        for part in self._readable(dataset):
+        for part in self._parts_in(dataset):
+            if not generators.is_known(part):
+                if part in self._begun:
+                    self._warn(
+                        "threads decide where another pass begins over a shuffled and repeated data set that a graph has made"
+                    )
+                self._begun.add(part)
+                continue
             drawn = generators.read(part)
             if drawn:
                 if not self._is_certain(part, drawn):
-                    warn(
-                        SLUG,
-                        f"threads decide where the next pass over a shuffled data set begins that is repeated so often. {ADVICE}",
+                    self._warn(
+                        "threads decide where the next pass over a shuffled data set begins that is repeated so often"
                     )
                 self._starts[part] = self._after(part, drawn)
                 generators.write(part, self._starts[part])
@@ -88,6 +97,11 @@ class Places:
         finally:
             self._is_put_back = before
 
+    def _warn(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            warn(SLUG, f"{what}. {ADVICE}")
+
     def _after(self, part: Any, drawn: int) -> int:
         start = self._starts[part]
         return start + ((drawn - start) // STRIDE + 1) * STRIDE
@@ -97,9 +111,17 @@ class Places:
         taken = drawn - self._starts[part]
         return taken < STRIDE - _MARGIN or _MARGIN <= taken % STRIDE < STRIDE - _MARGIN
 
-    def _readable(self, dataset: Any) -> Iterable[Any]:
+    def _parts_in(self, dataset: Any) -> list[Any]:
         for one in parts_of(dataset, is_cached=False):
             if isinstance(one, AT_ANY_TIME):
                 for part in seeded_parts_of(one, is_cached=False):
-                    self._starts.setdefault(part, 0)
-        return [part for part in self.of(dataset) if generators.is_known(part)]
+                    if _changes(part):
+                        self._starts.setdefault(part, 0)
+        return self.of(dataset)
+
+
+def _changes(part: Any) -> bool:
+    """False for a data set with a generator of seeds all of whose passes are alike."""
+    if isinstance(part, random_op._RandomDataset):
+        return bool(part._rerandomize)
+    return not isinstance(part, shuffle_op._ShuffleDataset) or part._reshuffle_each_iteration is not False
