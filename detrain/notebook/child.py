@@ -87,8 +87,13 @@ def run(name: str, source: str, value: str, options: Sequence[str], folders: Seq
         raise NotEnded(status, name)
     if not value:
         return None
-    with files.results.open("rb") as file:
-        result: object = pickle.load(file)  # made by the user's own script
+    try:
+        with files.results.open("rb") as file:
+            result: object = pickle.load(file)  # made by the user's own script
+    except FileNotFoundError:
+        raise UsageError(
+            f"the run {name} has ended before, and {files.results} is gone: give --fresh to run it again"
+        ) from None
     return result
 
 
