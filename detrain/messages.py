@@ -84,7 +84,7 @@ def unheard(category: type[Warning]) -> Iterator[None]:
 
 def counted(number: int, what: str) -> str:
     """A number of things: "1 record", "2 records"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 class Trouble:

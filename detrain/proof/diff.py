@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from detrain.errors import CheckpointError, UsageError
+from detrain.messages import counted
 from detrain.proof.comparison import Comparison, Side
 from detrain.proof.divergence import Parting, find
 from detrain.store import checkpoint as checkpoint_file
@@ -133,7 +134,7 @@ def format_result(result: dict[str, Any]) -> str:
         lines = [f"same: {result['num_leaves']} leaves. {both}"]
     else:
         number = result["num_differences"]
-        lines = [f"different: {number} difference{'s' if number != 1 else ''} in {result['num_leaves']} leaves. {both}"]
+        lines = [f"different: {counted(number, 'difference')} in {result['num_leaves']} leaves. {both}"]
     if result["parting"] is not None:
         lines.append(_format_parting(result["parting"]))
     lines += [_format_difference(found) for found in result["differences"]]

@@ -73,11 +73,7 @@ def replay(
             number, part = numbered
             window = replace(part.window, loop=_first_loop(info, patched))
             segment = Segment(part.start, part.until, is_whole=False, num_records=0)
-            row = {
-                "number": number, "window": str(window), "unit": window.unit, "start": segment.names[0],
-                "until": part.until.name if part.until is not None else "", "shown": [], "num_compared": 0, "seconds": 0.0,
-                "epochs_before": part.epochs_before,
-            }  # fmt: skip
+            row = _row_of(number, part, segment)
             try:
                 order = order_for(directory, record, checkpoints, done, segment)
                 order = replace(order, goal=_moved(replace(order.goal, window=window), patched), patched=patched)
@@ -106,6 +102,15 @@ def replay(
         "seconds": time.monotonic() - began_s,
         "seconds_in_run": took_s,
     }
+
+
+def _row_of(number: int, part: Part, segment: Segment) -> dict[str, Any]:
+    """What is known of a part before it is repeated."""
+    return {
+        "number": number, "window": str(part.window), "unit": part.window.unit, "start": segment.names[0],
+        "until": part.until.name if part.until is not None else "", "shown": [], "num_compared": 0, "seconds": 0.0,
+        "epochs_before": part.epochs_before,
+    }  # fmt: skip
 
 
 def _in_run(parts: Sequence[Part], reach: Reach, done: Ledger) -> tuple[int, float | None]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from detrain.errors import CheckpointError, DetrainError, RestoreError, ResumeRefused, UsageError
-from detrain.messages import Trouble, say, speak_as, warn
+from detrain.messages import Trouble, counted, say, speak_as, warn
 from detrain.plans.units import size_text
 from detrain.remote import beginning, lease, outputs
 from detrain.remote import manifest as manifests
@@ -129,7 +129,7 @@ class Publication:
         directory = self._directory.path
         count = len(remote.checkpoints)
         say(
-            f"fetching the run from {self._store.url}: attempt {remote.attempts}, {count} checkpoint{'s' if count != 1 else ''}, "
+            f"fetching the run from {self._store.url}: attempt {remote.attempts}, {counted(count, 'checkpoint')}, "
             f"{size_text(sum(stored.size for stored in remote.files.values()))}"
         )
         began_s = time.monotonic()

@@ -9,7 +9,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
-from detrain.messages import say
+from detrain.messages import counted, say
 from detrain.session import memory
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def say_last(session: Session, status: object, signal_name: str, *, is_interrupt
         epochs = f" ({position.epochs} epochs)" if position.epochs else ""
         attempts = session.context.settings.attempt
         say(
-            f"finished after {position.batches} batches{epochs}, in {attempts} attempt{'s' if attempts > 1 else ''}; "
+            f"finished after {position.batches} batches{epochs}, in {counted(attempts, 'attempt')}; "
             f"`detrain verify {session.context.named_directory}` proves it"
         )
         return

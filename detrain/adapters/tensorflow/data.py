@@ -29,10 +29,9 @@ from detrain.adapters.tensorflow.dataset_passes import (
     passes,
     seeded_parts_of,
 )
-from detrain.adapters.tensorflow.read_ahead import ADVICE, SLUG, Places, begins_at_any_time
+from detrain.adapters.tensorflow.read_ahead import Places, begins_at_any_time
 from detrain.adapters.tensorflow.replay import Counted, is_stateful, remembers
 from detrain.errors import CaptureError, RestoreError
-from detrain.messages import warn
 from detrain.state.fields import Holds, plain_fields
 from detrain.state.handler import CannotBuild, Capturing, Handler, Restoring
 from detrain.state.tree import Node
@@ -171,8 +170,7 @@ def _settle(iterator: Any) -> None:
     if not others:
         iterator._create_iterator(_dataset_of(iterator))
         return
-    if not _racing:
-        warn(SLUG, f"{_TWO_PASSES}. {ADVICE}")
+    places.warn_once(_TWO_PASSES)
     _racing.update({iterator} | others)
 
 

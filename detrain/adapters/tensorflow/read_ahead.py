@@ -23,8 +23,7 @@ from detrain.messages import warn
 STRIDE = 4096
 #: Numbers that threads may have drawn ahead of the script.
 _MARGIN = 64
-SLUG = "two-passes"
-ADVICE = "Two runs may give other bits: give each pass a data set of its own, or let go of one iterator before the next is asked"
+_ADVICE = "Two runs may give other bits: give each pass a data set of its own, or let go of one iterator before the next is asked"
 #: Data sets that begin with what they are made of at any time, or several times.
 AT_ANY_TIME = (repeat_op._RepeatDataset, concatenate_op._ConcatenateDataset)
 
@@ -55,7 +54,7 @@ class Places:
         for part in self._parts_in(dataset):
             if not generators.is_known(part):
                 if part in self._begun:
-                    self._warn(
+                    self.warn_once(
                         "threads decide where another pass begins over a shuffled and repeated data set that a graph has made"
                     )
                 self._begun.add(part)
@@ -63,7 +62,7 @@ class Places:
             drawn = generators.read(part)
             if drawn:
                 if not self._is_certain(part, drawn):
-                    self._warn(
+                    self.warn_once(
                         "threads decide where the next pass over a shuffled data set begins that is repeated so often"
                     )
                 self._starts[part] = self._after(part, drawn)
@@ -97,10 +96,11 @@ class Places:
         finally:
             self._is_put_back = before
 
-    def _warn(self, what: str) -> None:
+    def warn_once(self, what: str) -> None:
+        """Say what threads decide."""
         if what not in self._said:
             self._said.add(what)
-            warn(SLUG, f"{what}. {ADVICE}")
+            warn("two-passes", f"{what}. {_ADVICE}")
 
     def _after(self, part: Any, drawn: int) -> int:
         start = self._starts[part]
