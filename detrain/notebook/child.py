@@ -24,6 +24,7 @@ import os
 import sys
 
 sys.path[0] = os.getcwd()
+sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines, and at once
 """
 _RESULTS = """\
 

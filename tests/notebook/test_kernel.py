@@ -148,7 +148,7 @@ import sys
 import detrain
 
 def train(epochs, rate=0.1):
-    import os, torch
+    import os, sys, torch
     torch.manual_seed(1)
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([weight], rate)
@@ -159,7 +159,7 @@ def train(epochs, rate=0.1):
             optimizer.zero_grad()
             ((weight - torch.rand(3)) ** 2).sum().backward()
             optimizer.step()
-    return weight.tolist()
+    return weight.tolist(), sys.stdout.line_buffering, sys.stdout.write_through
 
 if __name__ == "__main__":
     print(detrain.run(train, [3], {"rate": 0.2}, name=sys.argv[1], options=["--every", "1batches"]))
@@ -173,7 +173,7 @@ def test_a_function_that_is_killed_and_called_again_returns_what_it_returns_at_o
     def call(name: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "program.py", name],
-            cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False,
+            cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": "1", **variables}, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
     whole = call("whole")
@@ -184,4 +184,7 @@ def test_a_function_that_is_killed_and_called_again_returns_what_it_returns_at_o
     again = call("run")
     assert "resumed at epoch 1, batch" in again.stderr
     assert again.stdout == whole.stdout
-    assert len(ast.literal_eval(again.stdout)) == 3
+    weight, is_shown_at_once, is_in_pieces = ast.literal_eval(again.stdout)
+    assert len(weight) == 3
+    assert is_shown_at_once
+    assert not is_in_pieces  # else what detrain says may stand within a line that `print` makes of several writes
