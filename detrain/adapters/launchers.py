@@ -52,6 +52,11 @@ _MODULES = {
 _COMMANDS = {"torchrun": "torchrun", "accelerate": "accelerate launch", "deepspeed": "deepspeed"}
 
 
+def is_restarted(environment: Mapping[str, str]) -> bool:
+    """True if torchrun has started this rank again: what is asked of a job's start was asked of the first one."""
+    return environment.get(RESTARTS, "0") not in ("", "0")
+
+
 def launcher_in(script: str, module: str) -> str:
     """The name of the launcher that a script or a module is; "" if it is none."""
     return _MODULES.get(module, "") or _COMMANDS.get(os.path.basename(script), "")

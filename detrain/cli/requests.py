@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detrain.adapters import launchers
 from detrain.errors import UsageError
 from detrain.store import naming
 
 if TYPE_CHECKING:
+    from detrain.job.place import Place
     from detrain.launch.request import Request
 
 _UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}
@@ -53,12 +55,7 @@ def start_of(request: Request) -> Callable[[], int]:
         from detrain.launch import arguments, environment
 
         if request.remote:
-            from detrain.remote import starting
-
-            directory = Path(os.path.abspath(request.ckpt_dir))
-            script = os.path.abspath(request.script) if request.script else request.module
-            command = None if request.trust_changes else (script, request.arguments)
-            starting.start(directory, request.remote, command, is_fresh=request.fresh, is_quiet=request.quiet)
+            _start_publisher(request, is_fresh=request.fresh)
         if os.path.isdir(request.ckpt_dir) and arguments.are_others(request):
             from detrain.proof import probing
 
@@ -66,6 +63,28 @@ def start_of(request: Request) -> Callable[[], int]:
         environment.replace_process(request)
 
     return start
+
+
+def _start_publisher(request: Request, *, is_fresh: bool) -> None:
+    from detrain.remote import starting
+
+    directory = Path(os.path.abspath(request.ckpt_dir))
+    script = os.path.abspath(request.script) if request.script else request.module
+    command = None if request.trust_changes else (script, request.arguments)
+    starting.start(directory, request.remote, command, is_fresh=is_fresh, is_quiet=request.quiet)
+
+
+def begin_remotely(request: Request, place: Place) -> None:
+    """Of a job that is published: rank 0 starts what publishes it, the others wait until it is ready. Raises `DetrainError`."""
+    from detrain.remote import together
+
+    together.check(place)
+    job = Path(os.path.abspath(request.ckpt_dir))
+    if place.is_first:
+        _start_publisher(request, is_fresh=request.fresh and not launchers.is_restarted(os.environ))
+        together.note(job, place)
+    else:
+        together.wait(job, place)
 
 
 def start_of_trace(request: Request, varied: list[str] | None, diff_size: int | None) -> Callable[[], int]:

@@ -17,7 +17,7 @@ from detrain.adapters import launchers
 from detrain.cli import remote_runs as remote
 from detrain.cli.files import read_file
 from detrain.cli.options import GIVEN, Option, ScriptCommand
-from detrain.cli.requests import DURATION, request_of, start_of, start_of_trace
+from detrain.cli.requests import DURATION, begin_remotely, request_of, start_of, start_of_trace
 from detrain.errors import UsageError
 from detrain.job.place import place_of
 from detrain.remat.amounts import ONLINE
@@ -222,8 +222,6 @@ def run(
     remote.take_url(options)
     request = request_of(module, words, {**options, "start": from_, "ends_s": ends_s})
     if request.remote:
-        if ranks or place is not None:
-            raise UsageError("--remote is for a process that trains alone: several ranks cannot be published yet")
         remote.prepare(request)
     if ranks and place is None:
         options_given, words_given = click.get_current_context().meta[GIVEN]
@@ -235,6 +233,8 @@ def run(
     def start() -> int:
         from detrain.launch import environment, joining
 
+        if request.remote:
+            begin_remotely(request, place)
         environment.replace_process(joining.of_rank(request, place))
 
     return start

@@ -28,6 +28,8 @@ class Place:
     #: The same for all ranks of one start of a job, and for no other that may be met at the same ports.
     token: str
     launcher: str
+    #: All ranks are on this host, as far as the launcher says.
+    is_one_host: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -62,9 +64,8 @@ def _place(environment: Mapping[str, str], launcher: Launcher, size: int) -> Pla
         raise UsageError(f"{said} on several hosts; MASTER_ADDR has to name the host of rank 0")
     port = _number(environment, "DETRAIN_PORT") or (_number(environment, "MASTER_PORT") or _PORT) + 1
     start = [environment.get(name, "") for name in launcher.start]
-    return Place(
-        rank, size, address, port, " ".join([str(size), environment.get("MASTER_PORT", ""), *start]), launcher.name
-    )
+    token = " ".join([str(size), environment.get("MASTER_PORT", ""), *start])
+    return Place(rank, size, address, port, token, launcher.name, is_one_host)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

@@ -472,10 +472,10 @@ class Attempt:
         if session.is_off:
             return  # a forked child that leaves through the script's end
         session.end()
-        self._wait_for_remote()
         is_done = ending.is_finished(session, status, self.arrivals.ending())
         if self.member is not None:
             is_done = self.member.end(int(status) if isinstance(status, int) else 1, is_finished=is_done) and is_done
+        self._wait_for_remote()  # in a job the last cut is there only now
         was_pending = self.resume.is_pending
         if session.rerun is not None:
             session.rerun.at_end()
@@ -504,10 +504,11 @@ class Attempt:
 
     def _wait_for_remote(self) -> None:
         """Have the last checkpoint published, where the run is; for no longer than a minute."""
-        if self.request.remote and self.request.goal is None:
+        request = self.request
+        if request.remote and request.goal is None and not request.rank:
             from detrain.remote.waiting import wait_until_published
 
-            wait_until_published(self.directory.path, self.request.remote)
+            wait_until_published(Path(request.job) if request.job else self.directory.path, request.remote)
 
     def _mark_finished(self) -> None:
         """Note the end; by the very last act of this process, if the preload is there to do it."""

@@ -37,7 +37,7 @@ def of_rank(request: Request, place: Place) -> Request:
     if request.on_inexact == "restart":
         raise UsageError("--on-inexact restart is for one process; start several ranks over with --fresh")
     job = os.path.abspath(request.ckpt_dir)
-    is_restarted = os.environ.get(launchers.RESTARTS, "0") not in ("", "0")
+    is_restarted = launchers.is_restarted(os.environ)
     is_fresh = request.fresh and not is_restarted
     if os.path.exists(os.path.join(job, "run.json")):
         said = f"{job} holds a run of one process, and this is rank {place.rank} of {place.size}."
@@ -81,6 +81,10 @@ class Joining:
             self._place, hub, own, self._job.manifests, self._wish, self._can_begin, self._prepare
         )
         self._directory.unlock()
+        if self._request.remote:
+            from detrain.remote import together
+
+            together.forget(self._job.path)
         return self._decision.start
 
     def _prepare(self, start: Start) -> None:

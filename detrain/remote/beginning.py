@@ -8,12 +8,12 @@ from typing import Any
 
 from detrain.errors import CheckpointError, ResumeRefused
 from detrain.remote.manifest import Identity, Manifest
-from detrain.store.directory import RunDirectory
+from detrain.remote.runs import published
 
 
 @dataclass(frozen=True)
 class Local:
-    """A run directory. `checkpoints`: their names, with their sequence numbers."""
+    """A run here. `checkpoints`: their names in a manifest, with their sequence numbers."""
 
     run: Identity | None
     attempts: int
@@ -21,14 +21,13 @@ class Local:
     is_finished: bool
 
     @classmethod
-    def read(cls, directory: RunDirectory) -> Local:
+    def read(cls, directory: Path) -> Local:
         """Raises `CheckpointError` for a record that is damaged."""
-        record = directory.read_record() if directory.path.is_dir() else None
+        run = published(directory)
+        record = run.record()
         if record is None:
             return cls(None, 0, {}, is_finished=False)
-        good, _ = directory.read_checkpoints()
-        names = {found.name: found.sequence for found in good}
-        return cls(Identity.of(record), record.attempts, names, bool(directory.finished_at()))
+        return cls(Identity.of(record), record.attempts, run.sequences(), bool(run.finished_at()))
 
     @property
     def has_something(self) -> bool:
@@ -119,10 +118,8 @@ def _has_nothing_since(local: Local, base: Base) -> bool:
     return local.checkpoints.items() <= base.checkpoints.items() and (base.is_finished or not local.is_finished)
 
 
-def read_local(directory: RunDirectory) -> Local:
+def read_local(directory: Path) -> Local:
     """Like `Local.read`. Raises `ResumeRefused` for a directory that cannot be compared with the store's run."""
-    if directory.is_of_job():
-        raise ResumeRefused(f"{directory.path} holds a job of several ranks, which cannot be published")
     try:
         return Local.read(directory)
     except CheckpointError as error:

@@ -15,10 +15,10 @@ from detrain.remote.lease import Lost
 from detrain.remote.manifest import Manifest
 from detrain.remote.objects import StoreError, open_store
 from detrain.remote.publish import Publication
+from detrain.remote.runs import published
 from detrain.remote.side import Side
 from detrain.remote.snapshot import NotNow
 from detrain.remote.upload import SomebodyElse
-from detrain.store.directory import RunDirectory
 
 #: As often a run is fetched anew that is published while it is.
 _TRIES = 5
@@ -26,7 +26,8 @@ _TRIES = 5
 
 def push(directory: Path, url: str) -> Manifest:
     """Publish a run directory as it is. Raises `DetrainError`."""
-    if not RunDirectory(directory).checkpoint_paths() and not RunDirectory(directory).finished_at():
+    run = published(directory)
+    if not run.resumable() and not run.finished_at():
         raise UsageError(f"there is no checkpoint in {directory}")
     publication = Publication(directory, open_store(url))
     if not publication.side.lock(2.0):
@@ -49,7 +50,7 @@ def push(directory: Path, url: str) -> Manifest:
 
 def pull(url: str, directory: Path) -> Manifest:
     """Fetch a run into a directory that has none. Takes no lease: the run may be going on elsewhere. Raises `DetrainError`."""
-    if beginning.read_local(RunDirectory(directory)).has_something:
+    if beginning.read_local(directory).has_something:
         raise ResumeRefused(f"there is a run in {directory} already; name another directory")
     if directory.is_dir() and any(entry.name not in ("inst.info", "lock") for entry in directory.iterdir()):
         raise ResumeRefused(f"{directory} is not empty; name another directory")

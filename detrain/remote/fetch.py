@@ -35,15 +35,18 @@ def fetch(store: Store, manifest: Manifest, target: Path, local: Path | None = N
     target.mkdir(parents=True)
     missing: dict[str, str] = {}
     num_bytes = 0
+    replaceable = manifest.checkpoints.keys() | {
+        name for saved in manifest.checkpoints.values() for name in saved.needs
+    }
     for name, stored in sorted(manifest.files.items()):
         place = _place(target, name)
-        if local is not None and name in manifest.checkpoints and _take_local(local / name, place, stored):
+        if local is not None and name in replaceable and _take_local(local / name, place, stored):
             continue
         why = _fetch_one(store, stored, place)
         num_bytes += stored.size
         if not why:
             continue
-        if name not in manifest.checkpoints:
+        if name not in replaceable:
             raise CheckpointError(
                 f"{store.url}: {why}. Without {name} no resume is exact. Nothing was changed; start over with --fresh, or give another URL"
             )
@@ -51,9 +54,7 @@ def fetch(store: Store, manifest: Manifest, target: Path, local: Path | None = N
     usable = {
         name
         for name, saved in manifest.checkpoints.items()
-        if name not in missing
-        and missing.keys().isdisjoint(saved.needs)
-        and manifest.checkpoints.keys() >= set(saved.needs)
+        if name not in missing and missing.keys().isdisjoint(saved.needs) and manifest.files.keys() >= set(saved.needs)
     }
     if manifest.checkpoints and not usable:
         raise CheckpointError(
@@ -68,9 +69,9 @@ def fetch(store: Store, manifest: Manifest, target: Path, local: Path | None = N
 def _place(target: Path, name: str) -> Path:
     """Where a file goes. Raises `CheckpointError` for a name that leads out of the folder."""
     place = target / name
-    if os.path.isabs(name) or ".." in Path(name).parts or len(Path(name).parts) > 2:
+    if os.path.isabs(name) or ".." in Path(name).parts or len(Path(name).parts) > 3:
         raise CheckpointError(f"the manifest names a file outside the run directory: {name}")
-    place.parent.mkdir(exist_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
     return place
 
 

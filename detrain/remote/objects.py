@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,6 +25,9 @@ _ERRORS = {
     "requests.exceptions": ("RequestException",),
     "paramiko.ssh_exception": ("SSHException",),
 }
+#: Statuses of an object store's answer to a conditional write of what is there; and how botocore and s3fs write them in a text.
+_REFUSALS = ("409", "412")
+_REFUSED = re.compile(r"\((?:409|412|PreconditionFailed|ConditionalRequestConflict)\)|pre-conditions")
 #: fsspec and s3fs hand on some of the server's answers as these.
 _PLAIN = (OSError, EOFError, TimeoutError, ValueError, RuntimeError)
 
@@ -73,6 +77,8 @@ class Store:
     def __init__(self, system: Any, root: str, url: str) -> None:
         """`system`: a file system of fsspec's; `root`: the URL, as that system writes it; `url`: as a person does."""
         self._system, self._root, self.url = system, root.rstrip("/"), url
+        #: True if it can make an object only where there is none; None before it has been tried.
+        self._excludes: bool | None = None
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -81,9 +87,19 @@ class Store:
     def read(self, name: str) -> bytes:
         """The content of a small object. Raises `MissingError`."""
         self._system.invalidate_cache()
-        content = self._system.cat_file(self._path(name))
+        with self._asked_twice(name):
+            content = self._system.cat_file(self._path(name))
         assert isinstance(content, bytes)
         return content
+
+    @contextlib.contextmanager
+    def _asked_twice(self, name: str) -> Iterator[None]:
+        """That there is no object is believed only if two questions have that answer: some file systems say it of any trouble."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            size = self.size(name)
+            raise StoreError(f"{self._path(name)} is there with {size} bytes and could not be read: {error}") from error
 
     @_converted
     def write(self, name: str, content: bytes) -> None:
@@ -103,18 +119,32 @@ class Store:
             with open(path, "xb") as file:
                 file.write(content)
             return True
-        try:
-            self._system.pipe_file(path, content, mode="create")
-        except NotImplementedError:
-            if self._system.exists(path):
-                raise ExistsError(f"{path} is there already") from None
+        with contextlib.suppress(MissingError):
+            self.size(name)
+            raise ExistsError(f"{path} is there already")  # of file systems that do not look by themselves
+        if self._excludes is False:
             self._system.pipe_file(path, content)
             return False
+        try:
+            self._system.pipe_file(path, content, mode="create")
+        except (NotImplementedError, TypeError):
+            self._excludes = False
+            self._system.pipe_file(path, content)
         except _errors() as error:
-            if isinstance(error, FileExistsError) or _is_precondition(error):
+            if _is_refusal(error):
                 raise ExistsError(f"{path} is there already") from error
             raise
-        return not _has_folders(self._system)
+        if self._excludes is None:
+            self._excludes = self._refuses_again(path, content)
+        return self._excludes
+
+    def _refuses_again(self, path: str, content: bytes) -> bool:
+        """True where what was just made is not made again: some file systems take `mode` and do not heed it."""
+        try:
+            self._system.pipe_file(path, content, mode="create")
+        except _errors() as error:
+            return _is_refusal(error)  # of another error it is not known
+        return False
 
     @_converted
     def put(self, name: str, source: Path) -> None:
@@ -128,7 +158,8 @@ class Store:
     @_converted
     def get(self, name: str, target: Path) -> None:
         """Write an object's content to a file. Raises `MissingError`."""
-        self._system.get_file(self._path(name), str(target))
+        with self._asked_twice(name):
+            self._system.get_file(self._path(name), str(target))
         if not target.is_file():
             raise MissingError(self._path(name))
 
@@ -176,12 +207,14 @@ def _has_folders(system: Any) -> bool:
     return not {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory", "oci", "oss"} & set(_protocols(system))
 
 
-def _is_precondition(error: Exception) -> bool:
-    """True for an object store's answer to a conditional write of what is there: 409 or 412."""
-    text = f"{error} {error.__cause__}"
-    return any(
-        word in text for word in ("PreconditionFailed", "pre-conditions", "ConditionalRequestConflict", "412", "409")
-    )
+def _is_refusal(error: Exception) -> bool:
+    """True for an object store's answer to a conditional write of what is there."""
+    if isinstance(error, FileExistsError):
+        return True
+    for one in (error, error.__cause__):
+        if any(str(getattr(one, name, "")) in _REFUSALS for name in ("status", "status_code", "code")):
+            return True
+    return _REFUSED.search(f"{error} {error.__cause__}") is not None
 
 
 def open_store(url: str) -> Store:

@@ -25,13 +25,14 @@ from detrain.remote import beginning, lease, outputs
 from detrain.remote import manifest as manifests
 from detrain.remote.beginning import Base
 from detrain.remote.fetch import fetch, swap
+from detrain.remote.jobs import JobSnapshots
 from detrain.remote.lease import Held, Lease, Lost
 from detrain.remote.manifest import Manifest
 from detrain.remote.objects import Store, StoreError, open_store
+from detrain.remote.runs import OfJob, Published, published
 from detrain.remote.side import Side, State, is_alive, started_at
 from detrain.remote.snapshot import NotNow, Snapshot, Snapshots
 from detrain.remote.upload import Publisher, SomebodyElse, publish, sweep
-from detrain.store.directory import RunDirectory
 
 _Result = TypeVar("_Result")
 #: Of a lease, for tests and for stores that are far away. Seconds.
@@ -39,20 +40,22 @@ TERM_VARIABLE = "DETRAIN_REMOTE_LEASE_S"
 #: How long the beginning of a training waits for a store that does not answer, and for an earlier publisher. Seconds.
 _LONGEST_BEGIN_S = 60.0
 _POLL_S = 0.25
+#: How long ranks of a job that has just died may hold their directories. Seconds.
+_LONGEST_ORPHANS_S = 15.0
 _LONGEST_PAUSE_S = 60.0
 #: After the training's end: so long without a success, and the publisher gives up. Seconds.
 _GIVES_UP_S = 6 * 3600.0
 
 
 class Publication:
-    """One run directory and one store."""
+    """One run, of a process or a job, and one store."""
 
     def __init__(
         self, directory: Path, store: Store, process: int = 0, command: tuple[str, tuple[str, ...]] | None = None
     ) -> None:
         """`process`: of the training; 0 where there is none. `command`: script and arguments; None where the run's may be others."""
         self._command = command
-        self._directory, self._store = RunDirectory(directory), store
+        self._directory, self._store = directory, store
         self._process, self._started = process, started_at(process) if process else ""
         self.side = Side(directory)
         self._owner = self.side.owner()
@@ -62,7 +65,7 @@ class Publication:
         self._who = Publisher(self._owner, f"{os.uname().nodename}:{directory}")
         self._current: Manifest | None = None
         self._first_number, self._protected = 1, set[str]()
-        self._snapshots = Snapshots(directory, self.side.snapshot)
+        self._snapshots: Snapshots | JobSnapshots | None = None
         self._published: dict[str, list[int]] = {}
         self._is_swept = self._has_lost = False
         self._trouble = Trouble(
@@ -89,13 +92,13 @@ class Publication:
             return
         local = beginning.read_local(self._directory)
         base, remote = Base.decode(self.side.read_base()), self._current
-        if beginning.is_to_fetch(local, base, remote, self._owner, self._directory.path, self._store.url):
+        if beginning.is_to_fetch(local, base, remote, self._owner, self._directory, self._store.url):
             assert remote is not None
             if self._command is not None:
                 beginning.check_command(remote, *self._command, self._store.url)
             if not may_fetch:
                 raise ResumeRefused(
-                    f"{self._store.url} has more of the run than {self._directory.path}: nothing was published"
+                    f"{self._store.url} has more of the run than {self._directory}: nothing was published"
                 )
             self._patiently(lambda: self._fetch(remote))
 
@@ -126,7 +129,7 @@ class Publication:
             say(f"starting over; the earlier run in {self._store.url} is kept as {name}")
 
     def _fetch(self, remote: Manifest) -> None:
-        directory = self._directory.path
+        directory = self._directory
         count = len(remote.checkpoints)
         say(
             f"fetching the run from {self._store.url}: attempt {remote.attempts}, {counted(count, 'checkpoint')}, "
@@ -140,7 +143,8 @@ class Publication:
         self.side.write_base(Base.of(remote).encode())
         say(f"fetched {size_text(done.num_bytes)} in {time.monotonic() - began_s:.1f} s")
         if remote.is_finished:
-            outputs.give_back(directory)
+            for part in self._run.parts():
+                outputs.give_back(part)
 
     def _patiently(self, operation: Callable[[], _Result]) -> _Result:
         """What the store does, tried again for a while. Raises `UsageError` where it cannot be reached."""
@@ -216,17 +220,32 @@ class Publication:
 
     def side_clear(self) -> None:
         """Let go of lease and snapshot."""
-        self._snapshots.clear()
+        self._clear_snapshot()
         try:
             self._lease.release()
         except StoreError as error:
             say(f"the lease of {self._store.url} could not be given back ({error}); it expires by itself")
 
+    @property
+    def _run(self) -> Published:
+        """What is there now: before the first attempt begins, nobody knows of which kind it will be."""
+        return published(self._directory)
+
+    def _take_snapshot(self) -> Snapshot:
+        run = self._run
+        kind = JobSnapshots if isinstance(run, OfJob) else Snapshots
+        if not isinstance(self._snapshots, kind):
+            self._snapshots = kind(self._directory, self.side.snapshot)
+        return self._snapshots.take(is_going_on=self.is_training or run.holder() is not None)
+
+    def _clear_snapshot(self) -> None:
+        if self._snapshots is not None:
+            self._snapshots.clear()
+
     def publish_once(self) -> Manifest:
         """Take a snapshot and publish it. Raises `NotNow`, `OSError`, `Lost` and `SomebodyElse`."""
-        is_going_on = self.is_training or self._directory.holder() is not None
         try:
-            snapshot = self._snapshots.take(is_going_on=is_going_on)
+            snapshot = self._take_snapshot()
         except (CheckpointError, RestoreError) as error:
             raise OSError(str(error)) from None
         if self._current is not None and self._current.run != snapshot.run:
@@ -263,15 +282,14 @@ class Publication:
                 self._has_lost = True
 
     def _look(self) -> object:
-        """What tells that there is something new to publish; logs alone do not."""
+        """What tells that there is something new to publish."""
         found = []
-        names = ["run.json", "finished", "inst.info", "verified.json", "lost.log", "pipeline.json"]
-        for path in [*self._directory.checkpoint_paths(), *(self._directory.path / name for name in names)]:
+        for path in self._run.telling():
             try:
                 look = path.stat()
             except OSError:
                 continue
-            found.append((path.name, look.st_ino, look.st_size, look.st_mtime_ns))
+            found.append((str(path), look.st_ino, look.st_size, look.st_mtime_ns))
         return found
 
     def _failed(self, error: OSError) -> None:
@@ -291,7 +309,7 @@ class Publication:
         )
         warn("remote-lost", text)
         self._write_state(text, is_over=True)
-        self._snapshots.clear()
+        self._clear_snapshot()
 
     def _write_state(self, trouble: str, *, is_over: bool = False) -> None:
         self.side.write_state(State(os.getpid(), self._published, trouble, is_over))
@@ -352,13 +370,13 @@ def main() -> None:
 def _begin(directory: Path, url: str, process: int, command: str, *, is_fresh: bool) -> tuple[Publication | None, bool]:
     """None where the attempt will be refused; and False where an earlier attempt is still being published, which has to end first."""
     store = open_store(url)
-    run = RunDirectory(directory)
-    if run.holder() is not None:
+    run = published(directory)
+    if _stays_held(run):
         return None, False
     words = json.loads(command) if command else None
     publication = Publication(directory, store, process, (words[0], tuple(words[1])) if words else None)
     if not publication.side.lock(2.0):
-        has_run = directory.is_dir() and bool(run.checkpoint_paths() or run.finished_at())
+        has_run = directory.is_dir() and bool(run.resumable() or run.finished_at())
         if has_run and not is_fresh:
             return publication, False  # it is the newest there is, and this machine's
         say(f"an earlier attempt is still being published to {url}; waiting up to {_LONGEST_BEGIN_S:.0f} s")
@@ -370,6 +388,16 @@ def _begin(directory: Path, url: str, process: int, command: str, *, is_fresh: b
     shutil.rmtree(publication.side.incoming, ignore_errors=True)
     publication.begin(is_fresh=is_fresh)
     return publication, True
+
+
+def _stays_held(run: Published) -> bool:
+    """True where another attempt goes on. Ranks whose launcher was killed end by themselves, which takes a moment."""
+    end_s = time.monotonic() + (_LONGEST_ORPHANS_S if isinstance(run, OfJob) else 0.0)
+    while run.holder() is not None:
+        if time.monotonic() >= end_s:
+            return True
+        time.sleep(_POLL_S)
+    return False
 
 
 def _write_to(log: Path) -> None:

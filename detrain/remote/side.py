@@ -5,6 +5,7 @@
     state.json   what is published, for the training's last message
     log          what the publisher had to say after the training's end
     snapshot/    files on their way
+    begun.json   see `detrain.remote.together`
 
 Nothing of it is imported by fsspec's side alone: the training reads `state.json`.
 """
@@ -88,7 +89,7 @@ class Side:
 
     def read_state(self) -> State | None:
         """None where nobody has published yet, or a file of another version lies there."""
-        document = self._read("state.json")
+        document = self.read("state.json")
         try:
             return State(**document) if document is not None else None
         except TypeError:
@@ -96,24 +97,26 @@ class Side:
 
     def write_state(self, state: State) -> None:
         """Replace it."""
-        self._write("state.json", asdict(state))
+        self.write("state.json", asdict(state))
 
     def read_base(self) -> dict[str, Any] | None:
         """See `detrain.remote.beginning.Base`."""
-        return self._read("base.json")
+        return self.read("base.json")
 
     def write_base(self, document: dict[str, Any]) -> None:
         """Replace it."""
-        self._write("base.json", document)
+        self.write("base.json", document)
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the folder; None if there is none, or half of one."""
         try:
             document = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
         return document if isinstance(document, dict) else None
 
-    def _write(self, name: str, document: dict[str, Any]) -> None:
+    def write(self, name: str, document: dict[str, Any]) -> None:
+        """Replace a JSON file of the folder."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / name, json.dumps(document, indent=1, sort_keys=True) + "\n")
 

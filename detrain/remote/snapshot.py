@@ -34,7 +34,7 @@ from detrain.store.directory import OWN_NAMES, RunDirectory
 #: Of detrain's names in a run directory, those that mean nothing on another machine, or are no files.
 _LOCAL = {"lock", "cache", "aside", "kept", "rewinding", "files.log"}
 #: As often a snapshot is begun again where the run was quicker.
-_MOST_TRIES = 8
+MOST_TRIES = 8
 _PIECE = 1 << 20
 JOURNAL, KEPT, REWINDING = "files.log", "kept", "rewinding"
 
@@ -78,14 +78,14 @@ class Snapshots:
         self._digests: dict[tuple[int, ...], str] = {}
         self._saved: dict[tuple[int, ...], tuple[Saved, int]] = {}
 
-    def take(self, *, is_going_on: bool) -> Snapshot:
+    def take(self, *, is_going_on: bool, is_finished: bool | None = None) -> Snapshot:
         """Raises `NotNow`, `CheckpointError` for a record that cannot be read, `RestoreError` for such a journal, and `OSError`.
 
-        `is_going_on`: an attempt may be changing the directory.
+        `is_going_on`: an attempt may be changing the directory. `is_finished`: the run has come to its end; None if the directory says so.
         """
-        for _ in range(_MOST_TRIES):
+        for _ in range(MOST_TRIES):
             self._clear()
-            taken = self._try(is_going_on=is_going_on)
+            taken = self._try(is_going_on=is_going_on, is_finished=is_finished)
             if taken is not None:
                 return taken
         raise NotNow("the run has changed its files faster than they could be copied")
@@ -98,14 +98,15 @@ class Snapshots:
         self.clear()
         (self._staging / KEPT).mkdir(parents=True)
 
-    def _try(self, *, is_going_on: bool) -> Snapshot | None:
+    def _try(self, *, is_going_on: bool, is_finished: bool | None) -> Snapshot | None:
         """None where the run was quicker."""
         path = self._directory.path
         if is_going_on and (path / REWINDING).exists():
             raise NotNow("an attempt is resuming")
         items: list[Item] = []
         checkpoints, offsets = self._link_checkpoints(items)
-        is_finished = bool(self._directory.finished_at())
+        if is_finished is None:
+            is_finished = bool(self._directory.finished_at())
         if not checkpoints and not is_finished:
             raise NotNow("there is no checkpoint yet")
         present = self._copy_outputs()
@@ -133,7 +134,7 @@ class Snapshots:
         """Those there are with all that they need, and how long the journal was at each."""
         for path in self._directory.checkpoint_paths():
             with contextlib.suppress(FileNotFoundError):
-                _link(path, self._staging / path.name)
+                link(path, self._staging / path.name)
         found: dict[str, tuple[Saved, int]] = {}
         for path in RunDirectory(self._staging).checkpoint_paths():
             with contextlib.suppress(CheckpointError):  # damaged: what the next attempt says
@@ -280,7 +281,8 @@ def digest_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """A second name for a file that never changes; a copy where there can be none. Raises `FileNotFoundError`."""
     try:
         os.link(source, target)
     except FileNotFoundError:

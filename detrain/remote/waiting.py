@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from detrain.messages import say, warn
+from detrain.remote.runs import published
 from detrain.remote.side import Side
-from detrain.store.directory import RunDirectory
 
 #: Where the command is all that a container runs, the publisher ends with it. Seconds.
 LONGEST_S = 60.0
@@ -19,14 +19,12 @@ _SILENT_S = 1.0
 
 def wait_until_published(directory: Path, url: str, longest_s: float = LONGEST_S) -> None:
     """Wait until every checkpoint of the run directory is in the store, and say how far it is where it is not."""
-    side, run = Side(directory), RunDirectory(directory)
+    side, run = Side(directory), published(directory)
     began_s, has_said = time.monotonic(), False
     while True:
         state = side.read_state()
         missing = [
-            path.name
-            for path in run.checkpoint_paths()
-            if state is None or state.published.get(path.name) != _stat(path)
+            name for name, path in run.resumable().items() if state is None or state.published.get(name) != _stat(path)
         ]
         if not missing:
             return

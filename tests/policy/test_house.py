@@ -70,7 +70,7 @@ MAY_IMPORT = {
     "job": {"adapters", "store"},
     "session": {"adapters", "job", "loops", "outputs", "pipeline", "plans", "remat", "state", "store", "world"},
     "outputs": {"store", "world"},
-    "remote": {"outputs", "plans", "store"},
+    "remote": {"adapters", "job", "outputs", "plans", "store"},
     "rewrite": {"loops"},
     "tracer": {"loops"},
     "adapters": {"pipeline", "remat", "state", "world"},
