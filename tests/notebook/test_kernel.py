@@ -171,9 +171,10 @@ def test_a_function_that_is_killed_and_called_again_returns_what_it_returns_at_o
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
 
     def call(name: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **variables}
         return subprocess.run(
             [sys.executable, "program.py", name],
-            cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": "1", **variables}, capture_output=True, text=True, timeout=120, check=False,
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
     whole = call("whole")

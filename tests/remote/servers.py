@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.remote import proxy
-from tests.remote.proxy import Proxy
+from tests.remote.proxy import Plan, Proxy
 
 #: Azurite's documented account.
 _ACCOUNT = "devstoreaccount1"
@@ -30,6 +31,16 @@ class Server:
     url: str
     variables: dict[str, str]
     proxy: Proxy
+    process: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        """It takes connections, and nobody answers; what is under way is cut off."""
+        self.process.send_signal(signal.SIGSTOP)
+        self.proxy.plan = Plan("refused", span=1 << 30)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.proxy.plan = Plan()
 
 
 def _s3(port: int) -> tuple[list[str], str]:
@@ -83,7 +94,7 @@ def running(kind: str, folder: Path) -> Iterator[Server]:
             subprocess.run(
                 [sys.executable, "-c", code, protocol], env={**os.environ, **variables}, check=True, timeout=60
             )
-            yield Server(f"{protocol}://bucket", variables, before)
+            yield Server(f"{protocol}://bucket", variables, before, process)
     finally:
         process.kill()
         process.wait()

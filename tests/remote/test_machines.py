@@ -5,16 +5,17 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("fsspec", reason="runs in remote storage need fsspec")
+
+from tests.remote import servers
+from tests.remote.proxy import Plan
 
 SCRIPT = """
 import sys, time
@@ -147,32 +148,30 @@ def test_a_machine_that_is_gone(folder: Path, tmp_path: Path) -> None:
     loses_nothing(Machine(folder, f"file://{tmp_path}/store/{{name}}", {}))
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """moto's S3, with one bucket."""
-    pytest.importorskip("moto", reason="an S3 server for tests: pip install 'moto[server]'")
-    pytest.importorskip("s3fs", reason="fsspec's way to S3: pip install s3fs")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    variables = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }  # fmt: skip
-    code = "import s3fs, time\nfor _ in range(100):\n try:\n  s3fs.S3FileSystem().mkdir('bucket'); break\n except OSError: time.sleep(.2)"
-    try:
-        subprocess.run([sys.executable, "-c", code], env={**os.environ, **variables}, check=True, timeout=60)
-        yield variables
-    finally:
-        process.kill()
-        process.wait()
+@pytest.mark.full
+@pytest.mark.parametrize("kind", servers.KINDS)
+@pytest.mark.parametrize("every", [0, 5], ids=["all is well", "requests fail"])
+def test_a_machine_that_is_gone_with_a_server(folder: Path, tmp_path: Path, kind: str, every: int) -> None:
+    with servers.running(kind, tmp_path) as server:
+        # Azure's library waits 15 s before it tries again.
+        server.proxy.plan = Plan(every=every * 5 if kind == "azure" else every)
+        loses_nothing(Machine(folder, f"{server.url}/{{name}}", server.variables))
+        assert bool(server.proxy.plan.num_faults) == bool(every)
 
 
 @pytest.mark.full
-def test_a_machine_that_is_gone_with_s3(folder: Path, server: dict[str, str]) -> None:
-    loses_nothing(Machine(folder, "s3://bucket/{name}", server))
+def test_a_server_that_stops_while_the_training_goes_on(folder: Path, tmp_path: Path) -> None:
+    with servers.running("s3", tmp_path) as server:  # Azure's library tries by itself for more than a minute
+        machine = Machine(folder, f"{server.url}/{{name}}", {**server.variables, "DETRAIN_REMOTE_LEASE_S": "60"})
+        training = machine.start("--remote", machine.url)
+        machine.wait_for(lambda state: newest(state) >= 5)
+        server.stop()
+        machine.wait_for(lambda state: state["trouble"])
+        at = newest(machine.state)
+        server.go_on()
+        machine.wait_for(lambda state: newest(state) > at)
+        said = training.communicate(timeout=120)[1]
+        assert training.returncode == 0, said
+        machine.wait_for(lambda state: state.get("is_over"))
+        assert said.count("[remote-behind]") == 1
+        assert "is published to again" in said
