@@ -82,9 +82,9 @@ def unheard(category: type[Warning]) -> Iterator[None]:
         filters.remove(entry)
 
 
-def counted(number: int, what: str) -> str:
-    """A number of things: "1 record", "2 records"."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def counted(number: int, what: str, several: str = "") -> str:
+    """A number of things: "1 record", "2 records"; `several` for what has another plural."""
+    return f"{number} {what if number == 1 else several or f'{what}s'}"
 
 
 class Trouble:

@@ -95,11 +95,24 @@ def _with_peeled_traceback(run: Callable[[], object]) -> None:
             kind: type[BaseException], error: BaseException, traceback: types.TracebackType | None
         ) -> None:
             peeled = peel(traceback)
+            if issubclass(kind, KeyboardInterrupt):
+                cut(peeled)
             sys.excepthook = theirs
             theirs(kind, error.with_traceback(peeled), peeled)
 
         sys.excepthook = print_without_ours
         raise
+
+
+def cut(traceback: types.TracebackType | None) -> None:
+    """Take away the frames of this package at a traceback's end: where Ctrl-C has come while it was at work, the script was in its loop."""
+    last = None
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            last = traceback
+        traceback = traceback.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def peel(traceback: types.TracebackType | None) -> types.TracebackType | None:

@@ -56,7 +56,7 @@ def replay(
     ranges = windows.parse(wanted.ranges, wanted.unit)
     began_s = time.monotonic()
     if JobDirectory(Path(os.path.realpath(path))).is_there:
-        raise UsageError(f"{path} is a job of several ranks; the runs that `replay` repeats are those of one process")
+        raise UsageError(f"{path} is a job of several ranks; `replay` repeats runs of one process only")
     with open_run(path) as (directory, record, checkpoints, damaged):
         done = ledger.read(directory.path / "ledger")
         info = _loops(directory.path, record)
@@ -268,11 +268,12 @@ def format_summary(result: dict[str, Any]) -> Iterator[str]:
     yield from (f"damaged, and not used: {what}" for what in result["damaged"])
     rows, took_s = result["segments"], result["seconds_in_run"]
     in_run = f"; in the run these {result['batches']} batches took {took_s:.2g} s" if took_s is not None else ""
-    yield f"replayed in {result['seconds']:.1f} s, {result['jobs']} at a time{in_run}"
+    yield f"replayed in {result['seconds']:.1f} s, by {counted(result['jobs'], 'process', 'processes')} at a time{in_run}"
     if result["same"]:
         compared = counted(sum(row["num_compared"] for row in rows), "record")
-        checkpoints = counted(sum("num_leaves" in row for row in rows), "checkpoint")
-        yield f"proved: the same training as in the run; {compared} of the ledger and {checkpoints} have the same bits"
+        num_checkpoints = sum("num_leaves" in row for row in rows)
+        checkpoints = f" and {counted(num_checkpoints, 'checkpoint')}" if num_checkpoints else ""
+        yield f"proved: the same training as in the run; {compared} of the ledger{checkpoints} have the same bits"
     else:
         num_bad = sum(row["result"] != SAME for row in rows)
         yield f"not proved: {num_bad} of {counted(len(rows), 'part')}"

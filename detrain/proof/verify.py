@@ -386,7 +386,7 @@ def _summary(result: dict[str, Any]) -> str:
     compared = counted(sum(row["num_compared"] for row in rows), "record")
     checkpoints = counted(sum("num_leaves" in row for row in rows), "checkpoint")
     same_files = [path for row in rows for path in (row.get("files") or {}).get("same", ())]
-    files = f", and as the last segment leaves them {_named(same_files)}" if same_files else ""
+    files = f", and so have the script's files as it leaves them: {_named(same_files)}" if same_files else ""
     end = "to its end" if result["is_finished"] else "as far as it came"
     return (
         f"proved: {_what(result)} repeated {end}, in {counted(len(rows), 'segment')}; {compared} of the ledger and {checkpoints} "

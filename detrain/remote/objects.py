@@ -225,10 +225,8 @@ def open_store(url: str) -> Store:
         raise MissingExtra("fsspec is not installed", "remote") from None
     try:
         system, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
-    except ImportError as error:
-        raise UsageError(
-            f"{url}: {error}. Install what fsspec needs for it (pip install s3fs, gcsfs, adlfs …)"
-        ) from None
+    except ImportError as error:  # fsspec names the package
+        raise UsageError(f"{url}: {error}") from None
     except _errors() as error:
         raise UsageError(f"{url} is no place for a run: {error}") from None
     return Store(system, root, url)

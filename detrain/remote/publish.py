@@ -28,7 +28,7 @@ from detrain.remote.fetch import fetch, swap
 from detrain.remote.jobs import JobSnapshots
 from detrain.remote.lease import Held, Lease, Lost
 from detrain.remote.manifest import Manifest
-from detrain.remote.objects import Store, StoreError, open_store
+from detrain.remote.objects import MissingError, Store, StoreError, open_store
 from detrain.remote.runs import OfJob, Published, published
 from detrain.remote.side import Side, State, is_alive, started_at
 from detrain.remote.snapshot import NotNow, Snapshot, Snapshots
@@ -101,6 +101,8 @@ class Publication:
                     f"{self._store.url} has more of the run than {self._directory}: nothing was published"
                 )
             self._patiently(lambda: self._fetch(remote))
+        else:
+            say(f"publishing the run to {self._store.url}{'' if remote else ', where nothing of it is yet'}")
 
     def _acquire(self) -> None:
         """Raises `ResumeRefused` where somebody renews theirs."""
@@ -155,7 +157,10 @@ class Publication:
             except CheckpointError as error:
                 raise ResumeRefused(str(error)) from None
             except StoreError as error:
-                if time.monotonic() > end_s or isinstance(error.__cause__, (PermissionError, ImportError)):
+                is_hopeless = isinstance(error, MissingError) or isinstance(
+                    error.__cause__, (PermissionError, ImportError)
+                )
+                if is_hopeless or time.monotonic() > end_s:
                     raise UsageError(
                         f"{self._store.url} cannot be used: {error}. Nothing was started: the run may have gone on elsewhere"
                     ) from None

@@ -27,6 +27,10 @@ def wait_until_published(directory: Path, url: str, longest_s: float = LONGEST_S
             name for name, path in run.resumable().items() if state is None or state.published.get(name) != _stat(path)
         ]
         if not missing:
+            numbers = run.sequences()
+            if numbers:
+                newest = os.path.basename(max(numbers, key=lambda name: numbers[name])).removesuffix(".json")
+                say(f"published in {url}, up to {newest}")
             return
         if state is None or state.is_over or not os.path.exists(f"/proc/{state.process}"):
             why = state.trouble if state is not None and state.trouble else "the process that publishes it is gone"

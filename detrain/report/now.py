@@ -106,7 +106,7 @@ class Watched:
             path=str(self.path),
             state="finished" if finished else "running" if is_running else "stopped",
             attempt=int(self._attempt.get("attempt", 0)),
-            epoch=max(last.epochs - 1, 0) if last is not None else 0,
+            epoch=0 if last is None else last.epochs if finished else max(last.epochs - 1, 0),
             num_epochs=num_epochs,
             batch=self._batch(last) if last is not None else 0,
             num_batches=num_batches,

@@ -65,10 +65,10 @@ def say_last(session: Session, status: object, signal_name: str, *, is_interrupt
         say(memory.told(session.memory.use()))
     if is_finished(session, status, signal_name):
         position = session.context.position
-        epochs = f" ({position.epochs} epochs)" if position.epochs else ""
+        epochs = f" ({counted(position.epochs, 'epoch')})" if position.epochs else ""
         attempts = session.context.settings.attempt
         say(
-            f"finished after {position.batches} batches{epochs}, in {counted(attempts, 'attempt')}; "
+            f"finished after {counted(position.batches, 'batch', 'batches')}{epochs}, in {counted(attempts, 'attempt')}; "
             f"`detrain verify {session.context.named_directory}` proves it"
         )
         return

@@ -180,3 +180,12 @@ def test_the_command(run, tmp_path):
 )
 def test_times_as_a_person_says_them(seconds, text):
     assert duration_text(seconds) == text
+
+
+def test_a_finished_run_has_all_its_epochs(run):
+    run.begin(1, 0, [["epoch", 2], ["batch", 10]])
+    run.train(20)
+    run.save()
+    assert Watched(run.path).look(1011.0).text().startswith("stopped, epoch 1/2, batch 10/10")
+    (run.path / "finished").write_text("now\n")
+    assert Watched(run.path).look(1011.0).text().startswith("finished, epoch 2/2, batch 10/10")

@@ -1,0 +1,54 @@
+"""What is printed of an exception that leaves the script."""
+
+import sys
+from types import TracebackType
+
+from detrain.launch import script
+from detrain.messages import counted
+
+
+def raised_in(*files: str) -> TracebackType:
+    """A traceback through functions of these files, the outermost first."""
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    inner = stop
+    for file in reversed(files):
+        names = {"inner": inner}
+        exec(compile("def call():\n inner()", file, "exec"), names)
+        inner = names["call"]
+    try:
+        inner()
+    except KeyboardInterrupt:
+        found = sys.exc_info()[2]
+    assert found is not None
+    below = found.tb_next
+    assert below is not None
+    last = below
+    while last.tb_next is not None and last.tb_next.tb_next is not None:
+        last = last.tb_next
+    last.tb_next = None  # `stop` itself
+    return below
+
+
+def files_of(traceback: TracebackType | None) -> list[str]:
+    found = []
+    while traceback is not None:
+        found.append(traceback.tb_frame.f_code.co_filename)
+        traceback = traceback.tb_next
+    return found
+
+
+def test_frames_of_detrain_are_left_out_at_both_ends() -> None:
+    own = f"{script._PACKAGE}x.py"
+    traceback = script.peel(raised_in(own, "train.py", own, "torch.py", own, own))
+    assert files_of(traceback) == ["train.py", own, "torch.py", own, own]
+    script.cut(traceback)
+    assert files_of(traceback) == ["train.py", own, "torch.py"]
+    script.cut(None)
+
+
+def test_things_are_counted() -> None:
+    assert [counted(number, "batch", "batches") for number in (1, 2)] == ["1 batch", "2 batches"]
+    assert [counted(number, "epoch") for number in (0, 1)] == ["0 epochs", "1 epoch"]
