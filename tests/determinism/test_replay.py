@@ -96,7 +96,7 @@ def test_epochs_are_shown_with_the_added_lines_and_proved(script) -> None:
     assert one.errors.count("sum True of 10") == 2
     assert "epoch 3, from checkpoint_3_0.h5, up to checkpoint_4_0.h5: same" in one.said
     assert "proved: the same training as in the run" in one.said
-    assert "2 at a time; in the run these 20 batches took" in one.said
+    assert "2 processes at a time; in the run these 20 batches took" in one.said
 
 
 @pytest.mark.full
