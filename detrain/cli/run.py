@@ -290,7 +290,16 @@ def _supervise(request: Request, options: list[str], words: list[str], num_ranks
     command, alone = ["-m", "detrain", "run"], ["--no-requeue"] if request.requeue else []
     first, again = ([*command, *given, *alone, *words] for given in (options, _without(options, "--fresh", "--from")))
     job = Path(os.path.abspath(request.ckpt_dir))
-    return Supervisor(first, again, num_ranks, num_restarts, job, request.ends_s, is_requeued=request.requeue).run()
+
+    def on_leaving() -> None:
+        if request.remote:
+            from detrain.remote.waiting import wait_until_published
+
+            wait_until_published(job, request.remote)
+
+    return Supervisor(
+        first, again, num_ranks, num_restarts, job, request.ends_s, is_requeued=request.requeue, on_leaving=on_leaving
+    ).run()
 
 
 def _without(options: list[str], flag: str, with_value: str) -> list[str]:

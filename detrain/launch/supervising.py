@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from detrain.adapters import launchers
@@ -40,12 +40,14 @@ class Supervisor:
         ends_s: float = math.inf,
         *,
         is_requeued: bool = False,
+        on_leaving: Callable[[], None] = lambda: None,
     ) -> None:
         """`words`: the command of one rank, from `-m` on; `again`: when it is started again. `job`: the job's directory.
 
         `ends_s`: when the time limit is reached, by the monotonic clock. `is_requeued`: by `--requeue`.
+        `on_leaving` is called when the ranks have ended and the job has not.
         """
-        self._ends_s, self._is_requeued = ends_s, is_requeued
+        self._ends_s, self._is_requeued, self._on_leaving = ends_s, is_requeued, on_leaving
         self._words, self._again = ([*launchers.command(num_ranks), *given] for given in (words, again))
         self._num_restarts, self._job = num_restarts, job
         self._process: subprocess.Popen[bytes] | None = None
@@ -58,6 +60,8 @@ class Supervisor:
         if self._is_requeued:
             signal.signal(signal.SIGUSR1, self._on_signal)
         status = self._run()
+        if status:
+            self._on_leaving()
         is_over = status != 0 and time.monotonic() >= self._ends_s
         if not is_over and not (self._is_requeued and self._told in Departure.SIGNALS and status != 0):
             return status

@@ -77,3 +77,12 @@ def test_the_launcher_does_not_outlive_it(tmp_path):
     while Path(f"/proc/{launcher}").exists() and "Z" not in Path(f"/proc/{launcher}/stat").read_text().split()[2]:
         assert time.monotonic() < until_s
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("status", "expected"), [(0, []), (7, ["left"])])
+def test_before_it_ends_with_a_job_that_has_not_something_may_be_waited_for(tmp_path, monkeypatch, status, expected):
+    made, _ = supervisor(tmp_path, monkeypatch, f"sys.exit({status})", 0)
+    left = []
+    monkeypatch.setattr(made, "_on_leaving", lambda: left.append("left"))
+    assert made.run() == status
+    assert left == expected
