@@ -7,6 +7,7 @@ watches the run directory. It ends when the training has and everything is publi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ from detrain.remote.beginning import Base
 from detrain.remote.fetch import fetch, swap
 from detrain.remote.jobs import JobSnapshots
 from detrain.remote.lease import Held, Lease, Lost
-from detrain.remote.manifest import Manifest
+from detrain.remote.manifest import Identity, Manifest
 from detrain.remote.objects import MissingError, Store, StoreError, open_store
 from detrain.remote.runs import OfJob, Published, published
 from detrain.remote.side import Side, State, is_alive, started_at
@@ -64,6 +65,8 @@ class Publication:
         self._lease = Lease(store, self._owner, os.uname().nodename, os.getpid(), term_s=term_s)
         self._who = Publisher(self._owner, f"{os.uname().nodename}:{directory}")
         self._current: Manifest | None = None
+        #: The run that is here until the training has moved it aside to start over.
+        self._before_fresh: Identity | None = None
         self._first_number, self._protected = 1, set[str]()
         self._snapshots: Snapshots | JobSnapshots | None = None
         self._published: dict[str, list[int]] = {}
@@ -88,6 +91,8 @@ class Publication:
         kept = self._patiently(lambda: manifests.read_kept(self._store))
         self._protected = set[str]().union(*(manifest.objects for manifest in kept))
         if is_fresh:
+            with contextlib.suppress(ResumeRefused):  # starting over is the way out of a record that cannot be read
+                self._before_fresh = beginning.read_local(self._directory).run
             self._patiently(self._retire)
             return
         local = beginning.read_local(self._directory)
@@ -253,6 +258,8 @@ class Publication:
             snapshot = self._take_snapshot()
         except (CheckpointError, RestoreError) as error:
             raise OSError(str(error)) from None
+        if snapshot.run == self._before_fresh:
+            raise NotNow("the training has not started over yet")
         if self._current is not None and self._current.run != snapshot.run:
             self._check()
             self._retire()  # the training has begun anew by itself

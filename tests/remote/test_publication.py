@@ -16,6 +16,7 @@ from detrain.remote.fetch import fetch
 from detrain.remote.lease import Lost
 from detrain.remote.publish import Publication
 from detrain.remote.side import Side, State
+from detrain.remote.snapshot import NotNow
 from detrain.store.commit import commit
 from detrain.store.directory import RunDirectory
 from detrain.store.record import RunRecord
@@ -133,11 +134,13 @@ def test_both_have_gone_on(tmp_path: Path) -> None:
 def test_fresh_keeps_the_run_that_was_there(tmp_path: Path) -> None:
     system, _here, first = begun(tmp_path)
     first.watch()
-    other = Place(tmp_path / "b", began="later")
-    other.save(1)
-    other.save(2)
+    other = Place(tmp_path / "b", began="before")
     second = other.publication(system)
     second.begin(is_fresh=True)
+    other.began = "later"
+    other.record(1)
+    other.save(1)
+    other.save(2)
     second.watch()
     (kept,) = manifests.read_kept(store_of(system))
     assert kept.run.began == "now"
@@ -145,6 +148,19 @@ def test_fresh_keeps_the_run_that_was_there(tmp_path: Path) -> None:
     now = manifests.read(store_of(system))
     assert now is not None
     assert (now.run.began, now.sequence) == ("later", 2)
+
+
+def test_the_run_that_fresh_is_about_to_move_aside_is_not_published(tmp_path: Path) -> None:
+    system, here = Faulty(), Place(tmp_path / "a")
+    here.save(1)
+    publication = here.publication(system)
+    publication.begin(is_fresh=True)
+    with pytest.raises(NotNow, match="not started over"):
+        publication.publish_once()
+    here.began = "later"
+    here.record(1)
+    assert publication.publish_once().run.began == "later"
+    assert not manifests.read_kept(store_of(system))
 
 
 def test_a_training_that_begins_anew_by_itself_keeps_what_was_published(tmp_path: Path) -> None:
