@@ -13,7 +13,7 @@ from pathlib import Path
 from detrain.errors import CheckpointError
 from detrain.remote.manifest import Identity, Saved
 from detrain.remote.runs import OfJob, cut_name
-from detrain.remote.snapshot import MOST_TRIES, Item, NotNow, Snapshot, Snapshots, digest_of, link
+from detrain.remote.snapshot import MOST_TRIES, Item, NotNow, Snapshot, Snapshots, item_of, link
 from detrain.store.checkpoint import fingerprint
 from detrain.store.directory import JOB_RECORD
 from detrain.store.job import CUTS, JobDirectory, Manifest, read_manifest
@@ -53,10 +53,10 @@ class JobSnapshots:
         whole = self._whole(cuts, ranks)
         if record is None or not (whole or is_finished):
             return None
-        items = [_item(self._staging / CUTS / f"{name}.json", cut_name(name)) for name in whole]
+        items = [item_of(self._staging / CUTS / f"{name}.json", cut_name(name)) for name in whole]
         for name in (JOB_RECORD, *(["finished"] if is_finished else [])):
             shutil.copyfile(self._job.path / name, self._staging / name)
-            items.append(_item(self._staging / name, name))
+            items.append(item_of(self._staging / name, name))
         for number, snapshot in ranks.items():
             items += [Item(_of_rank(number, one.name), one.path, one.size, one.digest) for one in snapshot.items]
         checkpoints = {
@@ -72,9 +72,8 @@ class JobSnapshots:
         found = {}
         for name in self._job.manifests.names():
             staged = self._staging / CUTS / f"{name}.json"
-            with contextlib.suppress(
-                FileNotFoundError, CheckpointError
-            ):  # deleted meanwhile, or damaged, which the next attempt says
+            # Deleted meanwhile; or damaged, which the next attempt says.
+            with contextlib.suppress(FileNotFoundError, CheckpointError):
                 link(self._job.manifests.path / staged.name, staged)
                 found[name] = read_manifest(staged)
         return found
@@ -109,7 +108,3 @@ def _needs(cut: Manifest, ranks: dict[int, Snapshot]) -> tuple[str, ...]:
 
 def _of_rank(number: int, name: str) -> str:
     return f"rank_{number}/{name}"
-
-
-def _item(path: Path, name: str) -> Item:
-    return Item(name, path, path.stat().st_size, digest_of(path))

@@ -262,7 +262,7 @@ class Snapshots:
             if key not in self._digests:
                 self._digests[key] = digest_of(path)
             return Item(name, path, found.st_size, self._digests[key])
-        return Item(name, path, found.st_size, digest_of(path))
+        return item_of(path, name)
 
 
 def _wanted(journal: Journal) -> set[str]:
@@ -270,6 +270,11 @@ def _wanted(journal: Journal) -> set[str]:
     paths = set(journal.paths())
     before = {path for path in paths if (first := journal.state(path, 0)) is not None and first.kind != "absent"}
     return paths & (outputs([journal]) | before)
+
+
+def item_of(path: Path, name: str) -> Item:
+    """A file as it is now."""
+    return Item(name, path, path.stat().st_size, digest_of(path))
 
 
 def digest_of(path: Path) -> str:

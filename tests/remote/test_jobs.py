@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 pytest.importorskip("fsspec", reason="runs in remote storage need fsspec")
@@ -26,7 +25,7 @@ from detrain.store.commit import commit
 from detrain.store.job import Held, JobDirectory, Manifest
 from detrain.store.record import RunRecord
 from tests.remote.faulty import Faulty, store_of
-from tests.remote.test_machines import Machine, kill_all, newest
+from tests.remote.test_machines import Machine, loses_nothing
 from tests.store.conftest import make_meta, make_tree
 
 
@@ -57,6 +56,17 @@ class Job:
         return {str(path.relative_to(self.path)): path.read_bytes() for path in self.path.rglob("*.h5")}
 
 
+def two_cuts(tmp_path: Path) -> tuple[Faulty, Job]:
+    """A store, and a job with two cuts that is published there."""
+    system, job = Faulty(), Job(tmp_path / "a")
+    job.cut(1)
+    job.cut(2)
+    publication = Publication(job.path, store_of(system))
+    publication.begin(is_fresh=False)
+    publication.watch()
+    return system, job
+
+
 def fetched(system: Faulty, folder: Path) -> JobDirectory:
     """On another machine."""
     there = Publication(folder / "train", store_of(system))
@@ -73,12 +83,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_job_is_fetched_as_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    system, job = Faulty(), Job(tmp_path / "a")
-    job.cut(1)
-    job.cut(2)
-    publication = Publication(job.path, store_of(system))
-    publication.begin(is_fresh=False)
-    publication.watch()
+    system, job = two_cuts(tmp_path)
     there = fetched(system, tmp_path / "b")
     assert there.size() == 2
     assert [cut.sequence for cut in there.manifests.read()] == [2, 1]
@@ -107,12 +112,7 @@ def test_what_not_all_ranks_have_is_not_published(tmp_path: Path) -> None:
 
 
 def test_a_cut_with_a_damaged_part_is_passed_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    system, job = Faulty(), Job(tmp_path / "a")
-    job.cut(1)
-    job.cut(2)
-    publication = Publication(job.path, store_of(system))
-    publication.begin(is_fresh=False)
-    publication.watch()
+    system, job = two_cuts(tmp_path)
     (name,) = [name for name in system.objects if "rank_1/checkpoint_0_2" in name]
     system.objects[name] = b"other"
     there = fetched(system, tmp_path / "b")
@@ -204,11 +204,6 @@ class Ranks(Machine):
     def start(self, *options: str) -> subprocess.Popen[str]:
         return super().start("--ranks", "2", *options)
 
-    def goes_away(self, training: subprocess.Popen[str]) -> str:
-        for process in psutil.Process(training.pid).children(recursive=True):
-            process.kill()
-        return kill_all(self, training)
-
 
 @pytest.mark.full
 def test_a_machine_with_two_ranks_that_is_gone(tmp_path: Path) -> None:
@@ -216,39 +211,5 @@ def test_a_machine_with_two_ranks_that_is_gone(tmp_path: Path) -> None:
     (folder / "reference").mkdir(parents=True)
     (folder / "train.py").write_text(SCRIPT)
     machine = Ranks(folder, f"file://{tmp_path}/store/{{name}}", {"OMP_NUM_THREADS": "1"})
-    training = machine.start("--ckpt-dir", "reference/run")
-    said = training.communicate(timeout=120)[1]
-    assert training.returncode == 0, said
-    expected = machine.outputs()
-    assert sorted(expected) == ["epoch_0.txt", "epoch_1.txt", "epoch_2.txt", "log_0.txt", "log_1.txt"]
-    machine.wipe()
-    options = ("--remote", machine.url)
-    for batches in (8, 33):
-        training = machine.start(*options)
-        machine.wait_for(lambda state, batches=batches: newest_cut(state) >= batches)
-        said = machine.goes_away(training)
-        machine.wipe()
-    assert "fetching the run from" in said
-    training = machine.start(*options)
-    said = training.communicate(timeout=120)[1]
-    assert training.returncode == 0, said
-    assert "resumed at epoch" in said
-    assert machine.outputs() == expected
-    differ = subprocess.run(
-        machine.command("diff", str(machine.directory), "reference/run"), cwd=machine.folder, env=machine.variables,
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert differ.returncode == 0, differ.stdout
-    machine.wait_for(lambda state: state.get("is_over"))
-    machine.wipe()
-    training = machine.start(*options)
-    said = training.communicate(timeout=60)[1]
-    assert "nothing left to do" in said
-    assert machine.outputs() == expected
-
-
-def newest_cut(state: dict[str, object]) -> int:
-    names = {
-        name.removeprefix("cuts/").removesuffix(".json"): look for name, look in state.get("published", {}).items()
-    }
-    return newest({"published": names})
+    written = loses_nothing(machine)
+    assert sorted(written) == ["epoch_0.txt", "epoch_1.txt", "epoch_2.txt", "log_0.txt", "log_1.txt"]

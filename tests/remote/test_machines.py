@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("fsspec", reason="runs in remote storage need fsspec")
@@ -61,6 +63,15 @@ class Machine:
         words = self.command("run", "--every", "3batches", *options, "train.py", "0.05")
         return subprocess.Popen(words, cwd=self.folder, env=self.variables, stderr=subprocess.PIPE, text=True)
 
+    def goes_away(self, training: subprocess.Popen[str]) -> str:
+        """All that runs on it is killed; returns what the training has said."""
+        publisher = self.state["process"]
+        for process in (*psutil.Process(training.pid).children(recursive=True), training):
+            process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(publisher, signal.SIGKILL)
+        return training.communicate()[1]
+
     def wipe(self) -> None:
         for entry in self.folder.iterdir():
             if entry.name not in GIVEN:
@@ -89,22 +100,14 @@ class Machine:
 
 
 def newest(state: dict[str, object]) -> int:
-    names = [name.removesuffix(".h5").split("_")[1:] for name in state.get("published", {})]
+    names = [re.search(r"checkpoint_(\d+)_(\d+)", name).groups() for name in state.get("published", {})]
     return max((int(epoch) * 20 + int(batch) for epoch, batch in names), default=-1)
 
 
-def kill_all(machine: Machine, training: subprocess.Popen[str]) -> str:
-    publisher = machine.state["process"]
-    training.kill()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(publisher, signal.SIGKILL)
-    return training.communicate()[1]
-
-
-def loses_nothing(machine: Machine) -> None:
-    """The same command on three machines in a row."""
+def loses_nothing(machine: Machine) -> dict[str, str]:
+    """The same command on three machines in a row; returns what the script has written."""
     training = machine.start("--ckpt-dir", "reference/run")
-    said = training.communicate(timeout=60)[1]
+    said = training.communicate(timeout=120)[1]
     assert training.returncode == 0, said
     expected = machine.outputs()
     machine.wipe()
@@ -112,13 +115,14 @@ def loses_nothing(machine: Machine) -> None:
     for batches in (8, 33):
         training = machine.start(*options)
         machine.wait_for(lambda state, batches=batches: newest(state) >= batches)
-        said = kill_all(machine, training)
+        said = machine.goes_away(training)
         machine.wipe()
     assert "fetching the run from" in said
     training = machine.start(*options)
     said = training.communicate(timeout=120)[1]
     assert training.returncode == 0, said
     assert "fetching the run from" in said
+    assert "resumed at epoch" in said
     assert machine.outputs() == expected
     differ = subprocess.run(
         machine.command("diff", str(machine.directory), "reference/run"), cwd=machine.folder, env=machine.variables,
@@ -132,6 +136,7 @@ def loses_nothing(machine: Machine) -> None:
     assert training.returncode == 0
     assert "nothing left to do" in said
     assert machine.outputs() == expected  # a finished run's files are fetched
+    return expected
 
 
 @pytest.fixture
@@ -145,7 +150,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.full
 def test_a_machine_that_is_gone(folder: Path, tmp_path: Path) -> None:
-    loses_nothing(Machine(folder, f"file://{tmp_path}/store/{{name}}", {}))
+    written = loses_nothing(Machine(folder, f"file://{tmp_path}/store/{{name}}", {}))
+    assert sorted(written) == ["end.txt", "epoch_0.txt", "epoch_1.txt", "epoch_2.txt", "log.txt"]
 
 
 @pytest.mark.full

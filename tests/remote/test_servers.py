@@ -53,6 +53,19 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory) -> list[Snapshot]:
     return [snapshot_of(folder, number) for number in (1, 2, 3)]
 
 
+def published(server: Server, name: str, snapshots: list[Snapshot], plan: Plan) -> tuple[Store, list[int]]:
+    """A store with the first state, to which the others are published while requests fail; and which have been, as the publisher knows."""
+    store = open_store(f"{server.url}/{name}")
+    done: list[int] = []
+    server.proxy.plan = Plan()
+    publish_all(store, snapshots[:1], done=done)
+    before = manifests.read(store)
+    server.proxy.plan = plan
+    publish_all(store, snapshots[1:], before, done)
+    server.proxy.plan = Plan()
+    return store, done
+
+
 def goes_on(store: Store, snapshots: list[Snapshot], folder: Path) -> None:
     """Another publisher publishes the third state, and cleans up."""
     assert publish_all(store, snapshots[2:], manifests.read(store)) == 3
@@ -78,14 +91,8 @@ def test_a_fault_at_any_request_loses_nothing(
     kind: str, server: Server, snapshots: list[Snapshot], tmp_path: Path
 ) -> None:
     for position in range(0, 1000, _STRIDE):
-        store = open_store(f"{server.url}/{kind}-{position}")
-        done: list[int] = []
-        server.proxy.plan = Plan()
-        publish_all(store, snapshots[:1], done=done)
-        before = manifests.read(store)
-        server.proxy.plan = plan = Plan(kind, position)
-        publish_all(store, snapshots[1:], before, done)
-        server.proxy.plan = Plan()
+        plan = Plan(kind, position)
+        store, done = published(server, f"{kind}-{position}", snapshots, plan)
         if not plan.num_faults:
             break
         assert done[-1] == 3
@@ -100,14 +107,8 @@ def test_a_server_that_is_away_for_longer_loses_nothing(
     kind: str, server: Server, snapshots: list[Snapshot], tmp_path: Path
 ) -> None:
     for position in range(0, 1000, 4 * _STRIDE):
-        store = open_store(f"{server.url}/{kind}-{position}-on")
-        done: list[int] = []
-        server.proxy.plan = Plan()
-        publish_all(store, snapshots[:1], done=done)
-        before = manifests.read(store)
-        server.proxy.plan = plan = Plan(kind, position, span=1000)
-        publish_all(store, snapshots[1:], before, done)
-        server.proxy.plan = Plan()
+        plan = Plan(kind, position, span=1000)
+        store, done = published(server, f"{kind}-{position}-on", snapshots, plan)
         if not plan.num_faults:
             break
         assert fetched(store, tmp_path / str(position)) in [state_of(number) for number in range(done[-1], 4)]
