@@ -104,25 +104,29 @@ class Detrain(Method):
             walk.root(name, value)
         return walk.run()
 
-    def save(self, path: Path) -> Wait:
+    def take(self) -> Any:
         from dataclasses import replace
 
+        with torch._C.DisableTorchFunction():
+            tree = self.retracer.walk(self.roots(), {}, self.census).tree
+        copies = self.staging.copy(tree.arrays)
+        assert copies is not None
+        return replace(tree, arrays=copies)
+
+    def save(self, path: Path) -> Wait:
         from detrain.state.collector import collector_paused
         from detrain.store.commit import commit
         from detrain.store.meta import Meta
 
-        with torch._C.DisableTorchFunction():
-            tree = self.retracer.walk(self.roots(), {}, self.census).tree
-        with collector_paused():
-            copies = self.staging.copy(tree.arrays)
-        assert copies is not None
+        with collector_paused():  # also while what was looked at is let go of
+            taken = self.take()
         self.sequence += 1
         meta = Meta(self.sequence)
-        self.background.begin(lambda: commit(path, replace(tree, arrays=copies), meta, self.last))
+        self.background.begin(lambda: commit(path, taken, meta, self.last))
 
         def wait() -> None:
             while self.background.is_busy:  # whoever waits for it lets it take no breaks
-                time.sleep(0.001)
+                time.sleep(0.005)
             self.last = self.background.wait()
 
         return wait

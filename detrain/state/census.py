@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from detrain.state.captured import Captured
@@ -39,9 +39,9 @@ class Census:
             if not path.startswith("loops["):
                 self._by_path.setdefault(path, number)
 
-    def numbers_at(self, objs: Sequence[object]) -> list[int | None]:
-        """What was known under the address of each object: the number of a node, or nothing."""
-        return list(map(self._numbers.get, map(id, objs)))
+    def numbers_at(self, addresses: Iterable[int]) -> list[int | None]:
+        """What was known under the `id` of each object: the number of a node, or nothing."""
+        return list(map(self._numbers.get, addresses))
 
     def references_at(self, numbers: Sequence[int | None]) -> dict[int, weakref.ref[Any]]:
         """By position among these numbers: what tells whether the object there is the one that is known, where something does."""

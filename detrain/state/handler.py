@@ -65,6 +65,8 @@ class Glance(NamedTuple):
     counts: list[int]
     #: Every value that `capture` would give to the walk, object after object, in its order.
     parts: list[Any]
+    #: The memory of each, of a handler that has looked at it along.
+    memories: MemoryRanges | None = None
 
 
 class Capturing(Protocol):
@@ -283,6 +285,11 @@ class Handler:
             found.sizes.append(num_bytes)
             found.ranks.append(rank)
         return found
+
+    def are_still(self, objs: Sequence[Any], memories: MemoryRanges) -> bool:
+        """True if the memory of each is where it was."""
+        addresses, sizes, _ = self.memory_ranges(objs)
+        return addresses == memories.addresses and sizes == memories.sizes
 
     def device_memory(self, obj: Any) -> tuple[int, int] | None:
         """As `memory`, for elements on a device: what `fetch` gives bytes of."""

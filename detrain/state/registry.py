@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from detrain.state import fields
 from detrain.state.classes import is_python_class, type_name
 from detrain.state.handler import Handler, MemoryRanges
+from detrain.state.tree import Place
 
 #: Give what libraries hold for the whole process and no variable of the script names, by name; each may hold state of the run.
 process_roots: list[Callable[[], dict[str, Any]]] = []
@@ -79,6 +80,13 @@ def memory_ranges(objs: Sequence[Any]) -> MemoryRanges:
         for column, more in zip(found, handler_for(cls).memory_ranges(list(alike)), strict=True):
             column += more
     return found
+
+
+def are_still(places: Iterable[Place]) -> bool:
+    """True if all owners have their memory where it was."""
+    places = list(places)
+    now = memory_ranges([place.owner for place in places])
+    return now.addresses == [place.address for place in places] and now.sizes == [place.num_bytes for place in places]
 
 
 def handler_for(cls: type) -> Handler:

@@ -101,7 +101,7 @@ class Restore:
         self.allows_pickle = allows_pickle
         self._origins = origins
         self._ambiguous = _names_of_several(tree)
-        with collector_paused():
+        with collector_paused(promotes=True):
             #: Live objects that are views of the memory of others, by `id`.
             self._inner = {id(live.objects[number]) for number, node in enumerate(live.tree.nodes) if "within" in node}
             self._machinery = machinery.of_libraries(tree)
@@ -130,7 +130,7 @@ class Restore:
         `live_roots` are the live values of the same names; a root that is missing there is built anew.
         """
         self.prepare()
-        with collector_paused():
+        with collector_paused(promotes=True):
             restored = {name: self.value(ref, live_roots.get(name, MISSING)) for name, ref in self.tree.roots.items()}
             self.fill_pending()
         while self._afterwards:
@@ -288,17 +288,17 @@ class Restore:
         filed = in_file(array)
         if filed is not None:
             self._uncopied.append((filed, node, obj))
-        elif array.data.nbytes > _SMALL_BYTES:
+        elif array.num_bytes > _SMALL_BYTES:
             self._target(array, node, obj)[...] = np.frombuffer(array.octets(), np.uint8)
         else:
-            ctypes.memmove(self._address(array, node, obj), array.data.tobytes(), array.data.nbytes)
+            ctypes.memmove(self._address(array, node, obj), bytes(array.octets()), array.num_bytes)
 
     def _address(self, array: Array, node: Node, obj: Any) -> int:
         """Where the bytes of an array belong."""
         memory = registry.handler_for(type(obj)).memory_range(obj)
-        if memory is None or memory.num_bytes != array.data.nbytes:
+        if memory is None or memory.num_bytes != array.num_bytes:
             there = "no" if memory is None else memory.num_bytes
-            raise RestoreError(f"{self.path_of(node)} has {there} bytes, and {array.data.nbytes} were saved")
+            raise RestoreError(f"{self.path_of(node)} has {there} bytes, and {array.num_bytes} were saved")
         return memory.address
 
     def _target(self, array: Array, node: Node, obj: Any) -> Octets:

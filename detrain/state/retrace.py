@@ -21,8 +21,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from detrain.state import registry
 from detrain.state.census import Census
-from detrain.state.handler import MISSING, Glance
+from detrain.state.handler import MISSING, Glance, MemoryRanges
 from detrain.state.route import (
     NOTHING,
     Edge,
@@ -33,10 +34,9 @@ from detrain.state.route import (
     glance,
     glance_at_attributes,
     instance_dicts,
-    origins_of,
 )
 from detrain.state.tree import ATOMS, Array, Node, Place, Ref, encode_value, is_node, is_value
-from detrain.state.walk import LOWEST_ADDRESS, Walk
+from detrain.state.walk import LOWEST_ADDRESS, Walk, columns_of
 
 #: Headers of so many loops have a route.
 _MOST_ROUTES = 3
@@ -66,8 +66,11 @@ class Retrace(Walk):
         self._expected: Sequence[Edge] | None = ()
         self._num_seen = 0
         self._again: set[int] = set()
-        #: Objects that must be those of nodes that may not have been reached yet.
-        self._others: list[tuple[Sequence[Any], Sequence[int]]] = []
+        #: Objects that must be those of nodes that may not have been reached yet, and these.
+        self._others: list[Any] = []
+        self._others_numbers: list[int] = []
+        #: Memory that is not copied yet, by group: the nodes, their objects, and where that is.
+        self._memories: list[tuple[Group, Sequence[Any], MemoryRanges]] = []
 
     def root(self, name: str, obj: Any) -> None:
         self._names.append(name)
@@ -106,7 +109,8 @@ class Retrace(Walk):
         if is_first:
             self.objects[number] = obj
         else:
-            self._others.append(([obj], [number]))
+            self._others.append(obj)
+            self._others_numbers.append(number)
 
     def array(self, node: Node, data: np.ndarray[Any, Any] | Place, label: str = "", *, is_copy: bool = False) -> None:
         if self._expected is None:
@@ -140,15 +144,15 @@ class Retrace(Walk):
 
     def _finish(self) -> None:
         """See that the objects are as many as the nodes, and go on as a walk does that has captured all that is alive."""
-        for objs, numbers in self._others:
-            if not all(map(operator.is_, objs, map(self.objects.__getitem__, numbers))):
-                _stray()
+        if not all(map(operator.is_, self._others, map(self.objects.__getitem__, self._others_numbers))):
+            _stray()
         self.numbers = dict(zip(map(id, self.objects), range(len(self.objects)), strict=True))
-        if len(self.numbers) != len(self.objects) or any(array is None for array in self._arrays):
+        arrays = [array for array in self._arrays if array is not None]
+        if len(self.numbers) != len(self.objects) or len(arrays) != len(self._arrays):
             _stray()
         if any(is_value(self.objects[number]) for number in self._route.tuples):
             _stray()
-        self.tree.arrays = [array for array in self._arrays if array is not None]
+        self.tree.arrays = arrays
         turns = self._route.turns
         self._at_end = deque(sorted(self._at_end, key=lambda one: turns[one[0]]))
         self._dead = deque(sorted(self._dead, key=lambda one: turns[one.parent or 0]))
@@ -178,8 +182,9 @@ class Retrace(Walk):
         if group.attributes is not None:
             self._go_on(own, group.attributes, changed)
             self._note_dicts(objs, group, changed)
-        if group.places:
-            self._add_places(group, objs, numbers)
+        if group.arrays:
+            memories = look.memories or group.handler.memory_ranges(objs)
+            self._add_places(group, objs, memories, numbers)
 
     def _go_on(self, look: Glance, parts: Parts, changed: set[int]) -> None:
         """Meet the objects that unchanged nodes refer to."""
@@ -194,7 +199,8 @@ class Retrace(Walk):
         for number, obj in zip(parts.numbers[: parts.num_first], met, strict=False):
             self.objects[number] = obj
         if parts.num_first < len(met):
-            self._others.append((met[parts.num_first :], parts.numbers[parts.num_first :]))
+            self._others += met[parts.num_first :]
+            self._others_numbers += parts.numbers[parts.num_first :]
 
     def _go_on_with_some(self, look: Glance, parts: Parts, changed: set[int]) -> None:
         before = list(itertools.accumulate(parts.counts, initial=0))
@@ -211,7 +217,8 @@ class Retrace(Walk):
             if place < parts.num_first:
                 self.objects[number] = obj
             else:
-                self._others.append(([obj], [number]))
+                self._others.append(obj)
+                self._others_numbers.append(number)
 
     def _note_dicts(self, objs: Sequence[Any], group: Group, changed: set[int]) -> None:
         """Instances' dicts that are somebody's own as well are found by the walk's last step."""
@@ -221,16 +228,44 @@ class Retrace(Walk):
                 if self._attributes.setdefault(id(own), (own, number))[1] != number:
                     _stray()
 
-    def _add_places(self, group: Group, objs: Sequence[Any], again: set[int]) -> None:
-        arrays, places = self._arrays, self.places
-        memories = group.handler.memory_ranges(objs)
+    def _add_places(self, group: Group, objs: Sequence[Any], memories: MemoryRanges, again: set[int]) -> None:
         if -1 in memories.addresses:
             _stray()
-        made = list(map(Place, objs, memories.addresses, memories.sizes, group.looks, memories.ranks))
-        for number, place, (at, path, label) in zip(group.numbers, made, group.places, strict=True):
-            if number not in again:
-                arrays[at] = Array(path, place, label)
-                places[number] = place
+        columns = zip(objs, memories.addresses, memories.sizes, group.looks, memories.ranks, strict=True)
+        places = list(map(tuple.__new__, itertools.repeat(Place), columns))  # `Place(…)` of each, by C alone
+        made = map(Array, group.paths, places, group.labels)
+        if again:
+            for number, place, at, array in zip(group.numbers, places, group.arrays, made, strict=True):
+                if number not in again:
+                    self._arrays[at], self.places[number] = array, place
+            return
+        deque(map(self._arrays.__setitem__, group.arrays, made), maxlen=0)
+        self.places.update(zip(group.numbers, places, strict=True))
+        self._memories.append((group, objs, memories))
+
+    def _are_still(self) -> bool:
+        return all(
+            group.handler.are_still(objs, memories) for group, objs, memories in self._memories
+        ) and registry.are_still(self._single_places().values())
+
+    def _single_places(self) -> dict[int, Place]:
+        """Those of nodes that have been looked at alone."""
+        inside = set[int]().union(*(group.numbers for group, _, _ in self._memories))
+        return {number: place for number, place in self.places.items() if number not in inside}
+
+    def places_by_column(self) -> tuple[list[int], MemoryRanges]:
+        numbers, memories = columns_of(self._single_places())
+        for group, _, more in self._memories:
+            numbers += group.numbers
+            for column, others in zip(memories, more, strict=True):
+                column += others
+        return numbers, memories
+
+    def of_kinds(self, kinds: frozenset[str]) -> list[int]:
+        nodes, again = self.tree.nodes, self._again
+        known = [number for number in self._route.asked(kinds) if number not in again]
+        behind = range(len(self._route.nodes), len(nodes))
+        return known + [number for number in itertools.chain(again, behind) if nodes[number]["k"] in kinds]
 
     def _capture_again(self, number: int) -> None:
         pristine = self._route.nodes[number]
@@ -248,7 +283,7 @@ class Retrace(Walk):
         census, route = self._census, self._route
         if census is None:
             return
-        now, moved, references = origins_of(census, self.objects), set[int](), route.references
+        now, moved, references = census.numbers_at(self.numbers), set[int](), route.references
         if now != route.origins:
             moved = {number for number, (one, other) in enumerate(zip(now, route.origins, strict=True)) if one != other}
             references = census.references_at(now)

@@ -68,8 +68,10 @@ class Group:
     attributes: Parts | None
     #: Whether the class is captured with each object.
     has_class: bool
-    #: Of arrays that are places in live memory: number, path and label of each; and how they look.
-    places: list[tuple[int, str, str]]
+    #: Of arrays that are places in live memory: number, path, label and look of each.
+    arrays: list[int]
+    paths: list[str]
+    labels: list[str]
     looks: list[Look]
 
 
@@ -108,6 +110,14 @@ class Route:
     references: dict[int, weakref.ref[Any]]
     #: Nodes that stand for a tuple.
     tuples: list[int]
+    #: Nodes that may have memory of their own, by the kinds of which that is known; see `asked`.
+    _asked: tuple[frozenset[str], list[int]] = frozenset(), []
+
+    def asked(self, kinds: frozenset[str]) -> list[int]:
+        """Numbers of the nodes of these kinds, which are the same each time."""
+        if self._asked[0] != kinds:
+            self._asked = kinds, [number for number, node in enumerate(self.nodes) if node["k"] in kinds]
+        return self._asked[1]
 
     def edges(self, number: int) -> list[Edge]:
         """What a node refers to, in the order in which it says so."""
@@ -291,12 +301,13 @@ class Survey(Walk):
             [type(self._handed[places[at]]) for at in objects_at], [others[at] for at in objects_at], num_first,
         )  # fmt: skip
 
-    def _arrays(self, numbers: list[int]) -> tuple[list[tuple[int, str, str]], list[Look]]:
+    def _arrays(self, numbers: list[int]) -> tuple[list[int], list[str], list[str], list[Look]]:
         """Either all nodes of a group have one, or none."""
         at = [self.tree.nodes[number]["array"] for number in numbers if "array" in self.tree.nodes[number]]
         arrays = [self.tree.arrays[one] for one in at]
-        places = [(one, array.path, array.label) for one, array in zip(at, arrays, strict=True)]
-        return places, [array.look for array in arrays]
+        return (
+            at, [array.path for array in arrays], [array.label for array in arrays], [array.look for array in arrays],
+        )  # fmt: skip
 
 
 def _first_places(numbers: list[int], count: int) -> list[int]:
@@ -345,4 +356,4 @@ def instance_dicts(objs: Sequence[Any], cls: type) -> list[dict[str, Any]] | Non
 
 def origins_of(census: Census | None, objs: Sequence[Any]) -> list[int | None]:
     """What the census knows under the address of each object."""
-    return [] if census is None else census.numbers_at(objs)
+    return [] if census is None else census.numbers_at(map(id, objs))

@@ -39,18 +39,17 @@ def bytes_at(owner: object, address: int, num_bytes: int) -> np.ndarray[Any, Any
 
 def record_shared_memory(walk: Walk) -> None:
     """Write into each inner object's node whose memory it is a view of (`within`), and from which byte on (`at`)."""
-    handlers, nodes = registry.handlers_with_memory(), walk.tree.nodes
-    places = walk.places
+    nodes, places = walk.tree.nodes, walk.places
     asked = [
-        number for number, node in enumerate(nodes)
-        if node["k"] in handlers and number not in places and "kept" not in node
+        number for number in walk.of_kinds(frozenset(registry.handlers_with_memory()))
+        if number not in places and "kept" not in nodes[number]
     ]  # fmt: skip
-    held, memories = [*places, *asked], registry.memory_ranges([walk.objects[number] for number in asked])
-    memories = MemoryRanges(
-        [place.address for place in places.values()] + memories.addresses,
-        [place.num_bytes for place in places.values()] + memories.sizes,
-        [place.rank for place in places.values()] + memories.ranks,
-    )
+    held, memories = walk.places_by_column()
+    held += asked
+    for column, others in zip(
+        memories, registry.memory_ranges([walk.objects[number] for number in asked]), strict=True
+    ):
+        column += others
     if _are_apart(memories):
         return
     ranges = [

@@ -142,20 +142,14 @@ class Place(NamedTuple):
 class Window(NamedTuple):
     """An array, C-contiguous, that is a part of some memory, before anybody has looked at it."""
 
-    memory: memoryview
-    begin: int
+    octets: memoryview
     num_bytes: int
     look: Look
 
     def view(self) -> np.ndarray[Any, Any]:
         """The elements."""
         dtype, shape = self.look
-        return np.ndarray(shape, dtype, self.memory, self.begin)
-
-    def octets(self) -> memoryview:
-        """The bytes."""
-        begin = self.begin
-        return self.memory[begin : begin + self.num_bytes]
+        return np.ndarray(shape, dtype, self.octets)
 
 
 class Array:
@@ -176,10 +170,10 @@ class Array:
         #: Of data that nobody has made an array of yet.
         self.place: Place | Window | None = None
         self._data: np.ndarray[Any, Any] | None = None
-        if isinstance(data, (Place, Window)):
-            self.place = data
-        else:
+        if isinstance(data, np.ndarray):
             self._data = data
+        else:
+            self.place = data
 
     @property
     def data(self) -> np.ndarray[Any, Any]:
@@ -222,7 +216,7 @@ class Array:
         """Its bytes in C order; a copy only of what does not lie so."""
         place = self.place
         if type(place) is Window:
-            return place.octets()
+            return place.octets
         return np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data
 
 

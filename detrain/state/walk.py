@@ -22,7 +22,7 @@ from detrain.state.captured import Captured
 from detrain.state.census import Census
 from detrain.state.classes import is_made_at_run_time, type_name
 from detrain.state.collector import collector_paused
-from detrain.state.handler import KEY, mark_not_saved
+from detrain.state.handler import KEY, MemoryRanges, mark_not_saved
 from detrain.state.tree import ATOMS, Array, Node, Place, Ref, Tree, encode_atom, encode_value, is_value, key_segment
 from detrain.state.user_code import is_user_module
 
@@ -101,7 +101,7 @@ class Walk:
 
         Of those, one that a resume could not bring back is left out.
         """
-        with collector_paused():
+        with collector_paused(promotes=True):
             self._capture_alive()
             self._dead.extend(_Dead(None, name, name, obj) for name, obj in dead.items())
             self._capture_all()
@@ -173,16 +173,27 @@ class Walk:
 
     def _drop_moved(self) -> None:
         """Drop views of memory that its owner has moved: code of the script may have run (`__getstate__`, `__reduce__`), and did that."""
-        places = list(self.places.values())
-        now = registry.memory_ranges([place.owner for place in places])
-        if now.addresses != [place.address for place in places] or now.sizes != [place.num_bytes for place in places]:
-            memories = list(zip(now.addresses, now.sizes, strict=True))
-            for (number, place), memory in zip(list(self.places.items()), memories, strict=True):
-                if memory != (place.address, place.num_bytes):
-                    del self.places[number]
-                    node = self.tree.own(number)
-                    self.tree.arrays[node.pop("array")].drop()
-                    mark_not_saved(node, "its memory was moved while the state was looked at", warns=True)
+        if self._are_still():
+            return
+        now = registry.memory_ranges([place.owner for place in self.places.values()])
+        memories = list(zip(now.addresses, now.sizes, strict=True))
+        for (number, place), memory in zip(list(self.places.items()), memories, strict=True):
+            if memory != (place.address, place.num_bytes):
+                del self.places[number]
+                node = self.tree.own(number)
+                self.tree.arrays[node.pop("array")].drop()
+                mark_not_saved(node, "its memory was moved while the state was looked at", warns=True)
+
+    def _are_still(self) -> bool:
+        return registry.are_still(self.places.values())
+
+    def places_by_column(self) -> tuple[list[int], MemoryRanges]:
+        """Of memory that is not copied yet: whose it is, by numbers of nodes, and where."""
+        return columns_of(self.places)
+
+    def of_kinds(self, kinds: frozenset[str]) -> list[int]:
+        """Numbers of the nodes of these kinds."""
+        return [number for number, node in enumerate(self.tree.nodes) if node["k"] in kinds]
 
     def ref(self, obj: Any, parent: int | None, segment: str) -> Ref:
         """The ref of a value met under a node; objects that are met for the first time are captured later."""
@@ -338,3 +349,13 @@ class Walk:
         self.tree.nodes.append(node)
         self.objects.append(node)
         self.paths.append(name)
+
+
+def columns_of(places: Mapping[int, Place]) -> tuple[list[int], MemoryRanges]:
+    """Numbers of nodes, and memory, of these places."""
+    memories = MemoryRanges(
+        [place.address for place in places.values()],
+        [place.num_bytes for place in places.values()],
+        [place.rank for place in places.values()],
+    )
+    return list(places), memories

@@ -38,7 +38,7 @@ from detrain.errors import CheckpointError
 from detrain.package import __version__
 from detrain.state.collector import collector_paused
 from detrain.state.filearray import FileArray
-from detrain.state.tree import Array, Tree, digest_prefix
+from detrain.state.tree import Array, Tree, Window, digest_prefix
 from detrain.store.hdf5_layout import USER_BLOCK, gaps_between
 from detrain.store.meta import Meta
 from detrain.store.reading import LARGE_BYTES, Holder, Stretch, stretches
@@ -46,6 +46,8 @@ from detrain.store.reading import LARGE_BYTES, Holder, Stretch, stretches
 FORMAT = 2
 #: What lies between the arrays is read in pieces of this size at most.
 _GAP_BYTES = 1 << 20
+#: Libhdf5's own bound, and numpy's before 2.
+_MOST_DIMENSIONS = 32
 MAGIC = b"detrain checkpoint\n"
 #: What HDF5 files begin with, those of format 1 among them.
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -75,7 +77,8 @@ class Checkpoint:
 
     path: Path
     meta: Meta
-    #: One for each array of the tree; none where it has been let go of.
+    #: One for each array of the tree. None where it has been let go of; of a file just written only the large ones, to which a later
+    #: one may point.
     stored: list[Stored] = field(default_factory=list)
 
     @property
@@ -123,7 +126,7 @@ def read_header(path: Path) -> Checkpoint:
     """Position, fingerprint and table of arrays of a checkpoint. Raises `CheckpointError` if the file cannot be trusted."""
     with _opened(path) as file:
         checkpoint, _, header = _read_documents(path, file)
-        _read_between(path, file, _own_extents(checkpoint), header)
+        _read_between(path, file, _own_extents(checkpoint, [entry.nbytes for entry in checkpoint.stored]), header)
         return checkpoint
 
 
@@ -152,12 +155,16 @@ def load(path: Path, *, is_checked: bool = False) -> tuple[Checkpoint, Tree]:
     Every digest is checked. Raises `CheckpointError` naming the leaf that is damaged. `is_checked`: this process has loaded the file
     before, so large arrays are not read now; the restore checks their digests in the memory that it copies them to.
     """
-    with collector_paused(), _opened(path) as file:
+    with collector_paused(promotes=True), _opened(path) as file:
         checkpoint, document, header = _read_documents(path, file)
-        large = _large_arrays(checkpoint, is_checked=is_checked)
+        sizes = [entry.nbytes for entry in checkpoint.stored]
+        large = _large_arrays(checkpoint, sizes, is_checked=is_checked)
         # Behind the large arrays: to read here and there before would break up what the system reads ahead of these.
-        small = _read_between(path, file, _own_extents(checkpoint), header)
-        arrays = [large.get(number) or _small_array(entry, small) for number, entry in enumerate(checkpoint.stored)]
+        small = _read_between(path, file, _own_extents(checkpoint, sizes), header)
+        arrays = [
+            large.get(number) or _small_array(entry, size, small[entry.offset])
+            for number, (entry, size) in enumerate(zip(checkpoint.stored, sizes, strict=True))
+        ]
         for array, entry in zip(arrays, checkpoint.stored, strict=True):
             if array.compute_digest() != entry.digest:
                 raise CheckpointError(
@@ -187,10 +194,10 @@ def _read_documents(path: Path, file: int) -> tuple[Checkpoint, dict[str, Any], 
     return Checkpoint(path, replace(_decode_meta(path, meta), holders=holders), stored), tree, header
 
 
-def _own_extents(checkpoint: Checkpoint) -> list[tuple[int, int]]:
+def _own_extents(checkpoint: Checkpoint, sizes: Sequence[int]) -> list[tuple[int, int]]:
     """Offset and size of the arrays in the checkpoint's own file."""
     return [
-        (entry.offset, num_bytes) for entry in checkpoint.stored if not entry.holder and (num_bytes := entry.nbytes)
+        (entry.offset, size) for entry, size in zip(checkpoint.stored, sizes, strict=True) if size and not entry.holder
     ]
 
 
@@ -256,7 +263,7 @@ def _entries(path: Path, table: list[Any]) -> Iterator[Stored]:
             is_sound = (
                 type(leaf) is type(digest) is type(label) is type(dtype) is type(holder) is str
                 and all(type(one) is int and one >= 0 for one in (offset, *shape))
-                and _dtype(dtype).kind in "biufcSV" and not _dtype(dtype).hasobject
+                and len(shape) <= _MOST_DIMENSIONS and _dtype(dtype).kind in "biufcSV" and not _dtype(dtype).hasobject
                 and (not holder or os.path.basename(holder) == holder != path.name)
             )  # fmt: skip
         except (TypeError, ValueError):
@@ -297,13 +304,13 @@ def _read_between(path: Path, number: int, own: Sequence[tuple[int, int]], heade
     return small
 
 
-def _large_arrays(checkpoint: Checkpoint, *, is_checked: bool) -> dict[int, FileArray]:
+def _large_arrays(checkpoint: Checkpoint, sizes: Sequence[int], *, is_checked: bool) -> dict[int, FileArray]:
     """By number in the table, each array that stays in its file: with the digest of its bytes, or, `is_checked`, with the table's."""
     holders: dict[str, Holder] = {}
     inside: dict[str, list[FileArray]] = {}
     found: dict[int, FileArray] = {}
-    for number, entry in enumerate(checkpoint.stored):
-        if not entry.holder and 0 < entry.nbytes < LARGE_BYTES:
+    for number, (entry, size) in enumerate(zip(checkpoint.stored, sizes, strict=True)):
+        if not entry.holder and 0 < size < LARGE_BYTES:
             continue
         name = entry.holder or checkpoint.name
         if name not in holders:
@@ -319,10 +326,9 @@ def _large_arrays(checkpoint: Checkpoint, *, is_checked: bool) -> dict[int, File
     return found
 
 
-def _small_array(entry: Stored, small: dict[int, Stretch]) -> Array:
+def _small_array(entry: Stored, size: int, stretch: Stretch) -> Array:
     """One that has been read along with what lies between the large ones, with the digest of its bytes."""
-    dtype, stretch = _dtype(entry.dtype), small[entry.offset]
-    data: Any = np.ndarray(entry.shape, dtype, stretch.memory, entry.offset - stretch.begin)
-    content = stretch.between(entry.offset, entry.offset + entry.nbytes)
-    digest = xxhash.xxh3_128_hexdigest(digest_prefix(entry.label or dtype.str, entry.shape) + bytes(content))
-    return Array(entry.path, data, entry.label, digest)
+    dtype, shape = _dtype(entry.dtype), entry.shape
+    octets = stretch.between(entry.offset, entry.offset + size)
+    digest = xxhash.xxh3_128_hexdigest(digest_prefix(entry.label or dtype.str, shape) + octets)
+    return Array(entry.path, Window(octets, size, (dtype, shape)), entry.label, digest)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from detrain.state.tree import Array, Look, Node, Tree, digest_prefix
 from detrain.store.checkpoint import Stored
-from detrain.store.hdf5_layout import PAGE, Composer, Frame, Slot
+from detrain.store.hdf5_layout import LARGE_BYTES, PAGE, Composer, Frame, Slot
 from detrain.store.threads import with_breaks
 
 #: A document's place in the file is so much longer at most than the document, that its frame may serve the next one.
@@ -36,6 +36,9 @@ class Looks:
         self.shapes = [shape for _, shape in looks]
         #: In bytes.
         self.sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in looks]
+        #: Numbers of those that are written one by one, and of the others.
+        self.large = [number for number, size in enumerate(self.sizes) if size >= LARGE_BYTES]
+        self.small = [number for number, size in enumerate(self.sizes) if size < LARGE_BYTES]
         #: What each digest is made of before the bytes.
         self.prefixes = [
             digest_prefix(label or dtype.str, shape) for label, (dtype, shape) in zip(labels, looks, strict=True)

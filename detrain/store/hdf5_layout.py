@@ -47,7 +47,8 @@ class Run(NamedTuple):
     """
 
     content: bytearray
-    inside: list[tuple[int, int]]
+    places: list[slice]
+    numbers: list[int]
 
 
 @dataclass(frozen=True)
@@ -182,22 +183,23 @@ def _compose(slots: Sequence[Slot], capacities: dict[str, int], attributes: dict
 
 
 def _runs(parts: Sequence[int | str | bytes], arrays: Mapping[int, tuple[int, int]]) -> Iterator[int | str | Run]:
-    content, inside = bytearray(), list[tuple[int, int]]()
+    content, places, numbers = bytearray(), list[slice](), list[int]()
     for part in parts:
         size = arrays[part][1] if isinstance(part, int) else len(part)
         is_large = isinstance(part, str) or (isinstance(part, int) and size >= LARGE_BYTES)
         if content and (is_large or len(content) + size > _RUN_BYTES):
-            yield Run(content, inside)
-            content, inside = bytearray(), []
+            yield Run(content, places, numbers)
+            content, places, numbers = bytearray(), [], []
         if isinstance(part, bytes):
             content += part
         elif isinstance(part, int) and not is_large:
-            inside.append((len(content), part))
+            places.append(slice(len(content), len(content) + size))
+            numbers.append(part)
             content += bytes(size)
         else:
             yield part
     if content:
-        yield Run(content, inside)
+        yield Run(content, places, numbers)
 
 
 def _create(memory: _Memory) -> Any:

@@ -12,6 +12,7 @@ from detrain.store import checkpoint
 from detrain.store.checkpoint import Stored
 from detrain.store.commit import commit
 from detrain.store.encoding import Encoder
+from detrain.store.hdf5_layout import LARGE_BYTES
 from detrain.store.meta import Meta
 
 
@@ -76,7 +77,7 @@ def test_checkpoints_one_after_the_other_are_read_as_they_were_written(tmp_path)
     ):
         last = commit(tmp_path / f"{number}.h5", one, Meta(number + 1), last)
         header, found = checkpoint.load(tmp_path / f"{number}.h5")
-        assert header.stored == last.stored
+        assert [entry for entry in header.stored if entry.nbytes >= LARGE_BYTES] == last.stored
         assert (found.nodes, found.roots) == (one.nodes, one.roots)
         assert [array.data.tobytes() for array in found.arrays] == [array.data.tobytes() for array in one.arrays]
     assert last is not None

@@ -8,7 +8,7 @@ import itertools
 import math
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -35,15 +35,17 @@ _BYTE = np.dtype(np.uint8)
 # What `glance` reads, as torch's own functions in C.
 _TENSOR, _STORAGE = torch._C.TensorBase, torch.UntypedStorage
 _GRAD, _STORAGE_DEVICE = _TENSOR.grad.__get__, _STORAGE.device.__get__
-_is_none = functools.partial(operator.is_, None)
 _HOOK_DICTS = _TENSOR._backward_hooks.__get__, _TENSOR._post_accumulate_grad_hooks.__get__
-_IS_NESTED, _LAYOUT = _TENSOR.is_nested.__get__, _TENSOR.layout.__get__
-_is_strided = functools.partial(operator.is_, torch.strided)
+_LAYOUT = _TENSOR.layout.__get__
 #: Whether it is quantized shows in the dtype.
 _LOOKS = (
     _TENSOR.grad_fn.__get__, _TENSOR.dtype.__get__, _TENSOR.device.__get__, _TENSOR.shape.__get__, _TENSOR.stride,
     _TENSOR.storage_offset, _TENSOR.requires_grad.__get__, _TENSOR.is_inference, _TENSOR.is_neg,
 )  # fmt: skip
+
+
+def _are_none(values: Iterable[object]) -> bool:
+    return all(map(operator.is_, values, itertools.repeat(None)))
 
 
 @functools.cache
@@ -122,16 +124,16 @@ class TensorHandler(Handler):
         """Of tensors that are not views, and carry no graph."""
         if cls not in (torch.Tensor, torch.nn.Parameter):
             return None
-        if any(map(_IS_NESTED, objs)) or not all(map(_is_strided, map(_LAYOUT, objs))):
-            return None  # these raise where they are asked for what follows
-        columns = [list(map(read, objs)) for read in _LOOKS]
-        if not all(map(_is_none, columns[0])):
+        if not all(map(operator.is_, map(_LAYOUT, objs), itertools.repeat(torch.strided))):
+            return None
+        columns = [list(map(read, objs)) for read in _LOOKS]  # a nested tensor raises where it is asked for its shape
+        if not _are_none(columns[0]):
             return None  # and where a graph is carried, torch warns if it is asked for the gradient
         grads, storages = list(map(_GRAD, objs)), list(map(_TENSOR.untyped_storage, objs))
         if any(dtype.is_complex for dtype in set(columns[1])):
             columns.append(list(map(_TENSOR.is_conj, objs)))
         others = [*(list(map(read, objs)) for read in _HOOK_DICTS), grads]
-        if all(map(_is_none, itertools.chain.from_iterable(others))):
+        if _are_none(itertools.chain.from_iterable(others)):
             return Glance(columns, [1] * len(storages), storages)
         held = [[one for one in parts if one is not None] for parts in zip(*others, storages, strict=True)]
         return Glance(columns, list(map(len, held)), list(itertools.chain.from_iterable(held)))
@@ -322,12 +324,19 @@ class StorageHandler(Handler):
         """Of those on the CPU; on other devices they are copied each time."""
         if any(device.type != "cpu" for device in set(map(_STORAGE_DEVICE, objs))):
             return None
-        return Glance([list(map(_STORAGE.nbytes, objs))], [0] * len(objs), [])
+        sizes = list(map(_STORAGE.nbytes, objs))
+        memories = MemoryRanges(list(map(_STORAGE.data_ptr, objs)), sizes, [1] * len(objs))
+        return Glance([sizes], [0] * len(objs), [], memories)
 
     def memory_ranges(self, objs: Sequence[Any]) -> MemoryRanges:
         if any(device.type != "cpu" for device in set(map(_STORAGE_DEVICE, objs))):
             return super().memory_ranges(objs)
         return MemoryRanges(list(map(_STORAGE.data_ptr, objs)), list(map(_STORAGE.nbytes, objs)), [1] * len(objs))
+
+    def are_still(self, objs: Sequence[Any], memories: MemoryRanges) -> bool:
+        # Without the devices, which are those for good.
+        addresses, sizes = map(_STORAGE.data_ptr, objs), map(_STORAGE.nbytes, objs)
+        return list(addresses) == memories.addresses and list(sizes) == memories.sizes
 
     def matches(self, live: Any, node: Node, restore: Restoring) -> bool:
         if not super().matches(live, node, restore) or device_name(live.device) != node["device"]:
