@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import time
 from typing import Any
 
@@ -40,7 +41,7 @@ def _describe(store: Store) -> dict[str, Any]:
     checkpoints = [
         {
             "file": name, "sequence": saved.sequence, "epoch": saved.epoch, "batch": saved.batch,
-            "needs": list(saved.needs), "bytes": manifest.files[name].size, "object": manifest.files[name].object,
+            "needs": list(saved.needs), "bytes": _bytes_of(manifest, name, saved), "object": manifest.files[name].object,
         }
         for name, saved in sorted(manifest.checkpoints.items(), key=lambda one: one[1].sequence)
     ]  # fmt: skip
@@ -61,6 +62,17 @@ def _describe(store: Store) -> dict[str, Any]:
     }
 
 
+def _bytes_of(manifest: manifests.Manifest, name: str, saved: manifests.Saved) -> int:
+    """Of a checkpoint's file; of a cut with its parts, the files of that name of the ranks."""
+    part = posixpath.basename(name).removesuffix(".json")
+    parts = [
+        other
+        for other in saved.needs
+        if part != name and other.startswith("rank_") and posixpath.basename(other) == part
+    ]
+    return sum(manifest.files[one].size for one in (name, *parts))
+
+
 def _held_text(holder: Terms | None) -> str | None:
     return None if holder is None or holder.expires < time.time() else str(holder)
 
@@ -78,7 +90,8 @@ def format_run(run: dict[str, Any]) -> str:
         f"{size_text(run['bytes'])}",
         f"  published {run['published_at']} from {run['published_from']}",
     ]
+    width = max((len(found["file"]) for found in run["checkpoints"]), default=0)
     for found in run["checkpoints"]:
         where = f"epoch {found['epoch']}, batch {found['batch']}"
-        lines.append(f"  {found['file']:24} {where:24} {size_text(found['bytes']):>10}")
+        lines.append(f"  {found['file']:{max(width, 24)}} {where:24} {size_text(found['bytes']):>10}")
     return "\n".join(lines)

@@ -13,8 +13,8 @@ pytest.importorskip("fsspec", reason="runs in remote storage need fsspec")
 
 from detrain.errors import UsageError
 from detrain.job.place import place_of
+from detrain.remote import listing, publish, together, waiting
 from detrain.remote import manifest as manifests
-from detrain.remote import publish, together, waiting
 from detrain.remote.jobs import JobSnapshots
 from detrain.remote.publish import Publication
 from detrain.remote.runs import published
@@ -90,6 +90,18 @@ def test_a_job_is_fetched_as_it_was(tmp_path: Path, capfd: pytest.CaptureFixture
     assert {str(path.relative_to(there.path)): path.read_bytes() for path in there.path.rglob("*.h5")} == job.files()
     waiting.wait_until_published(job.path, "s3://bucket/run", 0.0)
     assert "[remote" not in capfd.readouterr().err
+
+
+def test_a_cut_is_listed_with_the_bytes_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, job = two_cuts(tmp_path)
+    monkeypatch.setattr(listing, "open_store", lambda url: store_of(system))
+    (run,) = listing.describe_all("s3://bucket/run")
+    for found, cut in zip(run["checkpoints"], ("checkpoint_0_1.h5", "checkpoint_0_2.h5"), strict=True):
+        parts = sum(len(content) for name, content in job.files().items() if name.endswith(cut))
+        assert found["bytes"] == parts + (job.path / found["file"]).stat().st_size
+    lines = [line for line in listing.format_run(run).splitlines() if "cuts/" in line]
+    assert len(lines) == 2
+    assert lines[0].index("epoch") == lines[1].index("epoch")
 
 
 def test_what_not_all_ranks_have_is_not_published(tmp_path: Path) -> None:
