@@ -8,7 +8,8 @@ import shutil
 import signal
 import statistics
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import measure
 from measure import Bench, Report, detrain, spread
@@ -16,10 +17,20 @@ from measure import Bench, Report, detrain, spread
 from detrain.store import ledger
 
 SCRIPT = str(measure.PROGRAMS / "stored.py")
-#: Title: megabytes, leaves, saves.
+
+
+class State(NamedTuple):
+    """A state, and how often it is saved: by each method in so many processes, one method after the other, and in each so many times."""
+
+    megabytes: int
+    leaves: int
+    saves: int
+    rounds: int
+
+
 STATES = {
-    "10 MB": (10, 60, 9), "100 MB": (100, 60, 7), "1 GB": (1000, 60, 3), "10,000 leaves, 10 MB": (10, 10_000, 5),
-    "100,000 leaves, 100 MB": (100, 100_000, 2),
+    "10 MB": State(10, 60, 3, 3), "100 MB": State(100, 60, 3, 3), "1 GB": State(1000, 60, 1, 3),
+    "10,000 leaves, 10 MB": State(10, 10_000, 2, 3), "100,000 leaves, 100 MB": State(100, 100_000, 2, 1),
 }  # fmt: skip
 #: Method: what has to be installed for it.
 METHODS = {
@@ -28,15 +39,20 @@ METHODS = {
 }  # fmt: skip
 
 
-def _run(bench: Bench, method: str, state: tuple[int, int, int]) -> dict[str, Any]:
-    megabytes, leaves, saves = state
+def _run(bench: Bench, method: str, state: State) -> dict[str, Any]:
     folder = bench.new_folder()
-    done = bench.run(
-        measure.python([SCRIPT, method, str(megabytes), str(leaves), str(saves), str(folder)]), is_fixed=True
-    )
+    done = bench.run(measure.python([SCRIPT, method, *map(str, state[:3]), str(folder)]), is_fixed=True)
     shutil.rmtree(folder)
     found: dict[str, Any] = json.loads(done.lines[-1][1])
     return found
+
+
+def _together(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What a method has shown in all its rounds."""
+    first, *others = rounds
+    return {
+        key: value if key == "first" else sum((other[key] for other in others), value) for key, value in first.items()
+    }
 
 
 def _row(name: str, found: dict[str, Any], bare: dict[str, Any]) -> list[str]:
@@ -58,7 +74,7 @@ def _row(name: str, found: dict[str, Any], bare: dict[str, Any]) -> list[str]:
 
 
 def _figures(found: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Of detrain, over the limit and over `torch.save`."""
+    """Of detrain, over the limit and over `torch.save`, in one round: the machine is another one in the next."""
     medians = {
         name: {key: statistics.median(one[key]) for key in ("stall_s", "durable_s", "load_s", "slower")}
         for name, one in found.items()
@@ -76,12 +92,14 @@ def _figures(found: dict[str, dict[str, Any]]) -> dict[str, float]:
 def measure_states(bench: Bench, report: Report, is_quick: bool) -> None:
     """One table for each state."""
     present = {name for name, needed in METHODS.items() if importlib.util.find_spec(needed) is not None}
-    for title, (megabytes, leaves, saves) in STATES.items():
-        if is_quick and megabytes > 100:
+    for title, state in STATES.items():
+        if is_quick and state.megabytes > 100:
             continue
-        state = megabytes, leaves, 2 if is_quick else saves
-        found = {name: _run(bench, name, state) for name in METHODS if name in present}
-        report.say(f"## {title}, {state[2]} saves each")
+        if is_quick:
+            state = state._replace(saves=2, rounds=1)
+        rounds = [{name: _run(bench, name, state) for name in METHODS if name in present} for _ in range(state.rounds)]
+        found = {name: _together([one[name] for one in rounds]) for name in rounds[0]}
+        report.say(f"## {title}, {state.saves * state.rounds} saves each, in {state.rounds} processes")
         report.table(
             [
                 "", "stall, ms", "over memcpy", "the first", "durable, ms", "over write", "load, ms", "over read", "MB", "extra MB",
@@ -89,15 +107,17 @@ def measure_states(bench: Bench, report: Report, is_quick: bool) -> None:
             ],
             [_row(name, one, found["bare"]) for name, one in found.items()],
         )  # fmt: skip
-        for name, value in _figures(found).items():
-            report.figure(f"{title}: {name}", value)
+        figures = [_figures(one) for one in rounds]
+        for name in figures[0]:
+            report.figure(f"{title}: {name}", statistics.median(one[name] for one in figures))
     if set(METHODS) - present:
         report.say(f"Not installed, so not measured: {', '.join(sorted(set(METHODS) - present))}.")
     report.say(
         "bare: a `memcpy` of the state, then a write of the copy and a sync; a read. Stall: how long the training waits. Durable: from the "
         "beginning until it is synced (Lightning syncs nothing). Load: into the live tensors, from a file that is in nobody's memory. "
         "Extra: memory at its most while saving. Slower: a step of the training while it is written, over one before. All of the state "
-        "changes between two saves."
+        "changes between two saves. A process has made one save before, not counted but as the first. The methods take turns; the aims' "
+        "ratios are those of each turn, and of these the median."
     )
 
 
