@@ -243,6 +243,11 @@ class Retrace(Walk):
         self.places.update(zip(group.numbers, places, strict=True))
         self._memories.append((group, objs, memories))
 
+    def _drop_moved(self) -> None:
+        if not self._are_still():
+            self._memories.clear()  # each is looked at alone
+            super()._drop_moved()
+
     def _are_still(self) -> bool:
         return all(
             group.handler.are_still(objs, memories) for group, objs, memories in self._memories

@@ -170,10 +170,10 @@ class Array:
         #: Of data that nobody has made an array of yet.
         self.place: Place | Window | None = None
         self._data: np.ndarray[Any, Any] | None = None
-        if isinstance(data, np.ndarray):
-            self._data = data
-        else:
+        if isinstance(data, (Place, Window)):
             self.place = data
+        else:
+            self._data = data
 
     @property
     def data(self) -> np.ndarray[Any, Any]:

@@ -17,7 +17,7 @@ from detrain.state.tree import Array, Look, Place, Window
 from detrain.store.threads import share_out
 
 #: `memmove` that keeps the interpreter's lock: to let go of it and take it again is what a copy of some bytes takes longest for.
-_move = PYFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)(cast(memmove, c_void_p).value or 0)
+_move = PYFUNCTYPE(None, c_void_p, c_void_p, c_size_t)(cast(memmove, c_void_p).value or 0)
 _ALIGNMENT = 64
 #: What one thread copies at a time; below this much in all, the one that asks copies alone. Bytes.
 _PIECE_BYTES, _ALONE_BYTES = 8 << 20, 32 << 20

@@ -202,6 +202,28 @@ def test_a_route_keeps_nothing_alive(trained, unseen):
     assert [one() for one in gone] == [None] * len(gone)
 
 
+def test_memory_that_a_look_along_the_route_has_moved_is_not_read(monkeypatch):
+    roots = {"tensors": [torch.ones(1000) for _ in range(5)]}
+    census, retracer = Census(Retracer().walk(roots).captured()), Retracer()
+    for _ in range(2):
+        last = retracer.walk(roots, {}, census)
+    assert isinstance(last, Retrace)
+    assert [array.data.size for array in last.tree.arrays] == [1000] * 5
+    finish = Retrace._finish
+
+    def moved(self: Retrace) -> None:
+        finish(self)
+        roots["tensors"][2].untyped_storage().resize_(0)
+
+    monkeypatch.setattr(Retrace, "_finish", moved)
+    last = retracer.walk(roots, {}, census)
+    assert isinstance(last, Retrace)
+    assert [array.data.size for array in last.tree.arrays] == [1000, 1000, 0, 1000, 1000]
+    kept = [node["kept"] for node in last.tree.nodes if node["k"] == "torch.UntypedStorage" and "kept" in node]
+    assert len(kept) == 1
+    assert "moved" in kept[0]
+
+
 def test_nodes_that_walks_have_in_common_stay_as_they_are(trained, unseen):
     retracer, roots = Retracer(), trained.roots
     first = Walk()
