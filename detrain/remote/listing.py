@@ -65,11 +65,7 @@ def _describe(store: Store) -> dict[str, Any]:
 def _bytes_of(manifest: manifests.Manifest, name: str, saved: manifests.Saved) -> int:
     """Of a checkpoint's file; of a cut with its parts, the files of that name of the ranks."""
     part = posixpath.basename(name).removesuffix(".json")
-    parts = [
-        other
-        for other in saved.needs
-        if part != name and other.startswith("rank_") and posixpath.basename(other) == part
-    ]
+    parts = [other for other in saved.needs if other != part and posixpath.basename(other) == part]
     return sum(manifest.files[one].size for one in (name, *parts))
 
 

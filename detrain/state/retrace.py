@@ -268,7 +268,7 @@ class Retrace(Walk):
 
     def of_kinds(self, kinds: frozenset[str]) -> list[int]:
         nodes, again = self.tree.nodes, self._again
-        known = [number for number in self._route.asked(kinds) if number not in again]
+        known = [number for number in self._route.of_kinds(kinds) if number not in again]
         behind = range(len(self._route.nodes), len(nodes))
         return known + [number for number in itertools.chain(again, behind) if nodes[number]["k"] in kinds]
 

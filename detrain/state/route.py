@@ -110,14 +110,14 @@ class Route:
     references: dict[int, weakref.ref[Any]]
     #: Nodes that stand for a tuple.
     tuples: list[int]
-    #: Nodes that may have memory of their own, by the kinds of which that is known; see `asked`.
-    _asked: tuple[frozenset[str], list[int]] = frozenset(), []
+    #: Kinds, and what `of_kinds` has found for them.
+    _of_kinds: tuple[frozenset[str], list[int]] = frozenset(), []
 
-    def asked(self, kinds: frozenset[str]) -> list[int]:
+    def of_kinds(self, kinds: frozenset[str]) -> list[int]:
         """Numbers of the nodes of these kinds, which are the same each time."""
-        if self._asked[0] != kinds:
-            self._asked = kinds, [number for number, node in enumerate(self.nodes) if node["k"] in kinds]
-        return self._asked[1]
+        if self._of_kinds[0] != kinds:
+            self._of_kinds = kinds, [number for number, node in enumerate(self.nodes) if node["k"] in kinds]
+        return self._of_kinds[1]
 
     def edges(self, number: int) -> list[Edge]:
         """What a node refers to, in the order in which it says so."""

@@ -38,7 +38,7 @@ from detrain.errors import CheckpointError
 from detrain.package import __version__
 from detrain.state.collector import collector_paused
 from detrain.state.filearray import FileArray
-from detrain.state.tree import Array, Tree, Window, digest_prefix
+from detrain.state.tree import Array, Tree, Window
 from detrain.store.hdf5_layout import USER_BLOCK, gaps_between
 from detrain.store.meta import Meta
 from detrain.store.reading import LARGE_BYTES, Holder, Stretch, stretches
@@ -327,8 +327,6 @@ def _large_arrays(checkpoint: Checkpoint, sizes: Sequence[int], *, is_checked: b
 
 
 def _small_array(entry: Stored, size: int, stretch: Stretch) -> Array:
-    """One that has been read along with what lies between the large ones, with the digest of its bytes."""
-    dtype, shape = _dtype(entry.dtype), entry.shape
+    """One that has been read along with what lies between the large ones."""
     octets = stretch.between(entry.offset, entry.offset + size)
-    digest = xxhash.xxh3_128_hexdigest(digest_prefix(entry.label or dtype.str, shape) + octets)
-    return Array(entry.path, Window(octets, size, (dtype, shape)), entry.label, digest)
+    return Array(entry.path, Window(octets, size, (_dtype(entry.dtype), entry.shape)), entry.label)

@@ -34,11 +34,10 @@ class Looks:
         self.paths, self.labels = paths, labels
         self.dtypes = [dtype.str for dtype, _ in looks]
         self.shapes = [shape for _, shape in looks]
-        #: In bytes.
-        self.sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in looks]
+        sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in looks]
         #: Numbers of those that are written one by one, and of the others.
-        self.large = [number for number, size in enumerate(self.sizes) if size >= LARGE_BYTES]
-        self.small = [number for number, size in enumerate(self.sizes) if size < LARGE_BYTES]
+        self.large = [number for number, size in enumerate(sizes) if size >= LARGE_BYTES]
+        self.small = [number for number, size in enumerate(sizes) if size < LARGE_BYTES]
         #: What each digest is made of before the bytes.
         self.prefixes = [
             digest_prefix(label or dtype.str, shape) for label, (dtype, shape) in zip(labels, looks, strict=True)

@@ -7,7 +7,7 @@ import mmap
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from ctypes import PYFUNCTYPE, c_size_t, c_void_p, cast, memmove
+from ctypes import CDLL, PYFUNCTYPE, c_size_t, c_void_p, memmove
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from detrain.state.tree import Array, Look, Place, Window
 from detrain.store.threads import share_out
 
 #: `memmove` that keeps the interpreter's lock: to let go of it and take it again is what a copy of some bytes takes longest for.
-_move = PYFUNCTYPE(None, c_void_p, c_void_p, c_size_t)(cast(memmove, c_void_p).value or 0)
+_move = PYFUNCTYPE(None, c_void_p, c_void_p, c_size_t)(("memmove", CDLL(None)))
 _ALIGNMENT = 64
 #: What one thread copies at a time; below this much in all, the one that asks copies alone. Bytes.
 _PIECE_BYTES, _ALONE_BYTES = 8 << 20, 32 << 20

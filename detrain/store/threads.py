@@ -13,7 +13,7 @@ _Item = TypeVar("_Item")
 
 _MOST_THREADS = 4
 #: So many items are worked on between two breaks. A break takes so long at least that another thread has the interpreter meanwhile, and
-#: so many times as long as the work before: the training beside it loses an eleventh at most. What takes long holds no lock: seconds.
+#: so many times as long as the work before: the training beside it loses about a tenth. What takes long holds no lock: seconds.
 _ITEMS, _BREAK_S, _REST, _LONGEST_BREAK_S = 128, 0.0002, 10.0, 0.01
 #: How many threads wait for work in the background.
 _num_awaited = 0

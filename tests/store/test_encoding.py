@@ -78,6 +78,8 @@ def test_checkpoints_one_after_the_other_are_read_as_they_were_written(tmp_path)
         last = commit(tmp_path / f"{number}.h5", one, Meta(number + 1), last)
         header, found = checkpoint.load(tmp_path / f"{number}.h5")
         assert [entry for entry in header.stored if entry.nbytes >= LARGE_BYTES] == last.stored
+        anew = [Array(array.path, array.data, array.label) for array in one.arrays]
+        assert [entry.digest for entry in header.stored] == [array.compute_digest() for array in anew]
         assert (found.nodes, found.roots) == (one.nodes, one.roots)
         assert [array.data.tobytes() for array in found.arrays] == [array.data.tobytes() for array in one.arrays]
     assert last is not None
