@@ -39,9 +39,9 @@ from detrain.package import __version__
 from detrain.state.collector import collector_paused
 from detrain.state.filearray import FileArray
 from detrain.state.tree import Array, Tree, Window
-from detrain.store.hdf5_layout import USER_BLOCK, gaps_between
+from detrain.store.hdf5_layout import LARGE_BYTES, USER_BLOCK, gaps_between
 from detrain.store.meta import Meta
-from detrain.store.reading import LARGE_BYTES, Holder, Stretch, stretches
+from detrain.store.reading import Holder, Stretch, stretches
 
 FORMAT = 2
 #: What lies between the arrays is read in pieces of this size at most.

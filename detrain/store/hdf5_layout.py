@@ -24,8 +24,10 @@ USER_BLOCK = PAGE
 #: The path of a leaf is cut to this in the data set's attribute, which HDF5 bounds; the table has it whole. Characters.
 _LONGEST_PATH = 1000
 _PAGE_OF_MEMORY = 1 << 16
-#: From here on an array is written by itself, and so much of what is smaller is written at a time. Bytes.
-LARGE_BYTES, _RUN_BYTES = 1 << 16, 1 << 20
+#: From here on an array is written by itself, and stays in its file until it is asked for. Bytes.
+LARGE_BYTES = 64 << 10
+#: So much of what is smaller is written at a time. Bytes.
+_RUN_BYTES = 1 << 20
 #: Data sets that are made between two breaks.
 _SLOTS = 32
 

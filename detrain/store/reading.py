@@ -41,8 +41,6 @@ from detrain.store.threads import share_out
 
 _Item = TypeVar("_Item")
 
-#: From here on an array stays in its file. Bytes.
-LARGE_BYTES = 64 << 10
 #: Read at a time: it stays in the processor's cache until its digest has been taken. Bytes.
 _PIECE_BYTES = 1 << 20
 #: Small arrays and gaps are read together up to this size. Bytes.

@@ -47,12 +47,12 @@ def test_nothing_is_collected_inside(promotes: bool) -> None:
 
 def test_what_was_made_is_old_at_once_and_no_collection_is_due() -> None:
     with collector_paused(promotes=True):
-        made = [[number] for number in range(5000)]
+        made = [[number] for number in range(20_000)]
     assert gc.get_count()[0] < gc.get_threshold()[0]
     assert is_old(made)
     assert gc.get_freeze_count() == 0
     with collector_paused():
-        made = [[number] for number in range(5000)]
+        made = [[number] for number in range(20_000)]
         assert not is_old(made)
 
 
@@ -69,5 +69,16 @@ def test_what_the_script_has_frozen_stays_so() -> None:
     gc.freeze()
     count = gc.get_freeze_count()
     with collector_paused(promotes=True):
-        pass
+        made = [[number] for number in range(20_000)]
     assert gc.get_freeze_count() == count > 0
+    assert not is_old(made)
+
+
+def test_a_small_block_does_not_have_python_count_what_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> int:
+        raise AssertionError("20 ms for the objects that torch brings")
+
+    monkeypatch.setattr(gc, "get_freeze_count", fail)
+    with collector_paused(promotes=True):
+        made = [[number] for number in range(100)]
+    assert made

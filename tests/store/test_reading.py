@@ -10,8 +10,9 @@ from detrain.state.filearray import FileArray, in_file
 from detrain.state.tree import Array
 from detrain.store import checkpoint, reading
 from detrain.store.commit import commit
+from detrain.store.hdf5_layout import LARGE_BYTES
 
-LARGE = np.random.default_rng(0).integers(0, 255, 3 * reading.LARGE_BYTES + 5, np.uint8)
+LARGE = np.random.default_rng(0).integers(0, 255, 3 * LARGE_BYTES + 5, np.uint8)
 
 
 def change(path, content: bytes) -> None:
