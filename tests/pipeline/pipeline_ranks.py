@@ -1,4 +1,7 @@
-"""Run by `torch.distributed.run` with four ranks: several plans over ranks, each beside one process that plays all of them."""
+"""Run by `torch.distributed.run` with four ranks: several plans over ranks, each beside one process that plays all of them.
+
+The argument has a digit for each of the `CASES` that are to be run.
+"""
 
 import copy
 import sys
@@ -63,7 +66,8 @@ def main():
     """Prints a line for each case."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for number, case in enumerate(CASES):
+    for number in map(int, sys.argv[1]):
+        case = CASES[number]
         count = sum(case[1])
         group = dist.new_group(list(range(count)))
         if dist.get_rank() < count:

@@ -1,6 +1,7 @@
 """What the house promises about itself: which room imports which, what a command loads, how long a file is."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -95,6 +96,7 @@ ONLY_IN = {
 }
 
 
+@functools.cache
 def imports_of(path: Path) -> set[str]:
     """Everything that a file imports, also inside functions and for type checkers only."""
     found = set()

@@ -89,6 +89,7 @@ for epoch in range(4):
 """
 
 
+@pytest.mark.full
 def test_what_libraries_draw_once_in_a_process_does_not_move_what_a_resumed_script_draws(killed):
     program = Program("drawing", PRELUDE + DRAWING, environment={"DETRAIN_WAIT_FOR_DISK": "1"})
     life = killed(program, [Moment(batches=13), Moment(batches=2)], "epoch")
@@ -182,6 +183,7 @@ save(model=model, optimizer=optimizer)
 )
 
 
+@pytest.mark.full
 def test_loader_begins_after_a_checkpoint_before_its_first_batch(killed, reference):
     """An iterator that is made before the generators are put back draws what the loader is to draw."""
     program = Program("slow_before_batches", SLOW_BEFORE_BATCHES, environment={"DETRAIN_WAIT_FOR_DISK": "1"})
