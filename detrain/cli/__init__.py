@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -44,6 +45,8 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is asked for, with the file's defaults for it."""
+        if args and args[0] not in MODULES and os.path.isfile(args[0]) and not ctx.resilient_parsing:
+            ctx.fail(f"there is no command {args[0]}: `detrain run {args[0]}` runs a script")
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None and not ctx.resilient_parsing:
             file = ctx.obj = settings.find()

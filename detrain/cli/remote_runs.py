@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from detrain.launch.request import Request
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_TO_FILL_IN = re.compile(r"\{[^{}]*\}")
 
 
 def is_url(text: str) -> bool:
@@ -46,3 +47,7 @@ def prepare(request: Request) -> None:
         raise MissingExtra("fsspec is not installed", "remote")
     name = Path(os.path.abspath(request.ckpt_dir)).name
     request.remote = url.replace("{name}", name).rstrip("/")
+    if (unknown := _TO_FILL_IN.search(url.replace("{name}", ""))) is not None:
+        raise UsageError(
+            f"--remote {url}: {unknown[0]} stands for nothing; {{name}} stands for the run directory's name"
+        )

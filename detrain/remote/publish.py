@@ -198,6 +198,8 @@ class Publication:
         pause_s = 1.0
         while True:
             is_training = self.is_training
+            if not is_training and not self._directory.exists():  # somebody has deleted the run here
+                break
             if not is_training and not has_ended:
                 has_ended, last_success_s = True, time.monotonic()
                 on_end()
@@ -225,7 +227,8 @@ class Publication:
                     break
             time.sleep(_POLL_S)
         self._trouble.end()
-        self._write_state("", is_over=True)
+        if self._directory.exists() or self.side.path.exists():  # else it would come back without the run
+            self._write_state("", is_over=True)
         self.side_clear()
 
     def side_clear(self) -> None:
@@ -414,7 +417,10 @@ def _stays_held(run: Published) -> bool:
 
 def _write_to(log: Path) -> None:
     """Nobody reads the training's standard error any more; and who waits for its end is to be let go."""
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except FileNotFoundError:  # deleted, with the run
+        target = os.open(os.devnull, os.O_WRONLY)
     os.dup2(target, 2)
     os.dup2(target, 1)
     os.close(target)

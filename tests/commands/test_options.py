@@ -1,11 +1,16 @@
 """What `detrain run` is told by its rarer options."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
+from detrain.cli import cli
+from detrain.cli.remote_runs import prepare
 from detrain.cli.requests import hint_at
 from detrain.cli.run import run as command
+from detrain.errors import UsageError
 from tests.once import once
 
 from .conftest import call
@@ -100,6 +105,22 @@ def test_hint_at_options_behind_the_scripts_name_is_made_of_clicks_parameters(wo
     script, *arguments = words.split()
     module, arguments = (arguments[0], arguments[1:]) if script == "-m" else (None, arguments)
     assert hint_at(command, module, script, arguments) == expected
+
+
+def test_a_script_in_place_of_a_command_is_told_of_run(tmp_path):
+    script = tmp_path / "train.py"
+    assert f"No such command '{script}'" in CliRunner().invoke(cli, [str(script)]).output
+    script.write_text("")
+    told = CliRunner().invoke(cli, [str(script)])
+    assert told.exit_code == 2
+    assert f"there is no command {script}: `detrain run {script}` runs a script" in told.output
+
+
+@pytest.mark.parametrize("url", ["file:///store/{nam}", "file:///store/{name}/{}"])
+def test_what_a_url_cannot_have_filled_in_is_refused(tmp_path, url):
+    request = SimpleNamespace(ckpt_dir=str(tmp_path / "train"), remote=url)
+    with pytest.raises(UsageError, match=r"stands for nothing; \{name\} stands for the run directory's name"):
+        prepare(request)
 
 
 def test_option_behind_the_scripts_name_is_explained_where_the_script_does_not_know_it(detrain, tmp_path):

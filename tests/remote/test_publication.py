@@ -1,6 +1,7 @@
 """The publisher in this process: what it says, what it waits for, when it stops."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +73,16 @@ def test_it_ends_when_everything_is_published(tmp_path: Path) -> None:
     state = publication.side.read_state()
     assert state is not None
     assert state.is_over
+
+
+def test_it_ends_and_gives_the_lease_back_where_the_run_has_been_deleted(tmp_path: Path) -> None:
+    system, here, publication = begun(tmp_path)
+    shutil.rmtree(here.directory.parent)
+    ended: list[bool] = []
+    publication.watch(lambda: ended.append(True))
+    assert not ended
+    assert not [name for name in system.objects if "/leases/" in name]
+    assert not here.directory.parent.exists()
 
 
 def test_trouble_is_said_once_and_caught_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
