@@ -1,6 +1,7 @@
 """`python aims.py [FOLDER]`: one table of aims, of what is now and of what was before, by the figures that benchmarks leave there.
 
-`make bench` prints it at its end; without a folder it tells the figures in `results/`. "Before" is what `results/before.json` has.
+`make bench` prints it at its end; without a folder it tells the figures in `results/`. "Before" is what `results/before.json` has. Behind
+what is now stands its standard error; where the aim is within two of them the run cannot tell whether it is met.
 """
 
 from __future__ import annotations
@@ -65,18 +66,28 @@ def text(value: float | None, unit: str) -> str:
     return "-" if value is None else f"{value:,.2f} {unit}".rstrip()
 
 
+def verdict(now: float, error: float, most: float) -> str:
+    """Whether an aim is met, as far as the run can tell."""
+    if abs(now - most) <= 2 * error:
+        return "cannot tell"
+    return "met" if now < most else "missed"
+
+
 def main() -> None:
     """Print the table."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
     before = figures(RESULTS, "before")
     rows = []
     for aim in AIMS:
-        now = figures(folder, aim.file).get(aim.figure)
-        verdict = "" if now is None else "met" if now <= aim.most else "missed"
+        found = figures(folder, aim.file)
+        now, error = found.get(aim.figure), found.get(f"{aim.figure}, error", 0.0)
         rows.append(
-            [aim.what, text(aim.most, aim.unit), text(now, aim.unit), text(before.get(aim.figure), aim.unit), verdict]
-        )
-    Report("Aims").table(["at most", "aim", "now", "before", ""], rows)
+            [
+                aim.what, text(aim.most, aim.unit), text(now, aim.unit), f"± {error:,.2f}" if error else "",
+                text(before.get(aim.figure), aim.unit), "" if now is None else verdict(now, error, aim.most),
+            ]
+        )  # fmt: skip
+    Report("Aims").table(["at most", "aim", "now", "", "before", ""], rows)
 
 
 if __name__ == "__main__":

@@ -97,15 +97,14 @@ def measure_alternating(bench: Bench, report: Report, is_quick: bool) -> None:
         pairs = [pair for run in runs for pair in run.pairs]
         differences = [(on[0] - off[0]) / stretch * 1e3 for on, off in pairs]
         plain_ms = statistics.median(off[0] for _, off in pairs) / stretch * 1e3
-        quarters = statistics.quantiles(differences, n=4)
-        report.figure(f"{megabytes:,} MB: % longer", statistics.median(differences) / plain_ms * 100)
-        error = 1.25 * 0.74 * (quarters[2] - quarters[0]) / len(pairs) ** 0.5  # of a median, as if they were normal
+        longer = [difference / plain_ms * 100 for difference in differences]
+        report.figure(f"{megabytes:,} MB: % longer", longer)
         rows.append(
             [
                 f"{megabytes:,}",
                 str(len(pairs)),
                 f"{plain_ms:.3f}",
-                f"{statistics.median(differences) / plain_ms * 100:+.2f} ± {error / plain_ms * 100:.2f}",
+                f"{statistics.median(longer):+.2f} ± {measure.error_of_median(longer):.2f}",
                 f"{statistics.median(run.records for run in runs):.2f}",
                 spread([off[1] / stretch for _, off in pairs], 0),
                 spread([(on[1] - off[1]) / stretch for on, off in pairs], 0),

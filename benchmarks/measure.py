@@ -141,6 +141,14 @@ def ratios(values: Sequence[float], base: Sequence[float]) -> list[float]:
     return [value / other for value, other in zip(values, base, strict=True)]
 
 
+def error_of_median(values: Sequence[float]) -> float:
+    """Its standard error, by the quartiles, as if the values were normal: 1.25 sigma / sqrt(n); 0 of a single value."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4)
+    return 1.25 * 0.74 * (high - low) / len(values) ** 0.5
+
+
 def _version(name: str) -> str:
     try:
         return f"{name} {metadata.version(name)}"
@@ -172,9 +180,10 @@ class Report:
         self._figures: dict[str, float] = {}
         self.say(f"# {title}")
 
-    def figure(self, name: str, value: float) -> None:
-        """One that there is an aim for (`aims.py`)."""
-        self._figures[name] = value
+    def figure(self, name: str, values: Sequence[float]) -> None:
+        """One that there is an aim for (`aims.py`): the median, and beside it its standard error."""
+        self._figures[name] = statistics.median(values)
+        self._figures[f"{name}, error"] = error_of_median(values)
 
     def say(self, text: str) -> None:
         """A paragraph."""
@@ -183,7 +192,7 @@ class Report:
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Columns padded, so that it reads as well in a terminal; all but the first to the right."""
-        widths = [max(len(row[n]) for row in [header, *rows]) for n in range(len(header))]
+        widths = [max(2, *(len(row[n]) for row in [header, *rows])) for n in range(len(header))]
         rule = [("-" * width if n == 0 else "-" * (width - 1) + ":") for n, width in enumerate(widths)]
         lines = [
             "| " + " | ".join(c.ljust(w) if n == 0 else c.rjust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True))) + " |"

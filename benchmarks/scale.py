@@ -155,7 +155,7 @@ class Table:
         report.table(["", *(f"{size:,} {self._what}" for size in self._sizes)], rows)
         exponents = [exponent for values in self._found.values() for exponent in self._exponents(values)]
         if exponents:
-            report.figure(f"{self._what}: largest exponent", max(exponents))
+            report.figure(f"{self._what}: largest exponent", [max(exponents)])
 
     def _exponents(self, values: Sequence[float]) -> list[float]:
         """From each size to the next: 0 is no growth, 1 is linear, 2 quadratic."""

@@ -109,7 +109,7 @@ def measure_states(bench: Bench, report: Report, is_quick: bool) -> None:
         )  # fmt: skip
         figures = [_figures(one) for one in rounds]
         for name in figures[0]:
-            report.figure(f"{title}: {name}", statistics.median(one[name] for one in figures))
+            report.figure(f"{title}: {name}", [one[name] for one in figures])
     if set(METHODS) - present:
         report.say(f"Not installed, so not measured: {', '.join(sorted(set(METHODS) - present))}.")
     report.say(

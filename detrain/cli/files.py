@@ -1,8 +1,9 @@
-"""Files that are named on a command line: what goes wrong with them is an error of usage."""
+"""Files and run directories that are named on a command line: what goes wrong with them is an error of usage."""
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -14,9 +15,47 @@ from detrain.errors import MissingExtra, UsageError
 _Words = ParamSpec("_Words")
 _Result = TypeVar("_Result")
 _Written = TypeVar("_Written")
+#: How many runs are named to whoever has named none.
+_MOST_NAMED = 5
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 #: What the extra `plan` brings.
 _PLAN = ("numba", "scipy", "matplotlib", "yaml")
+
+
+class RunFolder(click.Path):
+    """The directory of a run or a job. Where there is none, the runs that are there are named."""
+
+    def __init__(self) -> None:
+        """One that exists."""
+        super().__init__(exists=True, file_okay=False, path_type=Path)
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """See click."""
+        from detrain.store import listing
+
+        path = Path(value)
+        if not path.is_dir():
+            self.fail(f"there is no folder {path}{_runs_below(Path())}", param, ctx)
+        if not listing.is_run(path):
+            self.fail(f"{path} is no run directory{_runs_below(path) or _runs_below(Path())}", param, ctx)
+        return path
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's signature
+        """See click."""
+        return f"Which run{_runs_below(Path())}"
+
+
+#: The argument of a command that is about one run.
+run_argument = click.argument("folder", metavar="DIR", type=RunFolder())
+
+
+def _runs_below(folder: Path) -> str:
+    """What to add to a message: the runs in a folder or in its `.detrain`, the latest first; "" if there is none."""
+    from detrain.store import listing
+
+    runs = sorted(listing.find_runs(folder), key=lambda path: -path.stat().st_mtime)
+    named = ", ".join(map(str, runs[:_MOST_NAMED])) + (", …" if len(runs) > _MOST_NAMED else "")
+    return f"; {'runs' if len(runs) > 1 else 'the run'} here: {named}" if runs else ""
 
 
 def needs_plan(command: Callable[_Words, _Result]) -> Callable[_Words, _Result]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from detrain.cli.files import run_argument
 from detrain.cli.remote_runs import is_url
 from detrain.errors import UsageError
 
@@ -25,11 +26,12 @@ def ls(folder: str, as_json: bool) -> int:
     ranks the cuts are listed.
     """
     if is_url(folder):
-        return _list_remote(folder, as_json=as_json)
+        return list_remote(folder, as_json=as_json)
     return _list_local(Path(folder), as_json=as_json)
 
 
-def _list_remote(url: str, *, as_json: bool) -> int:
+def list_remote(url: str, *, as_json: bool) -> int:
+    """Print what is at a URL in remote storage. Exit status: 1 if something of it is damaged, 0 if not."""
     from detrain.remote import listing
 
     runs = listing.describe_all(url)
@@ -144,7 +146,7 @@ def doctor(script: Path | None, ckpt_dir: str | None, as_json: bool) -> int:
 
 
 @click.command(short_help="Write a page about a run, or serve it while the run goes on.")
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@run_argument
 @click.option(
     "-o",
     "target",

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from detrain.cli.files import run_argument
 from detrain.cli.look import as_json_option
 
 
 @click.command(short_help="Repeat a run in a sandbox, and prove that its bits are the same.")
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@run_argument
 @click.option(
     "--jobs",
     type=click.IntRange(1),
@@ -26,13 +27,16 @@ def verify(folder: Path, jobs: int | None, as_json: bool) -> int:
     A finished or interrupted run is repeated and compared with its checkpoints and its ledger. The script runs without network, and
     everything that it writes is discarded. Exit status: 0 if all bits are the same, 1 if not.
     """
-    from detrain.messages import say
+    from detrain.messages import counted, say
     from detrain.proof import verify as verifier
+
+    def begin(num_segments: int, at_a_time: int) -> None:
+        say(f"repeating {counted(num_segments, 'segment')}, {at_a_time} at a time")
 
     def tell(row: dict[str, Any]) -> None:
         say(f"segment {row['number']}, from {row['start']} to {row['until']}: {row['result']} ({row['seconds']:.1f} s)")
 
-    result = verifier.verify(folder, jobs, tell)
+    result = verifier.verify(folder, jobs, tell, begin)
     click.echo(json.dumps(result, indent=1) if as_json else verifier.format_result(result))
     try:
         verifier.keep(folder, result)

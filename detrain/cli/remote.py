@@ -7,10 +7,20 @@ from pathlib import Path
 
 import click
 
+from detrain.cli.look import as_json_option, list_remote
+
 
 @click.group(short_help="Copy runs to remote storage and back.")
 def remote() -> None:
     """Copy runs to remote storage and back (`detrain run --remote URL` does so by itself)."""
+
+
+@remote.command("ls")
+@click.argument("url")
+@as_json_option
+def list_runs(url: str, as_json: bool) -> int:
+    """List the run at URL, or the runs below it, and their checkpoints, as `detrain ls URL` does."""
+    return list_remote(url, as_json=as_json)
 
 
 @remote.command()

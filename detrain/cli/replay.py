@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from detrain.cli.files import run_argument
 from detrain.cli.look import as_json_option
 from detrain.errors import UsageError
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@run_argument
 @click.option("--epochs", metavar="RANGES", help="Epochs to replay, from 0: 3, 3-5, 4- (to the last) or 2,5-7.")
 @click.option(
     "--batches", metavar="RANGES", help="Batches to replay in place of epochs, from 1 and over the whole run."

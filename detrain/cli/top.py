@@ -33,8 +33,9 @@ def top(folder: Path, once: bool, every: float, as_json: bool) -> int:
     """Show where runs are: epoch, batch, batches a second, loss, the last checkpoint, the time that is left.
 
     DIR is a run directory or a folder of run directories (default .detrain). On a terminal the table is drawn again until Ctrl-C. It reads
-    what the run has left on disk, and costs the run nothing. In brackets the number of the attempt; wait: the share of the time that the
-    training has waited for checkpoints; left: the time to the end of the loops, where their lengths are known.
+    what the run has left on disk, and costs the run nothing. In brackets the number of the attempt; loss: that of the last batch on
+    record; wait: the share of the time that the training has waited for checkpoints; left: the time to the end of the loops, where
+    their lengths are known.
     """
     from detrain.report.now import Watched
     from detrain.store import listing

@@ -148,12 +148,16 @@ def _sources(directory: RunDirectory, record: RunRecord) -> dict[str, str]:
 
 
 def verify(
-    path: Path, jobs: int | None = None, on_done: Callable[[dict[str, Any]], None] = lambda _: None
+    path: Path,
+    jobs: int | None = None,
+    on_done: Callable[[dict[str, Any]], None] = lambda _: None,
+    on_begin: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[str, Any]:
     """Do every part of a run again, `jobs` at a time (default: as many as there are cores for the run's threads).
 
-    Ranks of a job are repeated together, on this host. Returns `same`, `segments` (each with `start`, `until`, `result`, `num_compared` of
-    `num_records`, and where they differ, `difference`), `damaged`, `jobs`, `ranks`.
+    `on_begin` is told how many parts there are, and how many are done at a time; `on_done` each part's row. Ranks of a job are repeated
+    together, on this host. Returns `same`, `segments` (each with `start`, `until`, `result`, `num_compared` of `num_records`, and where
+    they differ, `difference`), `damaged`, `jobs`, `ranks`.
     Raises `DetrainError` where nothing can be done again at all.
     """
     with open_all(path) as ranks:
@@ -171,6 +175,7 @@ def verify(
                 f"{path}: the ranks do not have the same checkpoints, so they cannot be repeated together"
             )
         count = jobs or cores_for(first.record, first.size)
+        on_begin(num_parts, min(count, num_parts))
 
         def do(number: int) -> dict[str, Any]:
             parts = [one[number] for one in by_rank]

@@ -26,13 +26,14 @@ _SHOWN = 20
 
 def find_runs(folder: Path) -> list[Path]:
     """Directories of runs and jobs: `folder` itself, or those directly in it or in its `.detrain`, by name."""
-    if _is_run(folder):
+    if is_run(folder):
         return [folder]
     places = [place for place in (folder, folder / ".detrain") if place.is_dir()]
-    return sorted(path for place in places for path in place.iterdir() if _is_run(path))
+    return sorted(path for place in places for path in place.iterdir() if is_run(path))
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """True if this is the directory of a run or of a job."""
     if not path.is_dir():
         return False
     return (path / "run.json").is_file() or is_job(path) or bool(RunDirectory(path).checkpoint_paths())

@@ -196,7 +196,7 @@ def test_a_file_of_somebody_elses_is_not_written_over(tmp_path: Path) -> None:
 
 def test_what_the_page_needs_is_said(run: Path, tmp_path: Path) -> None:
     said = call("report", ".", folder=tmp_path)
-    assert (said.status, said.err) == (2, "detrain: error: . is no run directory\n")
+    assert (said.status, said.err) == (2, "detrain: error: Invalid value for 'DIR': . is no run directory\n")
     said = call("report", "run", "-o", "nowhere/page.html", folder=run.parent)
     assert said.status == 2
     assert "nowhere/page.html cannot be written" in said.err
