@@ -60,7 +60,7 @@ def result_of(one) -> dict:
 
 def test_a_finished_run_is_proved_and_nothing_of_the_users_is_touched(script) -> None:
     one = script(TRAINING)
-    one.attempt("run", "--every", "16batches")
+    one.attempt("run", "--every", "25batches")
     before = everything_in(one.folder)
     assert "proved: the run was repeated to its end" in one.command("verify", "run")
     after, found = everything_in(one.folder), result_of(one)

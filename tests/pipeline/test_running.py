@@ -84,7 +84,7 @@ def test_replicas_that_split_micro_batches_have_the_bits_of_whoever_splits_them_
     assert found == (digest(model), losses)
 
 
-@pytest.mark.parametrize("replicas", full_but([(1, 1, 1), (2, 1)], [(1, 1), (1, 1, 1), (2, 1), (3, 1), (2, 1, 1)]))
+@pytest.mark.parametrize("replicas", full_but([(2, 1)], [(1, 1), (1, 1, 1), (2, 1), (3, 1), (2, 1, 1)]))
 @pytest.mark.parametrize("name", full_but(["gpt"], ["gpt", "recurrent"]))
 def test_dropout_is_the_same_whatever_the_plan(name, replicas):
     """The numbers hang on samples and layers: the losses of the first step are those of one stage, as close as sums of floats are."""
@@ -132,8 +132,7 @@ def by_delayed_gradients(name, num_stages, num_batches, is_synced):
 
 @pytest.mark.parametrize("is_synced", [False, True])
 @pytest.mark.parametrize(
-    "name_and_stages",
-    full_but([("gpt", 2), ("recurrent", 3)], [("gpt", 2), ("gpt", 3), ("recurrent", 3), ("dense", 2)]),
+    "name_and_stages", full_but([("gpt", 2)], [("gpt", 2), ("gpt", 3), ("recurrent", 3), ("dense", 2)])
 )
 def test_weight_stashing_is_training_with_delayed_gradients(name_and_stages, is_synced):
     name, num_stages = name_and_stages
@@ -206,7 +205,7 @@ def test_a_pipeline_that_had_begun_before_a_resume_goes_on_from_what_was_held():
 
 
 @pytest.mark.parametrize(("schedule", "num_micro_batches"), [("1f1b-async", 1), ("2bw", 4)])
-@pytest.mark.parametrize("replicas", full_but([(2, 1), (1, 2)], [(2, 1), (1, 2), (2, 1, 1), (3, 1)]))
+@pytest.mark.parametrize("replicas", full_but([(2, 1)], [(2, 1), (1, 2), (2, 1, 1), (3, 1)]))
 def test_asynchronous_replicas_train(schedule, num_micro_batches, replicas):
     pipeline = pipeline_of("gpt", replicas, schedule, num_micro_batches)
     _, losses = piped(pipeline, "gpt", 8)

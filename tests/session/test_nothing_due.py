@@ -157,7 +157,7 @@ def test_nothing_is_due_before_the_batch_and_the_moment_that_the_policy_names(ev
     assert policy.is_due_at_batch(before[0][0], before[0][1] + LONGEST_WAIT_S, is_near=is_near)
 
 
-@pytest.mark.parametrize("budget", full_but(["0.008", "1"], ["0", "0.008", "1"]))
+@pytest.mark.parametrize("budget", full_but(["0.008"], ["0", "0.008", "1"]))
 def test_a_request_while_nothing_is_due_is_met_at_the_next_batch(tmp_path, budget):
     (tmp_path / "script.py").write_text(ASKING)
     words = ["-m", "detrain", "run", "--ckpt-dir", "run", "--every", "never", "script.py"]
