@@ -28,6 +28,7 @@ class Aim(NamedTuple):
 
 
 AIMS = (
+    Aim("a look at 30,000 objects", "store", "30,000 objects: ms of a walk", 30, "ms"),
     Aim("10,000 leaves: stall over torch.save", "store", f"{LEAVES}: stall over torch.save", 0.33),
     Aim("10,000 leaves: durable over torch.save", "store", f"{LEAVES}: durable over torch.save", 1.0),
     Aim("10,000 leaves: a step beside the writing, over one alone", "store", f"{LEAVES}: step beside", 1.2),

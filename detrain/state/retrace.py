@@ -1,7 +1,7 @@
 """The next walk, along the route of the one before.
 
 Most of a state has the same shape at every checkpoint: the same modules, the same optimizer state, other numbers in the tensors. A walk
-that looks at 30,000 objects one after the other takes 300 ms; one that sees that they are as before takes a tenth of that. What it yields
+that looks at 30,000 objects one after the other takes 260 ms; one that sees that they are as before takes a quarter of that. What it yields
 is what the walk from anew would have yielded, node by node: if the shape is another one, it *strays*, and the state is walked anew.
 
 The proof that nothing is missed: a walk numbers objects in the order in which it meets them, and that order follows from the graph of

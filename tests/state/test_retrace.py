@@ -59,6 +59,7 @@ def trained() -> Trained:
         model=model, optimizer=torch.optim.AdamW(model.parameters()), batch=torch.randn(5, 4), count=0, history=[], loss=None,
         holders=[Holder(number) for number in range(5)], pairs=[(number, [number]) for number in range(5)],
         tables=[{"a": number, "b": [number]} for number in range(5)], array=np.arange(6.0), names={"x", "y"},
+        sets=[{number, 10, (number,)} for number in range(4)],
         ordered=[collections.OrderedDict(a=[number]) for number in range(4)], buffers=[torch.zeros(3) for _ in range(5)],
     )  # fmt: skip
     made.step()
@@ -151,6 +152,14 @@ CHANGES: dict[str, tuple[Callable[[Trained], Any], bool]] = {
     "an array of another content": (lambda t: t.array.fill(3), False),
     "an array of another size": (lambda t: setattr(t, "array", np.arange(9.0)), False),
     "a set of another content": (lambda t: t.names.add("z"), False),
+    "an element more in one of many sets": (lambda t: t.sets[1].add(3), False),
+    "another element in the same slot": (lambda t: t.sets[1].symmetric_difference_update({1, 9}), False),
+    "a set that `pop` has taken from and that is as before": (lambda t: t.sets[1].add(t.sets[1].pop()), False),
+    "an element that was added and removed": (lambda t: (t.sets[1].add(3), t.sets[1].remove(3)), False),
+    "a set that has another table": (lambda t: t.sets[1].update(range(100)), False),
+    "an emptied set": (lambda t: t.sets[1].clear(), False),
+    "an object in a set": (lambda t: t.sets[1].add(t.holders[0]), True),
+    "a buffer that is not kept": (lambda t: t.model[1]._non_persistent_buffers_set.add("b"), False),
     "a new variable": (lambda t: setattr(t, "new", 5), True),
     "a variable less": (lambda t: delattr(t, "array"), True),
     "a list that becomes an array": (lambda t: t.history.extend([0.5] * 2000), True),

@@ -206,6 +206,11 @@ class SetHandler(Handler):
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
         _capture_set(obj, node, walk)
 
+    def glance(self, objs: Sequence[Any], cls: type) -> Glance | None:
+        """Of small ones."""
+        looks = hashtables.looks(objs) if cls is set else None
+        return None if looks is None else _elements(objs)._replace(facts=[looks])
+
     def fill(self, obj: Any, node: Node, restore: Restoring, is_new: bool) -> None:
         elements = restore.values(node["seq"])
         restore.afterwards(lambda: _refill_set(obj, elements, node, restore))

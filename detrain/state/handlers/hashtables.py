@@ -12,6 +12,7 @@ import dataclasses
 import enum
 import functools
 import pathlib
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -42,6 +43,12 @@ class _Set(ctypes.Structure):
     )
 
 
+#: Where the fields of a set begin, where its smallest table does and ends, and where its table's address stands behind the first field.
+_HEAD, _TABLE_IN_OBJECT = _Set.fill.offset, ctypes.sizeof(_Set)
+_WITH_TABLE = _TABLE_IN_OBJECT + 16 * _SMALLEST
+_TABLE = _Set.table.offset - _HEAD
+
+
 def hashes_by_value(obj: Any) -> bool:
     """True if an object's hash is made of values, so that it finds the same slot in the next process."""
     kind: Any = type(obj)
@@ -61,6 +68,19 @@ def read(obj: Any) -> Table | None:
     if not _can_see() or not all(map(hashes_by_value, elements(obj))):
         return None
     return _read(obj)
+
+
+def looks(objs: Sequence[Any]) -> list[bytes] | None:
+    """What each of these sets is in memory; None unless all of them have the smallest table, which lies in the object itself.
+
+    Two looks at a set are the same only if it has the same elements in the same slots, and `pop` goes on at the same one.
+    """
+    if not _can_see():
+        return None
+    addresses = list(map(id, objs))
+    found = [ctypes.string_at(address + _HEAD, _WITH_TABLE - _HEAD) for address in addresses]
+    tables = [int.from_bytes(look[_TABLE : _TABLE + 8], sys.byteorder) - _TABLE_IN_OBJECT for look in found]
+    return found if tables == addresses else None
 
 
 def write(obj: Any, members: Sequence[Any], table: Table) -> bool:
