@@ -63,12 +63,20 @@ class Call:
         return (cell for _, ref in self.made if (cell := ref()) is not None)
 
 
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Cell:
     """One storage.
 
-    Most of its attributes stand in the class until they differ from that: an object is made for each result of each operator.
+    With slots, and so without a dictionary: where an attribute is the first that an object's own room does not hold, Python 3.11 makes
+    its dictionary, may collect garbage for that, and then frees the room a second time if a callback of that collection has set an
+    attribute of the same object. Callbacks of storages that go do set attributes of cells.
     """
 
+    #: Bytes of its memory that count.
+    nbytes: int
+    #: When it was made, and last read, by the runtime's clock.
+    born: int
+    last_used: int
     #: When the first of all was made that it is made of.
     oldest: int = 0
     #: The storage, as long as the program holds it.
@@ -107,10 +115,6 @@ class Cell:
     serial: int = 0
     #: It is a model's, to be trained.
     is_parameter: bool = False
-
-    def __init__(self, nbytes: int, born: int) -> None:
-        """`born`: of the clock."""
-        self.nbytes, self.born, self.last_used = nbytes, born, born
 
     @property
     def storage(self) -> Any:
@@ -160,7 +164,7 @@ class Cell:
 
 
 #: In a read of a call that changes one cell and makes none, in place of that cell: it would hold itself.
-ITSELF = Cell(0, 0)
+ITSELF = Cell(0, 0, 0)
 
 
 class Group:
@@ -218,7 +222,7 @@ class Cells:
 
     def add(self, storage: Any, born: int) -> Cell:
         """A new cell for a storage."""
-        cell = Cell(0, born)
+        cell = Cell(0, born, born)
         cell.is_governed = storage.device.type == self.device
         if cell.is_governed:
             cell.nbytes = self._rounded(storage.nbytes())
