@@ -22,7 +22,7 @@ from tests.tiers import full_but
 class AtOnce:
     """A plan that is there when it is asked for."""
 
-    def __init__(self, planner, seconds=0.5):
+    def __init__(self, planner, seconds=300):
         self.planner, self.seconds, self.asked = planner, seconds, []
 
     def __call__(self, graph, budget_bytes):
