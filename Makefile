@@ -19,7 +19,7 @@ format:  ## apply ruff's fixes and its formatter
 # As many tests at a time as there are processors, but four at most: each test starts processes of its own.
 pytest = -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-test: lint  ## lint, then the tests that show that everything works (10 to 30 minutes on two cores)
+test: lint  ## lint, then the tests that show that everything works (8 to 25 minutes on two cores)
 	@$(python) $(pytest) -q -m "not soak and not full" $(ARGS)
 
 test-all: lint  ## lint, then all tests except the soak

@@ -70,7 +70,7 @@ def test_what_cannot_be_resumed_is_named_and_refused(program, moment, killed, re
     assert first.is_killed
     assert f"warning: {REFUSED[program.name]}" in first.stderr
     second = place.attempt("1batches")
-    assert second.status == 2
+    assert second.status == 2, second.stderr
     assert f"not in the checkpoint: {REFUSED[program.name]}" in second.stderr
 
 
