@@ -42,11 +42,31 @@ class RunFolder(click.Path):
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's signature
         """See click."""
-        return f"Which run{_runs_below(Path())}"
+        named = _runs_below(Path()).removeprefix("; ")
+        return f"Which of the {named}" if named else "There is no run here"
 
 
-#: The argument of a command that is about one run.
-run_argument = click.argument("folder", metavar="DIR", type=RunFolder())
+class _RunArgument(click.Argument):
+    def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's signature
+        """See click: without the brackets of the usage line."""
+        return "'DIR'"
+
+
+def _or_the_only_run(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path:
+    from detrain.store import listing
+
+    if value is not None:
+        return value
+    runs = listing.find_runs(Path())
+    if len(runs) != 1:
+        raise click.MissingParameter(ctx=ctx, param=param)
+    return runs[0]
+
+
+#: The argument of a command that is about one run: where none is named, the only one in the working folder or in its `.detrain`.
+run_argument = click.argument(
+    "folder", metavar="[DIR]", type=RunFolder(), required=False, callback=_or_the_only_run, cls=_RunArgument
+)
 
 
 def _runs_below(folder: Path) -> str:

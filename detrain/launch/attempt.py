@@ -45,7 +45,7 @@ from detrain.session.trusting import Trusting
 from detrain.state import patches
 from detrain.store.directory import RunDirectory
 from detrain.store.record import Change
-from detrain.world import preload
+from detrain.world import preload, setup_clock
 from detrain.world.clocks import Clocks
 from detrain.world.printing import Printing
 from detrain.world.setup_clock import Answers
@@ -177,7 +177,7 @@ class Attempt:
             is_counted_anew=self._is_to_find_loops(is_resuming=is_resuming),
         )
         self.answers = Answers(
-            self.directory.path / "answers.log",
+            self.directory.path / setup_clock.NAME,
             self.record.process or os.getpid(),
             self.stack.is_user_file,
             names.names_files_by_process,

@@ -15,6 +15,7 @@ from detrain.store import ledger, listing
 from detrain.store.directory import RunDirectory
 from detrain.store.job import JobDirectory
 from detrain.store.record import RunRecord
+from detrain.world import loop_clock_log, setup_clock
 
 #: Differences of a job that are written out; all are counted.
 _SHOWN = 20
@@ -24,7 +25,8 @@ def compare(a: Path, b: Path) -> dict[str, Any]:
     """Compare two checkpoint files, run directories (by their latest checkpoint) or jobs (rank by rank, by their latest cut).
 
     Returns `same`, `parting` (where two runs part, by their ledgers; None if nowhere), what was
-    compared (`a`, `b`), `num_leaves`, `num_differences`, the first `differences` and `notes`.
+    compared (`a`, `b`), `num_leaves`, `num_differences`, the first `differences` and `notes`. A difference that has `is_clock_reading` is
+    what the clock said in either run.
     Raises `CheckpointError` for what cannot be read.
     """
     if listing.is_job(a) or listing.is_job(b):
@@ -73,6 +75,7 @@ def compare_sides(a: Side, b: Side, parting: Parting | None = None, *, has_more:
     sides = a, b
     walk = Comparison(*sides, has_more=has_more)
     walk.run()
+    _mark_readings(walk.differences, sides)
     return {
         "same": not walk.num_differences and parting is None,
         "parting": _describe_parting(parting),
@@ -83,6 +86,28 @@ def compare_sides(a: Side, b: Side, parting: Parting | None = None, *, has_more:
         "differences": walk.differences,
         "notes": [*_notes(*sides), *(f"{name}: {one} / {other}" for name, one, other in walk.notes)],
     }
+
+
+def _mark_readings(differences: list[dict[str, Any]], sides: tuple[Side, Side]) -> None:
+    """Set `is_clock_reading` where both numbers are, to the last bit, what a clock has told the one run and the other."""
+    numbers = [
+        found
+        for found in differences
+        if found["what"] == "value" and type(found["a"]) is type(found["b"]) and type(found["a"]) in (int, float)
+    ]
+    if numbers:
+        told = [_readings(side) for side in sides]
+        for found in numbers:
+            if found["a"] in told[0] and found["b"] in told[1]:
+                found["is_clock_reading"] = True
+
+
+def _readings(side: Side) -> set[float]:
+    """What the clocks have told a run, in ns and in s; nothing for a checkpoint that does not lie in a run directory."""
+    folder = side.checkpoint.path.parent
+    in_loops = loop_clock_log.read(folder / loop_clock_log.NAME)["ns"].tolist()
+    all_ns = {*setup_clock.read(folder / setup_clock.NAME).values(), *in_loops}
+    return {*all_ns, *(ns / 1e9 for ns in all_ns)}
 
 
 def parting_of(a: Path, b: Path) -> Parting | None:
@@ -134,7 +159,13 @@ def format_result(result: dict[str, Any]) -> str:
         lines = [f"same: {result['num_leaves']} leaves. {both}"]
     else:
         number = result["num_differences"]
-        lines = [f"different: {counted(number, 'difference')} in {result['num_leaves']} leaves. {both}"]
+        num_readings = sum("is_clock_reading" in found for found in result["differences"])
+        read = (
+            f", {'all' if num_readings == number else num_readings} of them readings of the clock"
+            if num_readings
+            else ""
+        )
+        lines = [f"different: {counted(number, 'difference')} in {result['num_leaves']} leaves{read}. {both}"]
     if result["parting"] is not None:
         lines.append(_format_parting(result["parting"]))
     lines += [_format_difference(found) for found in result["differences"]]
@@ -169,4 +200,6 @@ def _format_difference(found: dict[str, Any]) -> str:
         text += f": A {found['a']}, B {found['b']}"
     if "a_bits" in found:
         text += f" (bits {found['a_bits']}, {found['b_bits']})"
+    if "is_clock_reading" in found:
+        text += ": what the clock said in either run"
     return text

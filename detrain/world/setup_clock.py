@@ -26,6 +26,8 @@ from detrain.world.clocks import CLOCKS, REAL, Clocks
 
 _OWN = os.path.realpath(package.FOLDER) + os.sep
 
+#: In the run directory.
+NAME = "answers.log"
 #: A script that reads the clock more often than this in its set-up is waiting for something; one line of the file takes 70 bytes.
 MOST_ANSWERS = 20_000
 
@@ -51,7 +53,7 @@ class Answers:
 
     def begin(self) -> bool:
         """Answer from now on; False if no preload library is there to ask through."""
-        self._read()
+        self._known.update(read(self._path))
         is_there = self._clocks.begin(self._clock, self._path)
         if is_there and self._process != os.getpid():
             preload.answer_process(self._process_id, self._process)
@@ -60,18 +62,6 @@ class Answers:
     def stop(self) -> None:
         """The script has ended, or this is a forked child."""
         preload.answer_process(None, 0)
-
-    def _read(self) -> None:
-        try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return
-        for line in lines:
-            try:
-                place, ordinal, answer = json.loads(line)
-            except ValueError:
-                continue  # the torn last line of an attempt that was killed: the script never got this reading
-            self._known[place, ordinal] = answer
 
     def _clock(self, clock: int, real_ns: int) -> int:
         """Nanoseconds, as the caller is to see them; since 1970, of the time of day."""
@@ -122,6 +112,22 @@ class Answers:
         frame = sys._getframe(1)
         filename = frame.f_code.co_filename
         return self._process if self._is_user_file(filename) or self._names_files(filename) else real
+
+
+def read(path: Path) -> dict[tuple[str, int], int]:
+    """The answers in a file, in ns, by the place that asked and how often it had asked before; none without a file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    found = {}
+    for line in lines:
+        try:
+            place, ordinal, answer = json.loads(line)
+        except ValueError:
+            continue  # the torn last line of an attempt that was killed: the script never got this reading
+        found[place, ordinal] = answer
+    return found
 
 
 def _line(frame: types.FrameType) -> str:

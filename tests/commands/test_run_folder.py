@@ -31,7 +31,7 @@ NAMED = "; runs here: .detrain/second, .detrain/third, .detrain/first"
         (["nowhere"], f"Invalid value for 'DIR': there is no folder nowhere{NAMED}"),
         (["empty"], f"Invalid value for 'DIR': empty is no run directory{NAMED}"),
         ([".detrain"], f"Invalid value for 'DIR': .detrain is no run directory{NAMED}"),
-        ([], f"Missing argument 'DIR'. Which run{NAMED}"),
+        ([], f"Missing argument 'DIR'. Which of the {NAMED.removeprefix('; ')}"),
     ],
 )
 @pytest.mark.usefixtures("runs")
@@ -44,6 +44,14 @@ def test_runs_that_are_there_are_named(words, said):
 @pytest.mark.usefixtures("runs")
 def test_a_run_is_taken():
     assert CliRunner().invoke(_take, [".detrain/first"]).output == ".detrain/first\n"
+
+
+def test_the_only_run_is_taken_where_none_is_named(tmp_path, monkeypatch):
+    path = tmp_path / ".detrain" / "train-lr-0.1-9c1b7d30"
+    path.mkdir(parents=True)
+    (path / "run.json").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(_take, []).output == ".detrain/train-lr-0.1-9c1b7d30\n"
 
 
 def test_of_many_runs_the_latest_are_named(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from detrain.proof import diff
 from detrain.state.tree import Array, Tree
 from detrain.store import listing
 from detrain.store.commit import commit
+from detrain.world import loop_clock_log, setup_clock
 
 
 def node(kind, name, **fields):
@@ -189,3 +190,25 @@ def test_switches_that_one_side_does_not_know_are_a_note_and_no_difference(compa
     assert compare(tree({}, {"v": 1}), tree({}, {"v": 1}), new, {"flags": {}})["differences"]
     other = compare(tree({}, {"v": 1}), tree({}, {"v": 1}), old, {"flags": {"torch": {"grad": False, "fills": True}}})
     assert said(other) == [("flags.torch.grad", "value")]
+
+
+def test_what_the_clock_said_in_either_run_is_named_so(compare, tmp_path):
+    """Of two numbers that differ, only what both runs have on record is called a reading of the clock."""
+
+    def tree(began, ended, steps, loss):
+        return Tree([], [], {"began": began, "ended": ended, "steps": steps, "loss": loss})
+
+    setup_ns, loop_ns = 1_795_918_809_517_274_600, 7_565_034_236_064
+    (tmp_path / setup_clock.NAME).write_text(f'["train.py:3", 0, {setup_ns}]\n["train.py', encoding="utf-8")
+    np.array([(7, 1 << 8, loop_ns)], loop_clock_log.RECORD).tofile(tmp_path / loop_clock_log.NAME)
+    found = compare(tree(setup_ns / 1e9, loop_ns, 3, 0.5), tree(loop_ns / 1e9, setup_ns, 4, setup_ns / 1e9))
+    assert [one["path"] for one in found["differences"] if "is_clock_reading" in one] == ["began", "ended"]
+    lines = diff.format_result(found).splitlines()
+    assert lines[0].startswith("different: 4 differences in 6 leaves, 2 of them readings of the clock. A ")
+    assert [line.split(":")[0].strip() for line in lines if line.endswith(": what the clock said in either run")] == [
+        "began",
+        "ended",
+    ]
+    alone = compare(tree(loop_ns, 1, 3, 0.5), tree(setup_ns, 1, 3, 0.5))
+    assert not alone["same"]
+    assert ", all of them readings of the clock. A " in diff.format_result(alone)
