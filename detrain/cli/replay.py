@@ -67,7 +67,11 @@ def replay(
         for line in replayer.format_row(row):
             say(line)
 
-    result = replayer.replay(folder, wanted, jobs, on_done)
+    def on_begin(rows: list[dict[str, Any]]) -> None:
+        for line in replayer.format_begin(rows):
+            say(line)
+
+    result = replayer.replay(folder, wanted, jobs, on_done, on_begin)
     if as_json:
         click.echo(json.dumps(result, indent=1))
     for line in replayer.format_summary(result):

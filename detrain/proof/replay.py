@@ -45,9 +45,15 @@ class Wanted:
 
 
 def replay(
-    path: Path, wanted: Wanted, jobs: int | None = None, on_done: Callable[[dict[str, Any]], None] = lambda _: None
+    path: Path,
+    wanted: Wanted,
+    jobs: int | None = None,
+    on_done: Callable[[dict[str, Any]], None] = lambda _: None,
+    on_begin: Callable[[list[dict[str, Any]]], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Repeat the wanted parts of a run, `jobs` at a time; `on_done` hears of each, in the order of the run.
+
+    `on_begin` hears before that what is known of all of them: `window`, `start`, `until`, `epochs_before`.
 
     Returns `same`, `segments` (each with `window`, `start`, `epochs_before`, `until`, `result`, `num_compared`, `shown` and, where they
     differ, `difference`), `notes`, `seconds`, `seconds_in_run` (None where the ledger does not say), `batches`.
@@ -68,12 +74,12 @@ def replay(
             for part in windows.parts_of(window, checkpoints, _batch_loops(info), is_whole=wanted.is_whole)
         ]
         count = min(jobs or cores_for(record, 1), len(chosen))
+        on_begin([_row_of(number, part) for number, part in enumerate(chosen)])
 
         def do(numbered: tuple[int, Part]) -> dict[str, Any]:
             number, part = numbered
             window = replace(part.window, loop=_first_loop(info, patched))
-            segment = Segment(part.start, part.until, is_whole=False, num_records=0)
-            row = _row_of(number, part, segment)
+            segment, row = _segment_of(part), _row_of(number, part)
             try:
                 order = order_for(directory, record, checkpoints, done, segment)
                 order = replace(order, goal=_moved(replace(order.goal, window=window), patched), patched=patched)
@@ -104,10 +110,14 @@ def replay(
     }
 
 
-def _row_of(number: int, part: Part, segment: Segment) -> dict[str, Any]:
+def _segment_of(part: Part) -> Segment:
+    return Segment(part.start, part.until, is_whole=False, num_records=0)
+
+
+def _row_of(number: int, part: Part) -> dict[str, Any]:
     """What is known of a part before it is repeated."""
     return {
-        "number": number, "window": str(part.window), "unit": part.window.unit, "start": segment.names[0],
+        "number": number, "window": str(part.window), "unit": part.window.unit, "start": _segment_of(part).names[0],
         "until": part.until.name if part.until is not None else "", "shown": [], "num_compared": 0, "seconds": 0.0,
         "epochs_before": part.epochs_before,
     }  # fmt: skip
@@ -237,6 +247,13 @@ def _judge(part: Part, found: dict[str, Any], reach: Reach) -> dict[str, Any]:
             return {**row, "result": UNPROVED, "why": why}
         row["note"] = f"the ledger ends within it: behind batch {last} of the run nothing could be compared"
     return {**row, "result": SAME}
+
+
+def format_begin(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What is said before a replay of these parts."""
+    for row in rows:
+        before = f", with {counted(row['epochs_before'], 'epoch')} before it" if row["epochs_before"] else ""
+        yield f"replaying {row['window']} from {row['start']}{before}"
 
 
 def format_row(row: dict[str, Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from detrain.launch import patched
 from detrain.launch.patched import PatchedFile
 from detrain.loops import alignment, instfile
 from detrain.loops.instfile import InstInfo, NestLoop
-from detrain.proof import windows
+from detrain.proof import replay, windows
 from detrain.session.goal import Goal, Window
 from detrain.state import patches
 from detrain.store.checkpoint import Checkpoint
@@ -274,3 +274,17 @@ def test_a_run_directory_gets_the_lines_of_now(tmp_path: Path) -> None:
         assert chain[0].meta.position == [LoopPosition(str(script), 10, 0, 3)]
     finally:
         patches.use({})
+
+
+# --- what is said ---
+
+
+def test_before_a_replay_it_is_said_where_each_part_begins_and_what_is_repeated_before_it() -> None:
+    rows = [
+        {"window": "epoch 2", "start": "the beginning", "epochs_before": 2},
+        {"window": "epoch 9", "start": "checkpoint_9_0.h5", "epochs_before": 0},
+    ]
+    assert list(replay.format_begin(rows)) == [
+        "replaying epoch 2 from the beginning, with 2 epochs before it",
+        "replaying epoch 9 from checkpoint_9_0.h5",
+    ]
