@@ -34,8 +34,8 @@ def top(folder: Path, once: bool, every: float, as_json: bool) -> int:
 
     DIR is a run directory or a folder of run directories (default .detrain). On a terminal the table is drawn again until Ctrl-C. It reads
     what the run has left on disk, and costs the run nothing. In brackets the number of the attempt; loss: that of the last batch on
-    record; wait: the share of the time that the training has waited for checkpoints; left: the time to the end of the loops, where
-    their lengths are known.
+    record; wait: the share of the time that the training has waited for checkpoints, of which the first ones take longest; left: the
+    time to the end of the loops, where their lengths are known.
     """
     from detrain.report.now import Watched
     from detrain.store import listing

@@ -17,6 +17,7 @@ from detrain.errors import DetrainError
 from detrain.loops import instfile
 from detrain.state import patches
 from detrain.state.patches import Patch
+from detrain.world import setup_clock
 
 if TYPE_CHECKING:  # loads numpy, which the script may not
     from detrain.store.checkpoint import Checkpoint
@@ -57,7 +58,7 @@ def put(files: Iterable[PatchedFile], folder: Path, script: Path) -> None:
         except OSError as error:
             raise DetrainError(f"{one.path} cannot be replaced in the sandbox: {error.strerror}") from None
     _move_loops(files, folder / "inst.info", script.parent)
-    _move_readings(files, folder / "answers.log")
+    _move_readings(files, folder / setup_clock.NAME)
     document = {one.path: one.patch.encode() for one in files}
     (folder / NAME).write_text(json.dumps(document), encoding="utf-8")
 
