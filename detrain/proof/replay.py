@@ -24,6 +24,7 @@ from detrain.proof.sandbox import NoSandbox
 from detrain.proof.segments import Segment
 from detrain.proof.verify import BROKEN, DIFFERENT, SAME, UNPROVED, cores_for, open_run, order_for
 from detrain.proof.windows import Part, Reach
+from detrain.session.goal import Window
 from detrain.store import ledger
 from detrain.store.checkpoint import Checkpoint
 from detrain.store.job import JobDirectory
@@ -68,20 +69,15 @@ def replay(
         info = _loops(directory.path, record)
         reach = windows.reach_of(done, checkpoints, _batch_loops(info))
         patched, notes = _patched(wanted.patches, record, checkpoints, info)
-        chosen = [
-            part
-            for window in windows.windows(ranges, wanted.unit, reach)
-            for part in windows.parts_of(window, checkpoints, _batch_loops(info), is_whole=wanted.is_whole)
-        ]
+        chosen = list(_parts(wanted, windows.windows(ranges, wanted.unit, reach), checkpoints, info))
         count = min(jobs or cores_for(record, 1), len(chosen))
-        on_begin([_row_of(number, part) for number, part in enumerate(chosen)])
+        planned = [_row_of(number, part) for number, part in enumerate(chosen)]
+        on_begin(planned)
 
-        def do(numbered: tuple[int, Part]) -> dict[str, Any]:
-            number, part = numbered
+        def do(part: Part, row: dict[str, Any]) -> dict[str, Any]:
             window = replace(part.window, loop=_first_loop(info, patched))
-            segment, row = _segment_of(part), _row_of(number, part)
             try:
-                order = order_for(directory, record, checkpoints, done, segment)
+                order = order_for(directory, record, checkpoints, done, _segment_of(part))
                 order = replace(order, goal=_moved(replace(order.goal, window=window), patched), patched=patched)
                 found = order.carry_out()
             except NoSandbox:
@@ -92,7 +88,7 @@ def replay(
 
         rows = []
         with ThreadPoolExecutor(count) as pool:
-            for row in pool.map(do, enumerate(chosen)):
+            for row in pool.map(do, chosen, planned):
                 on_done(row)
                 rows.append(row)
     num_batches, took_s = _in_run(chosen, reach, done)
@@ -108,6 +104,13 @@ def replay(
         "seconds": time.monotonic() - began_s,
         "seconds_in_run": took_s,
     }
+
+
+def _parts(
+    wanted: Wanted, chosen: Iterable[Window], checkpoints: Sequence[Checkpoint], info: instfile.InstInfo
+) -> Iterator[Part]:
+    for window in chosen:
+        yield from windows.parts_of(window, checkpoints, _batch_loops(info), is_whole=wanted.is_whole)
 
 
 def _segment_of(part: Part) -> Segment:

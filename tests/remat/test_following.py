@@ -20,7 +20,7 @@ from tests.tiers import full_but
 
 
 class AtOnce:
-    """A plan that is there when it is asked for."""
+    """A plan that is there when it is asked for. It has time, as numba may have to compile the planner first."""
 
     def __init__(self, planner, seconds=300):
         self.planner, self.seconds, self.asked = planner, seconds, []
