@@ -84,7 +84,7 @@ class Job:
         return [found[rank] for rank in sorted(found)]
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        until_s = time.monotonic() + 120
+        until_s = time.monotonic() + 400
         while not condition() and self.process.poll() != 0:
             assert self.process.poll() is None, self.err.read_text()[-3000:]
             assert time.monotonic() < until_s
@@ -105,7 +105,7 @@ class Job:
     def end(self) -> tuple[int, float]:
         """Wait for everything that belongs to it; the exit status, and how long that took."""
         began_s = time.monotonic()
-        status = self.process.wait(timeout=180)
+        status = self.process.wait(timeout=600)
         while any(_is_of(one, self.folder) and one.pid not in self._others for one in psutil.process_iter()):
             assert time.monotonic() < began_s + 60, "a rank lives on"
             time.sleep(0.05)
