@@ -25,6 +25,7 @@ from detrain.remat.planners.names import NAMES as PLANNERS
 from detrain.session import policy
 
 if TYPE_CHECKING:
+    from detrain.job.place import Place
     from detrain.launch.request import Request
 
 
@@ -181,6 +182,10 @@ _ENDS = "DETRAIN_ENDS_S"
     metavar="FILE",
     help="Add what happens to this file, as JSON lines for other programs: attempts, progress, checkpoints, warnings.",
 )
+@click.option(
+    "--progress/--no-progress",
+    help="On a terminal: keep its last line for where the run is: epoch, batch, batches a second, loss, the time that is left.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing but warnings and errors.")
 @module_option
 @words_argument
@@ -191,6 +196,7 @@ def run(
     ranks: int | None,
     restarts: int,
     time_limit: float | None,
+    progress: bool,
     **options: Any,
 ) -> Callable[[], int]:
     """Run a training script, or resume it from its latest checkpoint.
@@ -225,19 +231,27 @@ def run(
         remote.prepare(request)
     if ranks and place is None:
         options_given, words_given = click.get_current_context().meta[GIVEN]
-        return lambda: _supervise(request, options_given, words_given, ranks, restarts)
+        start = functools.partial(_supervise, request, options_given, words_given, ranks, restarts)
+    elif place is None:
+        start = start_of(request)
+    else:
+        start = functools.partial(_start_rank, request, place)
+    return functools.partial(_start_shown, request, start) if progress and (place is None or place.is_first) else start
 
-    if place is None:
-        return start_of(request)
 
-    def start() -> int:
-        from detrain.launch import environment, joining
+def _start_rank(request: Request, place: Place) -> int:
+    from detrain.launch import environment, joining
 
-        if request.remote:
-            begin_remotely(request, place)
-        environment.replace_process(joining.of_rank(request, place))
+    if request.remote:
+        begin_remotely(request, place)
+    environment.replace_process(joining.of_rank(request, place))
 
-    return start
+
+def _start_shown(request: Request, start: Callable[[], int]) -> int:
+    from detrain.report import statusline
+
+    statusline.start(Path(os.path.abspath(request.ckpt_dir)))
+    return start()
 
 
 def _trace(module: str | None, words: tuple[str, ...], options: dict[str, Any]) -> Callable[[], int]:
@@ -287,7 +301,7 @@ def _supervise(request: Request, options: list[str], words: list[str], num_ranks
 
     if request.ends_s < math.inf:
         os.environ[_ENDS] = repr(request.ends_s)
-    command, alone = ["-m", "detrain", "run"], ["--no-requeue"] if request.requeue else []
+    command, alone = ["-m", "detrain", "run"], ["--no-progress", *(["--no-requeue"] if request.requeue else [])]
     first, again = ([*command, *given, *alone, *words] for given in (options, _without(options, "--fresh", "--from")))
     job = Path(os.path.abspath(request.ckpt_dir))
 

@@ -108,15 +108,11 @@ def _move_readings(files: list[PatchedFile], path: Path) -> None:
     now = {os.path.basename(one.path): {then: line for line, then in one.patch.lines.items()} for one in files}
     pattern = re.compile(rf"(?<![^\s])({'|'.join(map(re.escape, now))}):(\d+)(?!\S)")
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            place, *rest = json.loads(line)
-        except ValueError:
-            continue
+    for (place, ordinal), answer in setup_clock.read(path).items():
         found = [(one[1], int(one[2])) for one in pattern.finditer(place)]
         if all(number in now[name] for name, number in found):
             place = pattern.sub(lambda one: f"{one[1]}:{now[one[1]][int(one[2])]}", place)
-            kept.append(json.dumps([place, *rest]))
+            kept.append(json.dumps([place, ordinal, answer]))
     path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 

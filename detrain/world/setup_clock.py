@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from detrain import package
+from detrain.errors import CheckpointError
 from detrain.messages import warn
 from detrain.world import preload
 from detrain.world.clocks import CLOCKS, REAL, Clocks
@@ -52,8 +53,9 @@ class Answers:
         self._is_full = False
 
     def begin(self) -> bool:
-        """Answer from now on; False if no preload library is there to ask through."""
+        """Answer from now on; False if no preload library is there to ask through. Raises `CheckpointError` for a damaged file."""
         self._known.update(read(self._path))
+        _cut_torn(self._path)
         is_there = self._clocks.begin(self._clock, self._path)
         if is_there and self._process != os.getpid():
             preload.answer_process(self._process_id, self._process)
@@ -115,19 +117,36 @@ class Answers:
 
 
 def read(path: Path) -> dict[tuple[str, int], int]:
-    """The answers in a file, in ns, by the place that asked and how often it had asked before; none without a file."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return {}
+    """The answers in a file, in ns, by the place that asked and how often it had asked before; none without a file.
+
+    Raises `CheckpointError` for a file that is damaged.
+    """
     found = {}
-    for line in lines:
+    for number, line in enumerate(_whole_lines(path), 1):
         try:
             place, ordinal, answer = json.loads(line)
-        except ValueError:
-            continue  # the torn last line of an attempt that was killed: the script never got this reading
-        found[place, ordinal] = answer
+            found[place, ordinal] = answer
+        except (ValueError, TypeError):
+            raise CheckpointError(
+                f"{path} is damaged in line {number}: what the set-up code read of the clock is not known"
+            ) from None
     return found
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """Without what an attempt that was killed has left half written: the script never got this reading."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    return content.split(b"\n")[:-1]
+
+
+def _cut_torn(path: Path) -> None:
+    """Take that away, so that what follows can be read."""
+    whole = sum(len(line) + 1 for line in _whole_lines(path))
+    if path.exists() and whole < path.stat().st_size:
+        os.truncate(path, whole)
 
 
 def _line(frame: types.FrameType) -> str:

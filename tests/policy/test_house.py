@@ -71,7 +71,7 @@ MAY_IMPORT = {
     "job": {"adapters", "store"},
     "session": {"adapters", "job", "loops", "outputs", "pipeline", "plans", "remat", "state", "store", "world"},
     "outputs": {"store", "world"},
-    "remote": {"adapters", "job", "outputs", "plans", "store"},
+    "remote": {"adapters", "job", "outputs", "plans", "store", "world"},
     "rewrite": {"loops"},
     "tracer": {"loops"},
     "adapters": {"pipeline", "remat", "state", "world"},
@@ -255,8 +255,8 @@ def test_the_flags_of_run_are_those_of_the_page() -> None:
     assert sorted(option.opts[0] for option in run.params if option.opts[0].startswith("-")) == [
         "--ckpt-dir", "--emulate", "--every", "--fresh", "--from", "--keep", "--keep-trained", "--leave-files",
         "--log-json", "--memory-budget", "--micro-batches", "--no-pickle", "--nondeterministic", "--on-inexact",
-        "--pipeline", "--quiet", "--ranks", "--remat-planner", "--remat-verify", "--remote", "--requeue", "--restarts", "--seed",
-        "--time-limit", "--trust-changes", "-m",
+        "--pipeline", "--progress", "--quiet", "--ranks", "--remat-planner", "--remat-verify", "--remote", "--requeue", "--restarts",
+        "--seed", "--time-limit", "--trust-changes", "-m",
     ]  # fmt: skip
 
 
