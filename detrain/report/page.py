@@ -87,7 +87,7 @@ def _command(history: History) -> str:
 
 def _cards(history: History) -> str:
     run = history.run
-    state = "finished" if run["is_finished"] else "running" if run["held_by"] else "broken off"
+    state = "finished" if run["is_finished"] else "running" if run["held_by"] else "stopped"
     cards = [
         (state, f"began {run['began']}" + (f", ended {run['ended']}" if run["ended"] else "")),
         (f"{history.batches:,}", "batches"),
