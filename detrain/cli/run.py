@@ -86,7 +86,7 @@ _ENDS = "DETRAIN_ENDS_S"
     default=3,
     show_default=True,
     metavar="N",
-    help="Keep the newest N checkpoints.",
+    help="Keep the newest N checkpoints, and earlier ones that they build on.",
 )
 @_checkpoints("--fresh", is_flag=True, help="Start over. The old run directory is moved aside, not deleted.")
 @_checkpoints("--from", "from_", metavar="CKPT", help="Resume from this checkpoint instead of the latest.")

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from detrain.report.now import Now, Watched
 
 
+#: Column of the table to the narrowest terminal that shows it.
+_COLUMNS = {"epoch": 0, "batch": 0, "batches/s": 100, "loss": 60, "checkpoint": 80, "wait": 110, "left": 0}
+
+
 @click.command(short_help="Show where runs are, while they run.")
 @click.argument("folder", default=".detrain", metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Print once, and end.")
@@ -73,23 +77,25 @@ def _live(look: Callable[[], list[Now]], every_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    with Live(_table(look()), console=Console(), refresh_per_second=4) as live:
+    console = Console()
+    with Live(_table(look(), console.width), console=console, refresh_per_second=4) as live:
         try:
             while True:
                 time.sleep(every_s)
-                live.update(_table(look()))
+                live.update(_table(look(), console.width))
         except KeyboardInterrupt:
             pass
 
 
-def _table(found: list[Now]) -> Table:
+def _table(found: list[Now], width: int) -> Table:
+    """`width`: of the terminal; a narrow one shows fewer columns, and long names in part."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold")
+    table.add_column("run", no_wrap=True, overflow="ellipsis", min_width=12)
     table.add_column("state", no_wrap=True)
-    headings = ["epoch", "batch", "batches/s", "loss", "checkpoint", "wait", "left"]
+    headings = [name for name, narrowest in _COLUMNS.items() if width >= narrowest]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for one in found:

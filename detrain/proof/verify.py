@@ -374,7 +374,10 @@ def _notes(row: dict[str, Any]) -> list[str]:
         f"segment {row['number']}: note: not counted: {note} (original / repeated)" for note in row.get("notes", ())
     ]
     for path in (row.get("files") or {}).get("different", ()):
-        lines.append(f"note: not counted: the script's file {path} came out with other bytes")
+        lines.append(
+            f"note: not counted: the script's file {path} came out with other bytes than lie there now; "
+            "another run may have written it since"
+        )
     return lines
 
 

@@ -107,7 +107,7 @@ class Publication:
                 )
             self._patiently(lambda: self._fetch(remote))
         else:
-            say(f"publishing the run to {self._store.url}{'' if remote else ', where nothing of it is yet'}")
+            say(f"publishing the run to {self._store.url}{'' if remote else ', new there'}")
 
     def _acquire(self) -> None:
         """Raises `ResumeRefused` where somebody renews theirs."""

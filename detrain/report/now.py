@@ -18,6 +18,9 @@ from detrain.store.ledger import Batch, Tail
 WINDOW_S = 60.0
 
 
+COLUMNS = ("epoch", "batch", "batches/s", "loss", "checkpoint", "wait", "left")
+
+
 @dataclass(frozen=True)
 class Now:
     """Of one run, or of one job by its first rank."""
@@ -26,6 +29,8 @@ class Now:
     #: running, finished or stopped.
     state: str
     attempt: int
+    #: False while an attempt runs that has not come to the training yet: the position is that of the attempt before.
+    has_begun: bool
     #: That runs, and the batch in it, from 0; epochs and batches of an epoch where they are known, else 0.
     epoch: int
     num_epochs: int
@@ -46,6 +51,8 @@ class Now:
 
     def cells(self) -> dict[str, str]:
         """Column to text; under "" the state, and which attempt it is."""
+        if not self.has_begun:
+            return {"": self.state, **dict.fromkeys(COLUMNS, "")}
         state = self.state if self.attempt < 2 else f"{self.state} ({self.attempt})"
         epochs, batches = (f"/{count}" if count else "" for count in (self.num_epochs, self.num_batches))
         age = f", {duration_text(self.checkpoint_age_s)} ago" if self.checkpoint and self.state == "running" else ""
@@ -74,7 +81,8 @@ class Watched:
         self._holders: JobDirectory | RunDirectory = job if job.is_there else RunDirectory(path)
         rank = next(iter(job.ranks_here()), 0)
         self.path = path
-        self._tail = Tail((job.rank(rank).path if job.is_there else path) / "ledger")
+        folder = job.rank(rank).path if job.is_there else path
+        self._tail, self._lock = Tail(folder / "ledger"), folder / "lock"
         self._attempt: dict[str, Any] = {}
         self._saved: dict[str, Any] = {}
         self._stalled_s = 0.0
@@ -106,6 +114,7 @@ class Watched:
             path=str(self.path),
             state="finished" if finished else "running" if is_running else "stopped",
             attempt=int(self._attempt.get("attempt", 0)),
+            has_begun=not is_running or self._has_begun(),
             epoch=0 if last is None else last.epochs if finished else max(last.epochs - 1, 0),
             num_epochs=num_epochs,
             batch=self._batch(last) if last is not None else 0,
@@ -118,6 +127,14 @@ class Watched:
             checkpoint_share=self._stalled_s / seconds if seconds else 0.0,
             left_s=self._left_s(num_epochs, num_batches, batches_per_s),
         )
+
+    def _has_begun(self) -> bool:
+        """Whether the attempt that holds the directory is the last on record, which it is from its first batch on."""
+        try:
+            since_s = self._lock.stat().st_mtime
+        except FileNotFoundError:
+            since_s = 0.0
+        return "at" in self._attempt and self._attempt["at"] >= since_s
 
     def _take(self, kind: bytes, body: bytes) -> None:
         if kind == b"A":
@@ -154,6 +171,8 @@ class Watched:
         return last.batch_in_epoch
 
     def _add_time(self, at_s: float, batches: int) -> None:
+        if self._times and batches <= self._times[-1][1]:
+            return  # of a checkpoint that was taken a while before it is durable
         self._times.append((at_s, batches))
         while len(self._times) > 2 and self._times[-1][0] - self._times[1][0] > WINDOW_S:
             self._times.popleft()

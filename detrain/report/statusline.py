@@ -12,8 +12,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from detrain.world.aside import start_aside
+
+if TYPE_CHECKING:
+    from detrain.report.now import Now
 
 _STANDARD_ERROR = 2
 _POLL_S, _LOOK_S = 0.1, 1.0
@@ -91,7 +95,14 @@ class Follower:
             self._watched = self._make(self._directory)
         now = self._watched.look()
         self._has_run = self._has_run or now.state == "running"
-        return f"{self._directory.name}: {now.text() if self._has_run else 'starting'}"
+        return f"{self._directory.name}: {_said(now) if self._has_run else 'starting'}"
+
+
+def _said(now: Now) -> str:
+    """What matters first: a narrow terminal has no room for the rest."""
+    cells = now.cells()
+    names = ["", "epoch", "batch", "left", "loss", "batches/s", "checkpoint", "wait"]
+    return ", ".join(f"{name} {cells[name]}" if name else cells[name] for name in names if cells[name])
 
 
 def follow(line: Line, text: Callable[[], str], state: Callable[[], str]) -> None:

@@ -235,7 +235,7 @@ class Replay:
             raise RestoreError(
                 f"{path} has been called {len(done)} times in set-up already, with other arguments than in the killed run"
             )
-        for number in progress.bar(range(len(done), len(calls)), "replaying"):
+        for number in progress.bar(range(len(done), len(calls)), "resuming"):
             args, named, outcome = calls[number]
             try:
                 getattr(owner, method)(*decode_value(args), **dict(decode_value(named)))

@@ -271,7 +271,7 @@ def _fetch_again(tree: Tree, around: Surroundings) -> None:
     if not is_node(ref) or feed is None or feed.replacement is None:
         return
     count, line = tree.nodes[ref[1]].get("replay", 0), tree.nodes[ref[1]].get("line")
-    for done in progress.bar(range(count if line is None else line), "replaying"):
+    for done in progress.bar(range(count if line is None else line), "resuming"):
         if line is not None and (_line_of(feed.replacement) or 0) >= line:
             break
         try:

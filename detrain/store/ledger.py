@@ -173,6 +173,7 @@ def read(path: Path, *, since: int = 0, has_losses: bool = True) -> Ledger:
     ledger = Ledger({}, {}, [], [])
     if not path.exists():
         return ledger
+    last = 0  # batches of this attempt at the last time that is known
     for kind, body in _records(path.read_bytes(), path.name):
         if kind == b"B":
             if _ENDED.unpack_from(body)[0] >= since:
@@ -182,15 +183,19 @@ def read(path: Path, *, since: int = 0, has_losses: bool = True) -> Ledger:
             _read_list(ledger, json.loads(body))
         elif kind == b"A":
             ledger.attempts.append(json.loads(body))
+            last = 0
             if "other_from" in ledger.attempts[-1]:
                 ledger.cut(ledger.attempts[-1]["other_from"])
         elif kind == b"S":
             saved = json.loads(body)
             ledger.saved.append(saved)
-            if "at" in saved:
-                ledger.times.append((saved["at"], saved["batches"]))
+            # It is durable a while after it was taken: later batches may have ended before that, and be on record.
+            if "at" in saved and saved["batches"] > last:
+                last = saved["batches"]
+                ledger.times.append((saved["at"], last))
         elif kind == b"V" and has_losses:
             _read_losses(ledger, body)
+            last = ledger.times[-1][1] if ledger.times else last
     return ledger
 
 

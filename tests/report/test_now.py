@@ -1,6 +1,8 @@
 """Where a run is, by a ledger that grows while it is looked at."""
 
+import io
 import json
+import os
 
 import pytest
 from click.testing import CliRunner
@@ -189,3 +191,47 @@ def test_a_finished_run_has_all_its_epochs(run):
     assert Watched(run.path).look(1011.0).text().startswith("stopped, epoch 1/2, batch 10/10")
     (run.path / "finished").write_text("now\n")
     assert Watched(run.path).look(1011.0).text().startswith("finished, epoch 2/2, batch 10/10")
+
+
+@pytest.mark.parametrize(("width", "is_shown"), [(50, False), (120, True)])
+def test_a_narrow_terminal_has_the_name_on_one_line(run, tmp_path, width, is_shown):
+    from rich.console import Console
+
+    from detrain.cli.top import _table
+
+    long = Run(tmp_path / "train-lr-0.003-a2c98f84")
+    for one in (run, long):
+        one.begin(1, 0, [["epoch", 2], ["batch", 10]])
+        one.train(12)
+    console = Console(width=width, file=io.StringIO())
+    console.print(_table([Watched(one.path).look(1011.0) for one in (run, long)], width))
+    lines = [line for line in console.file.getvalue().splitlines() if line.strip()]
+    assert len(lines) == 4  # headings, a line below them, and one for each run
+    assert lines[-1].split()[0].startswith("train-lr-0")
+    assert ("checkpoint" in lines[0]) is is_shown
+    assert "12/" not in lines[-1]
+    assert "2/10" in lines[-1]
+
+
+@pytest.mark.usefixtures("is_held")
+def test_a_checkpoint_that_is_durable_later_is_no_pace(run):
+    watched = Watched(run.path)
+    run.begin(1, 0, [["batch", 40]])
+    run.train(10)
+    run.file.append_json(b"S", {"name": "c.h5", "batches": 4, "at": 1005.5, "stall_s": 0.1, "bytes": 1, "seconds": 5.5})
+    assert watched.look(1005.5).batches_per_s == 2.0
+
+
+@pytest.mark.usefixtures("is_held")
+def test_until_the_training_begins_the_position_of_the_attempt_before_is_not_shown(run):
+    watched = Watched(run.path)
+    (run.path / "lock").write_text("process 7\n")
+    os.utime(run.path / "lock", (900, 900))
+    assert watched.look(1000.0).text() == "running"
+    run.begin(1, 0, [["epoch", 4], ["batch", 10]])
+    run.train(15)
+    assert watched.look(1007.5).text().startswith("running, epoch 1/4, batch 5/10, batches/s 2")
+    os.utime(run.path / "lock", (1010, 1010))  # killed, and started again
+    assert watched.look(1012.0).text() == "running"
+    run.begin(2, 24, [["epoch", 4], ["batch", 10]])
+    assert watched.look(1013.0).text().startswith("running (2), epoch 0/4")

@@ -93,7 +93,7 @@ def test_another_run_that_lies_there_is_not_shown(tmp_path, monkeypatch):
     (path / "finished").write_text("then\n")
     assert follower.text() == "train: starting"
     (path / "finished").unlink()
-    LedgerFile(path / "ledger").append_json(b"A", {"attempt": 2, "batches": 0, "lengths": [["epoch", 4]]})
+    LedgerFile(path / "ledger").append_json(b"A", {"attempt": 2, "batches": 0, "at": 1000.0, "lengths": [["epoch", 4]]})
     monkeypatch.setattr("detrain.store.directory.RunDirectory.holder", lambda _: "attempt 2")
     assert follower.text() == "train: running (2), epoch 0/4, batch 0"
     monkeypatch.setattr("detrain.store.directory.RunDirectory.holder", lambda _: None)

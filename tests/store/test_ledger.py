@@ -36,7 +36,7 @@ def test_what_is_written_is_read(path: Path) -> None:
     assert found.lists == {1: [("model.weight", 64), ("ü", 3)]}
     assert found.attempts == [{"attempt": 1, "batches": 0}]
     assert found.losses == {(batches, which): value for batches, which, value in LOSSES}
-    assert found.times == [(99.0, 5), (99.5, 5)]
+    assert found.times == [(99.0, 5)]  # at 99.5 no more had ended
     assert found.saved == [{"name": "checkpoint_0_5.h5", "batches": 5, "at": 99.5}]
 
 
@@ -128,3 +128,14 @@ def test_a_list_that_is_as_an_earlier_one_is_the_same_in_memory(path: Path) -> N
     assert found.lists[2] is found.lists[1]
     assert found.seen_at == {1: (-1, 1), 2: (5, 9)}
     assert found.window(BATCHES[0]) == found.window(BATCHES[0]) == []
+
+
+def test_a_checkpoint_that_is_durable_later_does_not_turn_the_times_back(tmp_path: Path) -> None:
+    file = LedgerFile(tmp_path / "ledger")
+    for attempt, (at_s, batches) in ((1, (10.0, 0)), (2, (20.0, 6))):
+        file.append_json(b"A", {"attempt": attempt, "batches": batches, "at": at_s})
+        file.append(b"V", ledger.encode_losses(at_s + 4, [(batches + 4, 0, 0.5)]))
+        file.append_json(b"S", {"name": "checkpoint.h5", "batches": batches + 3, "at": at_s + 4.5})
+        file.append_json(b"S", {"name": "checkpoint.h5", "batches": batches + 6, "at": at_s + 6})
+    file.close()
+    assert ledger.read(tmp_path / "ledger").times == [(14.0, 4), (16.0, 6), (24.0, 10), (26.0, 12)]
