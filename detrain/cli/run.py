@@ -231,7 +231,7 @@ def run(
         remote.prepare(request)
     if ranks and place is None:
         options_given, words_given = click.get_current_context().meta[GIVEN]
-        start = functools.partial(_supervise, request, options_given, words_given, ranks, restarts)
+        start: Callable[[], int] = functools.partial(_supervise, request, options_given, words_given, ranks, restarts)
     elif place is None:
         start = start_of(request)
     else:
