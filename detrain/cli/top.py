@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from detrain.report.now import Now, Watched
 
 
-#: Column of the table to the narrowest terminal that shows it.
-_COLUMNS = {"epoch": 0, "batch": 0, "batches/s": 100, "loss": 60, "checkpoint": 80, "wait": 110, "left": 0}
+#: Characters: of a run's name at least, and between two columns.
+_SHORTEST_NAME, _BETWEEN = 12, 2
 
 
 @click.command(short_help="Show where runs are, while they run.")
@@ -92,14 +92,27 @@ def _table(found: list[Now], width: int) -> Table:
     from rich import box
     from rich.table import Table
 
+    from detrain.report.now import BY_WEIGHT, COLUMNS
+
+    rows = [(Path(one.path).name, one.cells(), one.state == "running") for one in found]
+
+    def width_of(name: str) -> int:
+        return max([len(name), *(len(cells[name]) for _, cells, _ in rows)]) + _BETWEEN
+
+    state_width = max([len("state"), *(len(cells[""]) for _, cells, _ in rows)]) + _BETWEEN
+    room = width - _SHORTEST_NAME - state_width - 2 * _BETWEEN  # of the name, and of the edges
+    shown = set()
+    for name in BY_WEIGHT:
+        if (room := room - width_of(name)) < 0:
+            break
+        shown.add(name)
+    headings = [name for name in COLUMNS if name in shown]
+    name_width = max(width - state_width - sum(map(width_of, headings)) - 2 * _BETWEEN, _SHORTEST_NAME)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", no_wrap=True, overflow="ellipsis", min_width=12)
+    table.add_column("run", no_wrap=True, overflow="ellipsis", max_width=name_width)
     table.add_column("state", no_wrap=True)
-    headings = [name for name, narrowest in _COLUMNS.items() if width >= narrowest]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    for one in found:
-        cells = one.cells()
-        style = "" if one.state == "running" else "dim"
-        table.add_row(Path(one.path).name, cells[""], *(cells[name] for name in headings), style=style)
+    for name, cells, is_running in rows:
+        table.add_row(name, cells[""], *(cells[heading] for heading in headings), style="" if is_running else "dim")
     return table

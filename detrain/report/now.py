@@ -19,6 +19,8 @@ WINDOW_S = 60.0
 
 
 COLUMNS = ("epoch", "batch", "batches/s", "loss", "checkpoint", "wait", "left")
+#: What matters first: a narrow terminal has no room for the rest.
+BY_WEIGHT = ("epoch", "batch", "left", "loss", "batches/s", "checkpoint", "wait")
 
 
 @dataclass(frozen=True)

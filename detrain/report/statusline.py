@@ -84,9 +84,10 @@ class Follower:
 
     def __init__(self, directory: Path) -> None:
         """`directory`: of the run or the job."""
-        from detrain.report.now import Watched
+        from detrain.report.now import BY_WEIGHT, Watched
 
         self._directory, self._make, self._watched = directory, Watched, Watched(directory)
+        self._names = ("", *BY_WEIGHT)
         self._has_run = False
 
     def text(self) -> str:
@@ -95,14 +96,11 @@ class Follower:
             self._watched = self._make(self._directory)
         now = self._watched.look()
         self._has_run = self._has_run or now.state == "running"
-        return f"{self._directory.name}: {_said(now) if self._has_run else 'starting'}"
+        return f"{self._directory.name}: {self._said(now) if self._has_run else 'starting'}"
 
-
-def _said(now: Now) -> str:
-    """What matters first: a narrow terminal has no room for the rest."""
-    cells = now.cells()
-    names = ["", "epoch", "batch", "left", "loss", "batches/s", "checkpoint", "wait"]
-    return ", ".join(f"{name} {cells[name]}" if name else cells[name] for name in names if cells[name])
+    def _said(self, now: Now) -> str:
+        cells = now.cells()
+        return ", ".join(f"{name} {cells[name]}" if name else cells[name] for name in self._names if cells[name])
 
 
 def follow(line: Line, text: Callable[[], str], state: Callable[[], str]) -> None:
