@@ -83,8 +83,8 @@ class Watched:
         self._holders: JobDirectory | RunDirectory = job if job.is_there else RunDirectory(path)
         rank = next(iter(job.ranks_here()), 0)
         self.path = path
-        folder = job.rank(rank).path if job.is_there else path
-        self._tail, self._lock = Tail(folder / "ledger"), folder / "lock"
+        self._run = job.rank(rank) if job.is_there else RunDirectory(path)
+        self._tail = Tail(self._run.path / "ledger")
         self._attempt: dict[str, Any] = {}
         self._saved: dict[str, Any] = {}
         self._stalled_s = 0.0
@@ -132,11 +132,7 @@ class Watched:
 
     def _has_begun(self) -> bool:
         """Whether the attempt that holds the directory is the last on record, which it is from its first batch on."""
-        try:
-            since_s = self._lock.stat().st_mtime
-        except FileNotFoundError:
-            since_s = 0.0
-        return "at" in self._attempt and self._attempt["at"] >= since_s
+        return "at" in self._attempt and self._attempt["at"] >= self._run.held_since()
 
     def _take(self, kind: bytes, body: bytes) -> None:
         if kind == b"A":

@@ -106,15 +106,17 @@ class Follower:
 def follow(line: Line, text: Callable[[], str], state: Callable[[], str]) -> None:
     """Show the line until the training is over. `state`: running, stopped (Ctrl-Z), or "" when it has ended. Raises `OSError`."""
     next_s = 0.0
-    while now := state():
-        if now == "stopped":
-            line.hide()
-            next_s = 0.0
-        elif time.monotonic() >= next_s:
-            line.show(text())
-            next_s = time.monotonic() + _LOOK_S
-        time.sleep(_POLL_S)
-    line.hide()
+    try:
+        while now := state():
+            if now == "stopped":
+                line.hide()
+                next_s = 0.0
+            elif time.monotonic() >= next_s:
+                line.show(text())
+                next_s = time.monotonic() + _LOOK_S
+            time.sleep(_POLL_S)
+    finally:
+        line.hide()
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ import re
 import struct
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -50,6 +51,8 @@ OWN_NAMES = _TRACES | {
     "verified.json", "cache", "aside", "lock", "lost.log",
 }  # fmt: skip
 _LOCKED = re.compile(rb"process \d+ on ")
+#: In the lock file, behind "since": when it was taken.
+_SINCE = "%Y-%m-%d %H:%M:%S %z"
 #: A file that is being written: `.NAME.PROCESS.tmp`; or a file of the script's that is being put back.
 _TEMPORARY = re.compile(r"\.(?:detrain-[0-9a-f]+|(?P<name>.+?)(\.\d+)?)\.tmp$")
 
@@ -83,7 +86,7 @@ class RunDirectory:
             ) from None
         self._lock.seek(0)
         self._lock.truncate()
-        since = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        since = time.strftime(_SINCE)
         self._lock.write(f"process {os.getpid()} on {os.uname().nodename} since {since}\n")
         self._lock.flush()
 
@@ -147,6 +150,14 @@ class RunDirectory:
                 return None if _lock_on(lock, fcntl.F_RDLCK) is None else lock.read().decode(errors="replace").strip()
         except OSError:
             return None
+
+    def held_since(self) -> float:
+        """When the last attempt took the directory, by its host's clock, in whole seconds since 1970; 0 where that is not known."""
+        try:
+            text = (self.path / "lock").read_text(encoding="utf-8", errors="replace")
+            return datetime.strptime(text.rpartition(" since ")[2].strip(), _SINCE).timestamp()
+        except (OSError, ValueError):
+            return 0.0
 
     def _in_the_way(self) -> str:
         """Who has the lock that could not be had."""

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 
 import pytest
 from click.testing import CliRunner
@@ -225,13 +224,12 @@ def test_a_checkpoint_that_is_durable_later_is_no_pace(run):
 @pytest.mark.usefixtures("is_held")
 def test_until_the_training_begins_the_position_of_the_attempt_before_is_not_shown(run):
     watched = Watched(run.path)
-    (run.path / "lock").write_text("process 7\n")
-    os.utime(run.path / "lock", (900, 900))
+    (run.path / "lock").write_text("process 7 on host since 1970-01-01 00:15:00 +0000\n")
     assert watched.look(1000.0).text() == "running"
     run.begin(1, 0, [["epoch", 4], ["batch", 10]])
     run.train(15)
     assert watched.look(1007.5).text().startswith("running, epoch 1/4, batch 5/10, batches/s 2")
-    os.utime(run.path / "lock", (1010, 1010))  # killed, and started again
+    (run.path / "lock").write_text("process 8 on host since 1970-01-01 01:16:50 +0100\n")  # killed, and started again
     assert watched.look(1012.0).text() == "running"
     run.begin(2, 24, [["epoch", 4], ["batch", 10]])
     assert watched.look(1013.0).text().startswith("running (2), epoch 0/4")
