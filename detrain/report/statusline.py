@@ -92,9 +92,12 @@ class Follower:
 
     def text(self) -> str:
         """Raises `OSError`. Until an attempt holds the directory there may be another run in it, or none."""
-        if not self._has_run:
-            self._watched = self._make(self._directory)
-        now = self._watched.look()
+        try:
+            if not self._has_run:
+                self._watched = self._make(self._directory)
+            now = self._watched.look()
+        except FileNotFoundError:  # it is just being moved aside, by --fresh
+            return f"{self._directory.name}: starting"
         self._has_run = self._has_run or now.state == "running"
         return f"{self._directory.name}: {self._said(now) if self._has_run else 'starting'}"
 
@@ -135,12 +138,5 @@ def main() -> None:
             return ""
         return {psutil.STATUS_ZOMBIE: "", psutil.STATUS_DEAD: "", psutil.STATUS_STOPPED: "stopped"}.get(said, "running")
 
-    follower = Follower(Path(sys.argv[2]))
-
-    def text() -> str:
-        with contextlib.suppress(FileNotFoundError):  # moved aside, by --fresh
-            return follower.text()
-        return f"{Path(sys.argv[2]).name}: starting"
-
     with contextlib.suppress(OSError):  # nobody looks at a terminal that is gone
-        follow(Line(_STANDARD_ERROR), text, state)
+        follow(Line(_STANDARD_ERROR), Follower(Path(sys.argv[2])).text, state)
