@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable
@@ -69,11 +70,29 @@ run_argument = click.argument(
 )
 
 
+def check_runs_folder(folder: Path) -> None:
+    """Raises `UsageError` for a folder of runs that is not there."""
+    if folder.is_dir():
+        return
+    where = ""
+    if not folder.is_absolute():
+        where = f" in {Path.cwd()}: runs are in the folder `.detrain` of where `detrain run` was started, or in its --ckpt-dir"
+    raise UsageError(f"there is no folder {folder}{where}")
+
+
+def _last_trained_s(run: Path) -> float:
+    """When a run has trained last, in seconds since 1970: a proof or a report writes into its directory, too."""
+    for ledger in (run / "ledger", run / "rank_0" / "ledger", run):
+        with contextlib.suppress(FileNotFoundError):
+            return ledger.stat().st_mtime
+    return 0.0
+
+
 def _runs_below(folder: Path) -> str:
     """What to add to a message: the runs in a folder or in its `.detrain`, the latest first; "" if there is none."""
     from detrain.store import listing
 
-    runs = sorted(listing.find_runs(folder), key=lambda path: -path.stat().st_mtime)
+    runs = sorted(listing.find_runs(folder), key=lambda path: -_last_trained_s(path))
     named = ", ".join(map(str, runs[:_MOST_NAMED])) + (", …" if len(runs) > _MOST_NAMED else "")
     return f"; {'runs' if len(runs) > 1 else 'the run'} here: {named}" if runs else ""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from detrain.cli.files import run_argument
+from detrain.cli.files import check_runs_folder, run_argument
 from detrain.cli.remote_runs import is_url
 from detrain.errors import UsageError
 
@@ -44,8 +44,7 @@ def list_remote(url: str, *, as_json: bool) -> int:
 def _list_local(folder: Path, *, as_json: bool) -> int:
     from detrain.store import listing
 
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}")
+    check_runs_folder(folder)
     runs = [listing.describe(path) for path in listing.find_runs(folder)]
     if as_json:
         click.echo(json.dumps(runs, indent=1))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detrain.cli.files import check_runs_folder
 from detrain.cli.look import as_json_option
 from detrain.cli.requests import DURATION
-from detrain.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,8 +44,7 @@ def top(folder: Path, once: bool, every: float, as_json: bool) -> int:
     from detrain.report.now import Watched
     from detrain.store import listing
 
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}")
+    check_runs_folder(folder)
     watched: dict[Path, Watched] = {}
 
     def look() -> list[Now]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from detrain.adapters import launchers
 from detrain.launch.departing import STATUS, Departure, requeue
 from detrain.messages import say
-from detrain.store.job import CUTS
+from detrain.store.job import CUTS, Manifests, first_lost
 
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 #: Starts in a row that have brought no cut, after which a job is not started again.
@@ -59,8 +59,10 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         if self._is_requeued:
             signal.signal(signal.SIGUSR1, self._on_signal)
+        began_s = time.time()
         status = self._run()
         if status:
+            self._say_last(first_lost(self._job, began_s))
             self._on_leaving()
         is_over = status != 0 and time.monotonic() >= self._ends_s
         if not is_over and not (self._is_requeued and self._told in Departure.SIGNALS and status != 0):
@@ -104,6 +106,24 @@ class Supervisor:
                 return 128 - status if status < 0 else status
             except subprocess.TimeoutExpired:
                 continue
+
+    def _say_last(self, lost: str) -> None:
+        """What the same command will do: the launcher has printed a traceback of its own over what the ranks said of it.
+
+        `lost`: what has ended the ranks. Where it is not known, and no signal has, one of them was refused, and would be again.
+        """
+        if not (self._told or lost):
+            return
+        what = (
+            f"the ranks have ended after {signal.Signals(self._told).name}"
+            if self._told
+            else f"{lost}, so all have ended"
+        )
+        newest = next(iter(Manifests(self._job).read(lambda _: None)), None)
+        does = "there is no checkpoint yet, so the same command starts again from the beginning"
+        if newest is not None:
+            does = f"the same command resumes from {newest.name} (epoch {newest.epoch}, batch {newest.batch})"
+        say(f"{what}; {does}")
 
     def _is_told(self) -> bool:
         """True if a signal has asked this process to end."""

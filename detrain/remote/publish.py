@@ -70,7 +70,7 @@ class Publication:
         self._first_number, self._protected = 1, set[str]()
         self._snapshots: Snapshots | JobSnapshots | None = None
         self._published: dict[str, list[int]] = {}
-        self._is_swept = self._has_lost = False
+        self._is_swept = self._has_lost = self._has_none_there = False
         self._trouble = Trouble(
             "remote-behind", "publication has failed", "publications have failed", f"{store.url} is published to again"
         )
@@ -107,6 +107,7 @@ class Publication:
                 )
             self._patiently(lambda: self._fetch(remote))
         else:
+            self._has_none_there = remote is None
             say(f"publishing the run to {self._store.url}{'' if remote else ', new there'}")
 
     def _acquire(self) -> None:
@@ -222,6 +223,7 @@ class Publication:
                 else:
                     self._trouble.worked()
                     self._write_state("")
+                    self._say_first()
                 pause_s, last_success_s, seen = 1.0, time.monotonic(), look
                 if not is_training and self._look() == look:
                     break
@@ -311,6 +313,12 @@ class Publication:
         text = f"publishing to {self._store.url} has failed: {error}. The training goes on; it is tried again"
         self._trouble.failed(error, text)
         self._write_state(str(error))
+
+    def _say_first(self) -> None:
+        """Once, where the store had nothing of the run: until then nothing could go on from there."""
+        if self._has_none_there and self._published:
+            self._has_none_there = False
+            say(f"the first checkpoint is in {self._store.url}: from now on the run can go on elsewhere")
 
     def _wait(self, pause_s: float, *, is_training: bool) -> None:
         end_s = time.monotonic() + pause_s

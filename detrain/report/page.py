@@ -284,9 +284,10 @@ def _surroundings(history: History) -> Iterable[str]:
         "checkpoints": f"--every {history.record.every}",
         **history.facts,
         "processors": machine.processors if machine is not None else "",
-        "set by the user": ", ".join(
+        "environment variables that decide bits": ", ".join(
             f"{name}={value}" for name, value in (machine.variables if machine is not None else {}).items()
-        ),
+        )
+        or "none was set",
     }
     yield markup.table(
         ["", ""], [[name, value if isinstance(value, str) else json.dumps(value)] for name, value in found.items()]

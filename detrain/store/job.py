@@ -200,3 +200,10 @@ def read_lost(directory: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def first_lost(path: Path, since_s: float) -> str:
+    """What the job in `path` has lost first since then, as its ranks on this host saw it; "" if nothing. `since_s`: seconds since 1970."""
+    job = JobDirectory(path)
+    found = [one for number in job.ranks_here() for one in read_lost(job.rank(number).path) if one["at"] >= since_s]
+    return str(min(found, key=lambda one: one["at"])["why"]) if found else ""

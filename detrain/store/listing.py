@@ -125,6 +125,8 @@ def describe_run(path: Path) -> dict[str, Any]:
         record, damage = None, str(error)
     checkpoints = [_describe_file(found) for found in directory.checkpoint_paths()]
     checkpoints.sort(key=lambda found: (found["damage"] != "", -found.get("sequence", 0)))
+    for found in checkpoints:
+        found["needed_by"] = [one["file"] for one in checkpoints if found["file"] in one.get("needs", ())]
     return {
         "path": str(path),
         "script": record.script if record is not None else None,
@@ -149,7 +151,7 @@ def _describe_file(path: Path) -> dict[str, Any]:
     missing = sorted(name for name in header.needs if not path.with_name(name).exists())
     if missing:
         found["damage"] = f"{path.name} needs {', '.join(missing)}, which is not there"
-    return {**found, **_position(header), "sequence": header.sequence}
+    return {**found, **_position(header), "sequence": header.sequence, "needs": sorted(header.needs)}
 
 
 def _position(header: Checkpoint) -> dict[str, int]:
@@ -243,10 +245,15 @@ def format_run(run: dict[str, Any]) -> str:
         lines.append(f"  damaged: {run['damage']}")
     for found in run["checkpoints"]:
         where = f"epoch {found['epoch']}, batch {found['batch']}" if "epoch" in found else "?"
-        lines.append(f"  {found['file']:24} {where:24} {size_text(found['bytes']):>10}  {found['when']}")
+        needed = f"  needed by {_several(found['needed_by'])}" if found.get("needed_by") else ""
+        lines.append(f"  {found['file']:24} {where:24} {size_text(found['bytes']):>10}  {found['when']}{needed}")
         if found["damage"]:
             lines.append(f"    damaged: {found['damage']}")
     return "\n".join(lines)
+
+
+def _several(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} of the others"
 
 
 def format_cut(cut: dict[str, Any]) -> str:

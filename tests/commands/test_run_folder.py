@@ -12,12 +12,14 @@ from detrain.cli.files import RunFolder, run_argument
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Three runs below `.detrain` of the working folder, of which `second` was touched last."""
+    """Three runs below `.detrain` of the working folder, of which `second` has trained last."""
     for seconds, name in enumerate(("first", "third", "second")):
         path = tmp_path / ".detrain" / name
         path.mkdir(parents=True)
         (path / "run.json").write_text("{}", encoding="utf-8")
-        os.utime(path, (seconds, seconds))
+        (path / "ledger").touch()
+        os.utime(path / "ledger", (seconds, seconds))
+        os.utime(path, (-seconds, -seconds))  # a proof was written there
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
 

@@ -12,6 +12,7 @@ import pytest
 from detrain.cli.run import _without
 from detrain.launch import supervising
 from detrain.launch.supervising import MOST_IN_VAIN, Supervisor
+from detrain.store.job import JobDirectory, Manifest
 
 
 def supervisor(tmp_path, monkeypatch, code, restarts):
@@ -52,6 +53,26 @@ def test_told_to_end_it_does_not_start_again(tmp_path, monkeypatch):
     monkeypatch.setattr(made, "_cuts", lambda: made._on_signal(signal.SIGTERM, None) or set())
     assert made.run() == 128 + signal.SIGTERM
     assert not counter.exists() or counter.read_text() == "1"
+
+
+def test_the_last_line_says_what_the_same_command_does(tmp_path, monkeypatch, capfd):
+    code = (
+        "import json, time; job = cuts.parent; (job / 'job.json').write_text('{}'); (job / 'rank_0').mkdir(); "
+        "(job / 'rank_0' / 'lost.log').write_text(json.dumps(dict(at=time.time(), attempt=1, why='rank 1 is gone')) + chr(10)); "
+        "print('a traceback of the launcher', file=sys.stderr); sys.exit(1)"
+    )
+    made, _ = supervisor(tmp_path, monkeypatch, code, 0)
+    JobDirectory(tmp_path).manifests.write(Manifest("checkpoint_1_20.h5", 3, 1, 20, 120, ()))
+    assert made.run() == 1
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "detrain: rank 1 is gone, so all have ended; the same command resumes from checkpoint_1_20.h5 (epoch 1, batch 20)"
+    )
+
+
+def test_nothing_is_promised_of_a_job_that_was_refused(tmp_path, monkeypatch, capfd):
+    made, _ = supervisor(tmp_path, monkeypatch, "print('refused', file=sys.stderr); sys.exit(2)", 0)
+    assert made.run() == 2
+    assert capfd.readouterr().err == "refused\n"
 
 
 def test_options_of_the_first_start(tmp_path):

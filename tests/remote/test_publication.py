@@ -232,4 +232,11 @@ def test_the_end_of_a_training_waits_for_its_last_checkpoint(tmp_path: Path, cap
     publication.begin(is_fresh=False)
     publication.watch()
     waiting.wait_until_published(here.directory, "s3://bucket/run", 0.0)
-    assert capfd.readouterr().err.endswith("detrain: published in s3://bucket/run, up to checkpoint_0_1.h5\n")
+    said = capfd.readouterr().err
+    assert said.count("the first checkpoint is in s3://bucket/run: from now on the run can go on elsewhere") == 1
+    assert said.endswith("detrain: published in s3://bucket/run, up to checkpoint_0_1.h5\n")
+    here.save(2)
+    later = here.publication(system)
+    later.begin(is_fresh=False)
+    later.watch()
+    assert "the first checkpoint" not in capfd.readouterr().err  # there was one
