@@ -15,6 +15,7 @@ import xxhash
 
 from detrain.adapters.protocol import Adapter, OperatorCall, Settings
 from detrain.errors import CaptureError
+from detrain.state import blank
 from detrain.state.classes import derived_from
 from detrain.state.dtypes import dtype_text, text_dtype
 from detrain.state.fields import Holds, plain_fields
@@ -137,11 +138,21 @@ class ArrayHandler(Handler):
 
     def _write(self, live: Any, content: Any, node: Node, restore: Restoring) -> None:
         if live.flags.writeable:
-            live[...] = content
+            _copy(live, content)
         elif live.tobytes() != content.tobytes():
             live.flags.writeable = True
             live[...] = content
             live.flags.writeable = False
+
+
+def _copy(live: Any, content: Any) -> None:
+    """Elements of the same dtype and shape."""
+    if live.nbytes >= blank.LEAST_BYTES and live.flags.f_contiguous and content.flags.f_contiguous:
+        live, content = live.T, content.T
+    if live.nbytes >= blank.LEAST_BYTES and live.flags.c_contiguous and content.flags.c_contiguous:
+        blank.copy(live.reshape(-1).view(np.uint8), content.reshape(-1).view(np.uint8))
+    else:
+        live[...] = content
 
 
 def _place_of_map(array: Any) -> list[Any] | None:

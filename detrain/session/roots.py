@@ -14,6 +14,7 @@ import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from detrain.errors import RestoreError
 from detrain.loops.running import Loop
@@ -313,18 +314,20 @@ def restore(
             f"{', '.join(lost)}: a process-wide hook that the loop installed is missing in this attempt. "
             "Install it before the loop, or use --fresh"
         )
-    restoring = Restore(tree, captured, origins, set_aside, allows_pickle=allows_pickle, process=process)
+    begin = functools.partial(
+        Restore, origins=origins, set_aside=set_aside, allows_pickle=allows_pickle, process=process
+    )
+    restoring = begin(tree, captured, is_last_time=False)
     if merge is not None:
         restoring.prepare()  # what a generator that has begun holds can be compared with the checkpoint's only in one that has begun
         captured = _captured(live, replay)
         tree = merge(tree, captured.tree)
-        restoring = Restore(tree, captured, origins, set_aside, allows_pickle=allows_pickle, process=process)
-    restored = restoring.run(live)
-    for prefix, module in around.modules:
-        _write_globals(prefix, module, restored, live)
-    for prefix, frame in around.frames:
-        _write_variables(prefix, frame, restored, live)
-    around.libraries.put(restored)
+        restoring = begin(tree, captured, is_last_time=False)
+    restored = _restored(restoring, around, live)
+    if restoring.has_postponed:
+        live = live_roots(around, generators)
+        restoring = begin(tree, _captured(live, replay), is_last_time=True)
+        restored = _restored(restoring, around, live)
     for number, loop in enumerate(around.loops):
         name = f"loops[{number}].iterator"
         if name not in restored:
@@ -343,6 +346,17 @@ def restore(
             f"{remark}; if the script iterates over it, this resume is not exact: iterate over a list or a dict",
         )
     return restoring.doubtful
+
+
+def _restored(restoring: Restore, around: Surroundings, live: dict[str, object]) -> dict[str, Any]:
+    """The restored roots, of which the variables have been written; the loops' iterators have not."""
+    restored = restoring.run(live)
+    for prefix, module in around.modules:
+        _write_globals(prefix, module, restored, live)
+    for prefix, frame in around.frames:
+        _write_variables(prefix, frame, restored, live)
+    around.libraries.put(restored)
+    return restored
 
 
 def _dead_roots(around: Surroundings) -> set[str]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from detrain.errors import RestoreError
 from detrain.state.classes import type_name
 from detrain.state.fields import Holds
 from detrain.state.tree import Node, Place, Ref, Tree
@@ -131,9 +132,10 @@ class Capturing(Protocol):
 class Restoring(Protocol):
     """What a handler may ask of a restore.
 
-    In `prepare`: only what is matched (`matched`, `match_again`, `match_stack`, `replace_match`, `is_claimed`, `give_up`) and `value` of
-    what is ready. In `matches` and `build`: `value` and `values` of parts, which may themselves still be empty (`fill_pending`, `fill_now`
-    fill them). In `fill`: everything. Raise `RestoreError`, naming the leaf by `path_of`, where the saved state cannot be reached exactly.
+    In `prepare`: only what is matched (`matched`, `match_again`, `match_stack`, `replace_match`, `is_claimed`, `give_up`, `postpone`) and
+    `value` of what is ready. In `matches` and `build`: `value` and `values` of parts, which may themselves still be empty (`fill_pending`,
+    `fill_now` fill them). In `fill`: everything. Raise `RestoreError`, naming the leaf by `path_of`, where the saved state cannot be
+    reached exactly.
     """
 
     @property
@@ -195,6 +197,12 @@ class Restoring(Protocol):
 
     def give_up(self, number: int, why: str) -> None:
         """The live object of this node cannot be taken to its saved state: an error if the script uses it."""
+
+    def postpone(self, number: int, error: RestoreError) -> None:
+        """In `prepare`: what a node stands for cannot be taken to its place before the rest has been restored.
+
+        It is restored once more then, all of it. Raises `error` if it has been.
+        """
 
     def remark(self, text: str) -> None:
         """Report a difference that seldom matters; the resume goes on."""

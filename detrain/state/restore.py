@@ -88,14 +88,18 @@ class Restore:
         *,
         allows_pickle: bool = True,
         process: int | None = None,
+        is_last_time: bool = True,
     ) -> None:
         """`live` are the objects of this attempt, `origins` where they stood when the loops were entered.
 
         `set_aside` sets the checkpoint aside and returns a sentence that says so: it is called where it turns out later that the tree
         held too little. `allows_pickle`: False refuses what could only be unpickled. `process`: the number of the process that has saved
-        the tree; libraries note it to know whether they have been forked.
+        the tree; libraries note it to know whether they have been forked. `is_last_time`: False if it can be done again, where
+        `has_postponed` says that it has to be.
         """
-        self._process = process
+        self._process, self._is_last_time = process, is_last_time
+        #: Something needs what has been restored only behind it.
+        self.has_postponed = False
         self.tree = tree
         self.set_aside = set_aside
         self.allows_pickle = allows_pickle
@@ -241,6 +245,13 @@ class Restore:
     def give_up(self, number: int, why: str) -> None:
         """Let the script fail if it uses what this node stands for."""
         self._given_up[number] = why
+
+    def postpone(self, number: int, error: RestoreError) -> None:
+        """See `Restoring`."""
+        if self._is_last_time:
+            raise error
+        self._given_up[number] = str(error)
+        self.has_postponed = True
 
     def remark(self, text: str) -> None:
         """Report a difference that seldom matters."""

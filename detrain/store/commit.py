@@ -5,14 +5,16 @@ from __future__ import annotations
 import operator
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
+import numpy as np
 import xxhash
 
 from detrain.package import __version__
+from detrain.state import blank
 from detrain.state.tree import Array, Tree, Window
 from detrain.store.checkpoint import FORMAT, Checkpoint, Stored, encode_header
 from detrain.store.directory import sync_folder
@@ -124,7 +126,17 @@ def _pieces(
 def _write_synced(path: Path, pieces: Iterator[memoryview]) -> None:
     with open(path, "wb", buffering=0) as file:
         for piece in pieces:
-            left = piece
-            while left:
-                left = left[file.write(left) :]
+            for begin, end, is_blank in _runs(piece):
+                left = piece[begin:end]
+                if is_blank:
+                    file.seek(len(left), os.SEEK_CUR)
+                    continue
+                while left:
+                    left = left[file.write(left) :]
+        file.truncate()  # where the end is blank
         os.fsync(file.fileno())
+
+
+def _runs(piece: memoryview) -> Iterable[tuple[int, int, bool]]:
+    """See `blank.runs`."""
+    return blank.runs(np.frombuffer(piece, np.uint8)) if len(piece) >= blank.LEAST_BYTES else [(0, len(piece), False)]

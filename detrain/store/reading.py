@@ -35,6 +35,7 @@ import numpy as np
 import xxhash
 
 from detrain.errors import CheckpointError
+from detrain.state import blank
 from detrain.state.filearray import FileArray, Octets
 from detrain.state.tree import digest_prefix
 from detrain.store.threads import share_out
@@ -101,9 +102,11 @@ class Holder:
         def copy(job: tuple[FileArray, Octets]) -> None:
             array, target = job
             source, state = np.frombuffer(array.octets(), np.uint8), _begin_digest(array)
+            may_be_blank = len(source) >= blank.LEAST_BYTES
             for start in range(0, len(source), _PIECE_BYTES):
-                piece = target[start : start + _PIECE_BYTES]
-                np.copyto(piece, source[start : start + _PIECE_BYTES])
+                piece, comes = target[start : start + _PIECE_BYTES], source[start : start + _PIECE_BYTES]
+                if not (may_be_blank and blank.is_blank(comes) and blank.is_blank(piece)):
+                    np.copyto(piece, comes)
                 state.update(piece.data)
             self._compare(array, state.hexdigest())
 

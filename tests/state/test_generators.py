@@ -2,7 +2,10 @@
 
 import random
 
+import pytest
+
 import detrain.state.handlers.standard
+from detrain.errors import RestoreError
 from detrain.state.census import Census
 from detrain.state.restore import Origins, Restore
 from detrain.state.walk import Walk
@@ -40,3 +43,53 @@ def test_list_whose_address_was_anothers_before_stays_the_one_that_the_generator
     assert restored["order"] is live_roots["order"]
     assert list(restored["order"]) == list(order)
     assert restored["held"] == [1]
+
+
+class Drawing:
+    """As a replay buffer in a data set that has no end: what it yields from is there later than the buffer."""
+
+    def __init__(self):
+        self.items = []
+
+    def __iter__(self):
+        while True:
+            yield random.Random(len(self.items)).choice(self.items)
+
+
+def test_generator_that_fails_on_a_buffer_that_is_not_filled_yet_is_made_behind_the_rest():
+    buffer = Drawing()
+    buffer.items += [3, 1, 4]
+    held = {"draws": iter(buffer)}
+    next(held["draws"])
+    saved = walk_over({"buffer": buffer, "held": held})
+
+    roots = {"buffer": Drawing(), "held": {}}
+    live = walk_over(roots)
+    with pytest.raises(RestoreError, match=r"failed on the way to its saved position: IndexError"):
+        Restore(saved.tree, live, Origins(live)).run(dict(roots))
+    first = Restore(saved.tree, live, Origins(live), is_last_time=False)
+    roots = first.run(roots)
+    assert first.has_postponed
+    assert roots["buffer"].items == [3, 1, 4]
+    again = Restore(saved.tree, walk_over(roots), Origins(live))
+    roots = again.run(roots)
+    assert not again.has_postponed
+    roots["buffer"].items.append(5)
+    buffer.items.append(5)
+    assert [next(roots["held"]["draws"]) for _ in range(3)] == [next(held["draws"]) for _ in range(3)]
+
+
+def test_generator_that_has_failed_in_the_set_up_is_made_anew():
+    buffer = Drawing()
+    buffer.items += [3, 1, 4]
+    draws = iter(buffer)
+    next(draws)
+    saved = walk_over({"buffer": buffer, "draws": draws})
+    roots = {"buffer": Drawing(), "draws": None}
+    roots["draws"] = iter(roots["buffer"])
+    with pytest.raises(IndexError):
+        next(roots["draws"])
+    roots["buffer"].items += [3, 1, 4]
+    live = walk_over(roots)
+    restored = Restore(saved.tree, live, Origins(live)).run(roots)
+    assert next(restored["draws"]) == next(draws)

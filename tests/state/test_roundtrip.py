@@ -131,6 +131,8 @@ ELSEWHERE = {
     "log queue": "needs tensorboardX: `test_log_writers`",
     "proxy of a process": "needs a process of its own",
     "asyncio future": "`test_machinery`",
+    "lmdb": "needs LMDB: `test_types`",
+    "lmdb transaction": "needs LMDB: `test_types`",
     "coroutine": "is only named: below",
     "unrestored": "below",
     "address": "below",

@@ -276,6 +276,10 @@ def _not_begun(code: Any) -> Any:
     return function(*[None] * code.co_argcount, **dict.fromkeys(by_name))
 
 
+class _StepError(RestoreError):
+    """A generator has raised something on its way."""
+
+
 class GeneratorHandler(Handler):
     """A suspended generator: where it stands, its variables, and the iterators of the loops that it is in.
 
@@ -329,13 +333,18 @@ class GeneratorHandler(Handler):
         if "at" not in node:
             return
         obj = restore.matched(number)
-        is_found = obj is not None
+        is_found = obj is not None and obj.gi_frame is not None
         if not is_found:
             obj = self._make(node, restore)
         if obj is None or obj.gi_frame is None or obj.gi_running:
             return
         if obj.gi_frame.f_lasti != node["at"]:
-            if not self._comes_to_place(obj, node, restore):
+            try:
+                comes = self._comes_to_place(obj, node, restore)
+            except _StepError as error:
+                restore.postpone(number, error)  # it may need what is restored later: a buffer that was empty at first
+                return
+            if not comes:
                 # An abandoned one, if nobody asks it for more.
                 restore.give_up(number, f"the generator {node['code'][2]} never reaches the saved position")
                 return
@@ -425,7 +434,7 @@ class GeneratorHandler(Handler):
                 except StopIteration:
                     break
                 except Exception as error:
-                    raise RestoreError(
+                    raise _StepError(
                         f"{restore.path_of(node)}: the generator {node['code'][2]} failed on the way to its saved position: {error!r}"
                     ) from error
         return False

@@ -10,6 +10,7 @@ from detrain.state.handlers import (
     functions,
     hdf5files,
     iterators,
+    lmdbs,
     log_writers,
     loggers,
     memory,
@@ -23,6 +24,6 @@ from detrain.state.handlers import (
 )
 
 __all__ = [
-    "addresses", "caches", "class_objects", "compare_only", "containers", "csvfiles", "functions", "hdf5files", "iterators",
+    "addresses", "caches", "class_objects", "compare_only", "containers", "csvfiles", "functions", "hdf5files", "iterators", "lmdbs",
     "log_writers", "loggers", "memory", "objects", "openfiles", "pickling", "processes", "randomness", "references", "sharing", "workers",
 ]  # fmt: skip
