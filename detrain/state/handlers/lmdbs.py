@@ -24,6 +24,7 @@ class LMDBHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
+        _check_type(obj, "Environment")
         place = _place_of(obj)
         if place is None:
             node["closed"] = True
@@ -40,9 +41,7 @@ class LMDBHandler(Handler):
     def build(self, node: Node, restore: Restoring) -> Any:
         lmdb = sys.modules["lmdb"]
         if "closed" in node:
-            raise RestoreError(
-                f"{restore.path_of(node)}: an LMDB environment that has been closed cannot be made again"
-            )
+            raise CannotBuild("an LMDB environment that has been closed")
         name, flags, map_bytes = node["place"]
         try:
             return lmdb.open(name, map_size=map_bytes, **dict(zip(_FLAGS, flags, strict=True)))
@@ -62,6 +61,7 @@ class TransactionHandler(Handler):
     has_attributes = False
 
     def capture(self, obj: Any, node: Node, walk: Capturing) -> None:
+        _check_type(obj, "Transaction")
         if not _is_over(obj):
             raise CaptureError(
                 "an LMDB transaction that is under way, which tells nobody what it sees; begin one for each look"
@@ -72,6 +72,13 @@ class TransactionHandler(Handler):
 
     def build(self, node: Node, restore: Restoring) -> Any:
         raise CannotBuild("an LMDB transaction that is over cannot be made")
+
+
+def _check_type(obj: Any, name: str) -> None:
+    """A type of LMDB's says only that it is written in C; one of another library may have the same name."""
+    lmdb = sys.modules.get("lmdb")
+    if lmdb is None or not isinstance(obj, getattr(lmdb, name)):
+        raise CaptureError("its type is written in C and says nothing of its state")
 
 
 def _is_over(transaction: Any) -> bool:

@@ -117,6 +117,7 @@ TYPES = [
     Type("h5py.File open for writing", "h5py", "import numpy as np\nimport h5py", "f = h5py.File('a.h5', 'w')", "f.create_dataset('a', data=np.ones(3))", "x = f['a'][:].tolist()", REFUSED),
     Type("lmdb.Environment open for reading", "lmdb", "import lmdb\nwith lmdb.open('a.lmdb', subdir=False) as made, made.begin(write=True) as t: t.put(b'a', b'b')", "e = lmdb.open('a.lmdb', subdir=False, readonly=True, lock=False)", "with e.begin() as t: y = t.get(b'a')", "with e.begin() as t: x = y, t.get(b'a')"),
     Type("lmdb.Environment open for writing", "lmdb", "import lmdb", "e = lmdb.open('a.lmdb', subdir=False)", "with e.begin(write=True) as t: t.put(b'a', b'c')", "with e.begin() as t: x = t.get(b'a')", REFUSED),
+    Type("lmdb.Environment that has been closed", "lmdb", "import lmdb", "e = lmdb.open('a.lmdb', subdir=False)", "e.close()", "x = 1"),
     Type("yaml documents", "yaml", "import yaml", "d = yaml.safe_load('a: [1]')", "d['a'].append(2)", "x = yaml.safe_dump(d)"),
     Type("pandas.DataFrame, Series, Index", "pandas", "import pandas as pd", "df = pd.DataFrame({'a': [1, 2]}); s = pd.Series([1.0])", "df['c'] = 1.5; s = s * 2", "x = df.to_csv(), s.tolist()"),
     Type("pandas.Timestamp, Timedelta, Categorical", "pandas", "import pandas as pd", "t = pd.Timestamp('2024-01-01')", "t = t + pd.Timedelta('1D'); c = pd.Categorical(['a', 'b', 'a'])", "x = str(t), list(c)"),
