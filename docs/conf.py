@@ -53,8 +53,9 @@ def copy_elsewhere() -> None:
 
 def follow_elsewhere(app: Sphinx, name: str, source: list[str]) -> None:  # noqa: ARG001 - Sphinx's signature
     """Links name these pages by where they lie in the repository."""
+    up = "../" * name.count("/")
     for link, page in ELSEWHERE.items():
-        source[0] = source[0].replace(f"](../{link}", f"]({page}")
+        source[0] = source[0].replace(f"](../{up}{link}", f"]({up}{page}")
 
 
 def setup(app: Sphinx) -> None:
