@@ -15,7 +15,7 @@ import pytest
 
 from tests.forkserver import run, server_for
 
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 FOREIGN_VARIABLES = {"CKPT_DIR", "MODEL_NAME", "ENABLE_TRACE", "DIFF_SIZE", "PYTHONHASHSEED", "LD_PRELOAD"}
 #: One thread each: what is forked must have no others.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
