@@ -23,6 +23,7 @@ from detrain.job.place import place_of
 from detrain.remat.amounts import ONLINE
 from detrain.remat.planners.names import NAMES as PLANNERS
 from detrain.session import policy
+from detrain.world import aside
 
 if TYPE_CHECKING:
     from detrain.job.place import Place
@@ -250,8 +251,12 @@ def _start_rank(request: Request, place: Place) -> int:
 def _start_shown(request: Request, start: Callable[[], int]) -> int:
     from detrain.report import statusline
 
-    statusline.start(Path(os.path.abspath(request.ckpt_dir)))
-    return start()
+    request.statusline = statusline.start(Path(os.path.abspath(request.ckpt_dir)))
+    try:
+        return start()  # an attempt takes this process's place, and ends it with itself
+    finally:
+        aside.ends_with_this(request.statusline)
+        aside.end_all()
 
 
 def _trace(module: str | None, words: tuple[str, ...], options: dict[str, Any]) -> Callable[[], int]:

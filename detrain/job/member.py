@@ -333,7 +333,7 @@ class Other(_Rank):
     def on_gone(self, rank: int) -> None:  # noqa: ARG002
         """See `Listener`."""
         if self._all_ended is None:
-            self._watch.lost("rank 0 is gone")
+            self._watch.lost("rank 0 is gone", teller=1)
         with self._changed:
             self._changed.notify_all()
 

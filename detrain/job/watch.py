@@ -21,11 +21,14 @@ class Watch:
         self,
         rank: int,
         launcher: int,
-        on_lost: Callable[[str], None] = lambda _: None,
+        on_lost: Callable[[str, bool], None] = lambda *_: None,
         leave: Callable[[int], None] = os._exit,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`launcher`: the process that has started this one. `on_lost` is told, once, what the job has lost."""
+        """`launcher`: the process that has started this one.
+
+        `on_lost` is told, once, what the job has lost, and whether this rank is the one that says so to the user.
+        """
         self._rank, self._on_lost, self._leave, self._clock = rank, on_lost, leave, clock
         self._launcher = launcher
         self._why = ""
@@ -36,11 +39,11 @@ class Watch:
         """What the job has lost; "" if nothing."""
         return self._why
 
-    def lost(self, why: str) -> None:
-        """A peer is gone that had not ended."""
+    def lost(self, why: str, teller: int = 0) -> None:
+        """A peer is gone that had not ended. `teller`: the rank that says so."""
         if not self._why:
             self._why, self._since_s = why, self._clock()
-            self._on_lost(why)
+            self._on_lost(why, self._rank == teller)
 
     def leave_if_lost(self) -> None:
         """End this process at once if a peer is gone: the script's thread can do no more without it."""
@@ -51,7 +54,7 @@ class Watch:
     def turn(self) -> None:
         """Called by the thread that reads: it goes on while the script is blocked in a collective."""
         if os.getppid() != self._launcher:
-            self._on_lost("the launcher is gone")
+            self._on_lost("the launcher is gone", False)
             say(
                 f"error: the launcher of rank {self._rank} (process {self._launcher}) is gone, so it ends; the same command resumes"
             )

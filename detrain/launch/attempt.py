@@ -45,7 +45,7 @@ from detrain.session.trusting import Trusting
 from detrain.state import patches
 from detrain.store.directory import RunDirectory
 from detrain.store.record import Change
-from detrain.world import preload, setup_clock
+from detrain.world import aside, preload, setup_clock
 from detrain.world.clocks import Clocks
 from detrain.world.printing import Printing
 from detrain.world.setup_clock import Answers
@@ -72,15 +72,18 @@ def main() -> None:
         Tracing(request).run()
         return
     speak_as(request.rank, is_quiet=request.quiet)
+    aside.ends_with_this(request.statusline)
     try:
         if request.log_json:
             _log(request)
         attempt = _begin(request, begun)
     except AlreadyFinished as error:
+        aside.end_all()
         if str(error):  # else rank 0 has said it
             say(str(error))
         sys.exit(error.exit_status)
     except DetrainError as error:
+        aside.end_all()
         say(f"error: {error}")
         sys.exit(error.exit_status)
     attempt.run()
@@ -412,13 +415,20 @@ class Attempt:
         self.arrivals.begin()
         self.session.end_asked_for = self.arrivals.ending
 
-    def _on_lost(self, why: str) -> None:
-        """The job has lost a rank: for the report, unless all are being ended. Called by the thread that listens to the others."""
+    def _on_lost(self, why: str, is_teller: bool) -> None:
+        """The job has lost a rank: for the report, unless all are being ended. Called by the thread that listens to the others.
+
+        `is_teller`: of all ranks this one says it.
+        """
         from detrain.store import job
 
         is_leaving = self.member is not None and self.member.agreement.is_last
         if not self.arrivals.ending() and not is_leaving:
             job.note_lost(self.directory.path, self.record.attempts, why)
+            if is_teller:  # a launcher says much, but not this
+                say(
+                    f"{why}, so all end; after a kill the same command resumes from the last checkpoint that all have written"
+                )
 
     def _on_group(self, size: int) -> None:
         """The script joins a group of so many processes; in a forked child nothing is checkpointed anyway."""
@@ -476,6 +486,7 @@ class Attempt:
         if self.member is not None:
             is_done = self.member.end(int(status) if isinstance(status, int) else 1, is_finished=is_done) and is_done
         self._wait_for_remote()  # in a job the last cut is there only now
+        aside.end_all()
         was_pending = self.resume.is_pending
         if session.rerun is not None:
             session.rerun.at_end()

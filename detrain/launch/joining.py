@@ -177,7 +177,7 @@ class Joining:
 
     # --- from then on -----------------------------------------------------------------------------------------------------------
 
-    def member(self, on_asked: Callable[[float], None], on_lost: Callable[[str], None]) -> Member:
+    def member(self, on_asked: Callable[[float], None], on_lost: Callable[[str, bool], None]) -> Member:
         """The rank, for its session. `on_asked`: a checkpoint is asked for. `on_lost`: a peer or the launcher is gone."""
         place, watch = self._place, Watch(self._place.rank, self._request.launcher, on_lost)
         if isinstance(self._line, Hub):

@@ -56,6 +56,8 @@ class Request:
     requeue: bool = False
     #: Only warnings and errors are said.
     quiet: bool = False
+    #: `--progress`: the process that shows it, which ends with the attempt; 0 for none.
+    statusline: int = 0
     #: `--log-json`: where events go; "" for nowhere.
     log_json: str = ""
     #: Why the run starts over by itself; "" if it does not.

@@ -6,7 +6,9 @@ import builtins
 import importlib.machinery
 import os
 import runpy
+import signal
 import sys
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import NoReturn
 
 Compile = Callable[[bytes, str], types.CodeType]
 
+#: What comes so soon after an interrupt belongs to it. Seconds.
+_ONCE_S = 1.0
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -88,7 +92,9 @@ def _with_peeled_traceback(run: Callable[[], object]) -> None:
     """
     try:
         run()
-    except BaseException:
+    except BaseException as left:
+        if isinstance(left, KeyboardInterrupt):
+            _take_one_interrupt()
         theirs = sys.excepthook
 
         def print_without_ours(
@@ -102,6 +108,22 @@ def _with_peeled_traceback(run: Callable[[], object]) -> None:
 
         sys.excepthook = print_without_ours
         raise
+
+
+def _take_one_interrupt() -> None:
+    """Let what comes within a moment of an interrupt mean the same one: `timeout` signals a process and then its group.
+
+    Later ones interrupt what an attempt has still to do at its end.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    until_s = time.monotonic() + _ONCE_S
+
+    def on_interrupt(number: int, frame: types.FrameType | None) -> None:
+        if time.monotonic() >= until_s:
+            signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, on_interrupt)
 
 
 def cut(traceback: types.TracebackType | None) -> None:

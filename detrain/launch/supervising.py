@@ -49,7 +49,7 @@ class Supervisor:
         """
         self._ends_s, self._is_requeued, self._on_leaving = ends_s, is_requeued, on_leaving
         self._words, self._again = ([*launchers.command(num_ranks), *given] for given in (words, again))
-        self._num_restarts, self._job = num_restarts, job
+        self._num_ranks, self._num_restarts, self._job = num_ranks, num_restarts, job
         self._process: subprocess.Popen[bytes] | None = None
         self._told = 0
 
@@ -76,7 +76,7 @@ class Supervisor:
         for restart in range(self._num_restarts + 1):
             if self._is_told():  # between two starts
                 return 128 + self._told
-            before = self._cuts()
+            before, began_s = self._cuts(), time.time()
             status = self._start(self._again if restart else self._words)
             if status == 0:
                 return 0
@@ -91,13 +91,15 @@ class Supervisor:
                 )
                 return status
             if restart < self._num_restarts:
-                say(
-                    f"the ranks have ended with status {status}; starting them again ({restart + 1} of {self._num_restarts})"
-                )
+                lost = first_lost(self._job, began_s)
+                ended = f"the ranks have ended with status {status}{f', as {lost}' if lost else ''}"
+                say(f"{ended}; starting them again ({restart + 1} of {self._num_restarts}): the job {self._next()}")
         return status
 
     def _start(self, words: Sequence[str]) -> int:
-        self._process = subprocess.Popen(words, preexec_fn=end_with_parent)
+        # What the launcher sets itself where nobody has, with ten lines of warning about it.
+        variables = {"OMP_NUM_THREADS": "1", **os.environ} if self._num_ranks > 1 else None
+        self._process = subprocess.Popen(words, env=variables, preexec_fn=end_with_parent)
         if self._is_told():  # meanwhile
             self._process.send_signal(signal.SIGTERM if self._told == signal.SIGUSR1 else self._told)
         while True:
@@ -119,11 +121,14 @@ class Supervisor:
             if self._told
             else f"{lost}, so all have ended"
         )
+        say(f"{what}; the same command {self._next()}")
+
+    def _next(self) -> str:
+        """What the next start does."""
         newest = next(iter(Manifests(self._job).read(lambda _: None)), None)
-        does = "there is no checkpoint yet, so the same command starts again from the beginning"
-        if newest is not None:
-            does = f"the same command resumes from {newest.name} (epoch {newest.epoch}, batch {newest.batch})"
-        say(f"{what}; {does}")
+        if newest is None:
+            return "starts from the beginning, as there is no checkpoint yet"
+        return f"resumes from {newest.name} (epoch {newest.epoch}, batch {newest.batch})"
 
     def _is_told(self) -> bool:
         """True if a signal has asked this process to end."""

@@ -402,7 +402,12 @@ def _summary(result: dict[str, Any]) -> str:
     )
 
 
+#: Files that are named in one sentence.
+_MOST_NAMED = 5
+
+
 def _named(paths: list[str]) -> str:
-    """Files of the script, by their names; the first three of many."""
-    shown = ", ".join(paths[:3])
-    return shown if len(paths) <= 3 else f"{shown} and {len(paths) - 3} more files"
+    """Files of the script, by their names; the first ones of many."""
+    if len(paths) <= _MOST_NAMED:
+        return ", ".join(paths)
+    return f"{', '.join(paths[: _MOST_NAMED - 1])} and {len(paths) - _MOST_NAMED + 1} more files"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator
@@ -48,13 +49,19 @@ def _columns(path: Path) -> Iterator[Series]:
 def _rows(path: Path) -> Iterator[dict[Any, Any]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            yield from (
-                csv.DictReader(file, delimiter=_DELIMITERS[path.suffix])
-                if path.suffix in _DELIMITERS
-                else _objects(file)
-            )
+            yield from _named(file, _DELIMITERS[path.suffix]) if path.suffix in _DELIMITERS else _objects(file)
     except (OSError, UnicodeDecodeError, csv.Error):
         return  # no table after all
+
+
+def _named(lines: Iterable[str], delimiter: str) -> Iterator[dict[Any, Any]]:
+    """Rows by the names in the first one. Where that has nothing but numbers the table has no header, and columns are counted from 1."""
+    rows = csv.reader(lines, delimiter=delimiter)
+    first = next((row for row in rows if row), [])
+    has_header = any(_number(cell) is None for cell in first)
+    names = first if has_header else [f"column {number}" for number in range(1, len(first) + 1)]
+    for row in itertools.chain([] if has_header else [first], rows):
+        yield dict(zip(names, row, strict=False))
 
 
 def _objects(lines: Iterable[str]) -> Iterator[dict[Any, Any]]:

@@ -1,23 +1,21 @@
 """`detrain run --progress`: where the run is, on the last line of the terminal, which is kept for that while the others scroll.
 
 A process of its own draws it by what the run leaves on disk, so the training does nothing for it. It ends with the training, however that
-ends, and gives the line back.
+ends, and gives the line back; a training that ends in good order waits for that, so that whoever has started it finds the terminal whole.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from detrain.world.aside import start_aside
-
-if TYPE_CHECKING:
-    from detrain.report.now import Now
 
 _STANDARD_ERROR = 2
 _POLL_S, _LOOK_S = 0.1, 1.0
@@ -30,13 +28,14 @@ _STEP_DOWN, _STEP_UP = "\x1bD", "\x1b[A"
 _CLEAR_BELOW = "\x1b[J"
 
 
-def start(directory: Path) -> None:
+def start(directory: Path) -> int:
     """Begin to show the run of this very process, which becomes the training; nothing is shown where standard error is no terminal.
 
-    `directory`: of the run or the job, which need not be there yet.
+    `directory`: of the run or the job, which need not be there yet. Returns the number of the process that shows it, 0 if none does.
     """
     if os.isatty(_STANDARD_ERROR) and os.environ.get("TERM", "dumb") != "dumb":
-        start_aside("detrain.report.statusline", [str(os.getpid()), str(directory)])
+        return start_aside(__name__, [str(os.getpid()), str(directory)])
+    return 0
 
 
 class Line:
@@ -47,6 +46,11 @@ class Line:
         self._terminal = terminal
         #: Columns and rows of the terminal whose last line is kept; None if none is.
         self._size: tuple[int, int] | None = None
+
+    @property
+    def columns(self) -> int:
+        """Characters that it has room for. Raises `OSError` where the terminal is gone."""
+        return os.get_terminal_size(self._terminal).columns - 1
 
     def show(self, text: str) -> None:
         """Raises `OSError` where the terminal is gone."""
@@ -90,23 +94,33 @@ class Follower:
         self._names = ("", *BY_WEIGHT)
         self._has_run = False
 
-    def text(self) -> str:
-        """Raises `OSError`. Until an attempt holds the directory there may be another run in it, or none."""
+    def text(self, columns: int) -> str:
+        """In so many characters, what matters least left out: the run's name before anything else. Raises `OSError`.
+
+        Until an attempt holds the directory there may be another run in it, or none.
+        """
+        said = self._parts()
+        if len(named := f"{self._directory.name}: {', '.join(said)}") <= columns:
+            return named
+        while len(said) > 1 and len(", ".join(said)) > columns:
+            said.pop()
+        return ", ".join(said)
+
+    def _parts(self) -> list[str]:
         try:
             if not self._has_run:
                 self._watched = self._make(self._directory)
             now = self._watched.look()
         except FileNotFoundError:  # it is just being moved aside, by --fresh
-            return f"{self._directory.name}: starting"
+            return ["starting"]
         self._has_run = self._has_run or now.state == "running"
-        return f"{self._directory.name}: {self._said(now) if self._has_run else 'starting'}"
-
-    def _said(self, now: Now) -> str:
+        if not self._has_run:
+            return ["starting"]
         cells = now.cells()
-        return ", ".join(f"{name} {cells[name]}" if name else cells[name] for name in self._names if cells[name])
+        return [f"{name} {cells[name]}" if name else cells[name] for name in self._names if cells[name]]
 
 
-def follow(line: Line, text: Callable[[], str], state: Callable[[], str]) -> None:
+def follow(line: Line, text: Callable[[int], str], state: Callable[[], str]) -> None:
     """Show the line until the training is over. `state`: running, stopped (Ctrl-Z), or "" when it has ended. Raises `OSError`."""
     next_s = 0.0
     try:
@@ -115,7 +129,7 @@ def follow(line: Line, text: Callable[[], str], state: Callable[[], str]) -> Non
                 line.hide()
                 next_s = 0.0
             elif time.monotonic() >= next_s:
-                line.show(text())
+                line.show(text(line.columns))
                 next_s = time.monotonic() + _LOOK_S
             time.sleep(_POLL_S)
     finally:
@@ -131,7 +145,12 @@ def main() -> None:
     except psutil.NoSuchProcess:
         return
 
+    is_told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: is_told.set())
+
     def state() -> str:
+        if is_told.is_set():
+            return ""
         try:
             said = process.status()
         except psutil.NoSuchProcess:

@@ -10,11 +10,13 @@ from detrain.errors import DetrainError, InexactResume
 from detrain.messages import say
 from detrain.outputs.following import OutputFiles
 from detrain.session.context import Context
+from detrain.world import aside
 
 
 def fail(files: OutputFiles, error: DetrainError) -> NoReturn:
     """Say what is wrong, and end the process with the error's exit status. `files`: the script's own, whose tracking ends."""
     sys.stdout.flush()
+    aside.end_all()
     say(f"error: {error}")
     leave(files, error.exit_status)
 
@@ -26,6 +28,7 @@ def leave(files: OutputFiles, status: int) -> NoReturn:
     """
     files.give_up()
     kill_children()
+    aside.end_all()
     sys.stdout.flush()
     os._exit(status)
 

@@ -35,8 +35,15 @@ class Job:
         self.asked = [[] for _ in range(size)]
         self.left = [[] for _ in range(size)]
         self.clock_s = 0.0
+        #: Ranks that say what is lost, and what they say.
+        self.told = []
+
+        def on_lost(rank):
+            return lambda why, is_teller: self.told.append((rank, why)) if is_teller else None
+
         watches = [
-            Watch(rank, os.getppid(), leave=self.left[rank].append, clock=lambda: self.clock_s) for rank in range(size)
+            Watch(rank, os.getppid(), on_lost(rank), self.left[rank].append, lambda: self.clock_s)
+            for rank in range(size)
         ]
         hub, spokes = Hub(places[0]), {}
 
@@ -211,6 +218,7 @@ def test_a_rank_that_is_gone_takes_the_others_down_after_a_moment(job, gone, cap
     job.clock_s = watch.GRACE_S + 1
     assert all(soon(lambda rank=rank: job.left[rank]) for rank in others)
     assert job.left[gone] == []
+    assert job.told == [(others[0], f"rank {gone} is gone")]
     assert f"error: rank {gone} is gone, so rank {others[0]} ends" in capfd.readouterr().err
 
 

@@ -1,7 +1,11 @@
 """What is printed of an exception that leaves the script."""
 
+import os
+import signal
 import sys
 from types import TracebackType
+
+import pytest
 
 from detrain.launch import script
 from detrain.messages import counted
@@ -47,6 +51,32 @@ def test_frames_of_detrain_are_left_out_at_both_ends() -> None:
     script.cut(traceback)
     assert files_of(traceback) == ["train.py", own, "torch.py"]
     script.cut(None)
+
+
+def test_an_interrupt_that_comes_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            script._with_peeled_traceback(interrupted)
+        interrupted()
+        monkeypatch.setattr(script, "_ONCE_S", -1.0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt):
+            script._with_peeled_traceback(interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        # one that the script has set stays
+        signal.signal(signal.SIGINT, raising := lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            script._with_peeled_traceback(interrupted)
+        assert signal.getsignal(signal.SIGINT) is raising
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_things_are_counted() -> None:

@@ -41,6 +41,14 @@ def test_without_one_they_lie_over_rows(tables, text: str) -> None:
     assert tables(log_csv=text)[-1] == ("log.csv: loss", "rows of log.csv", [0, 1], [3, 2])
 
 
+def test_without_a_header_no_row_is_lost(tables) -> None:
+    assert tables(log_csv="0,3,0.5\n1,2,0.25\n") == [
+        ("log.csv: column 1", "rows of log.csv", [0, 1], [0, 1]),
+        ("log.csv: column 2", "rows of log.csv", [0, 1], [3, 2]),
+        ("log.csv: column 3", "rows of log.csv", [0, 1], [0.5, 0.25]),
+    ]
+
+
 def test_json_lines_and_tabs(tables) -> None:
     found = tables(
         a_jsonl='{"step": 10, "loss": 1.5, "ok": true, "name": "x"}\n[1]\n{"step": 20, "loss": NaN}\n{"step": 30, "loss": 0.5}\nend\n',

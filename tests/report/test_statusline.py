@@ -73,6 +73,8 @@ def test_it_is_given_back_while_the_training_is_stopped(monkeypatch):
     did = []
 
     class Noted:
+        columns = 79
+
         def show(self, text):
             did.append(text)
 
@@ -80,24 +82,28 @@ def test_it_is_given_back_while_the_training_is_stopped(monkeypatch):
             did.append("hidden")
 
     states = iter(["running", "running", "stopped", "running", ""])
-    follow(Noted(), lambda: "text", lambda: next(states))
+    follow(Noted(), lambda columns: "text" * (columns == 79), lambda: next(states))
     assert did == ["text", "hidden", "text", "hidden"]
 
 
 def test_another_run_that_lies_there_is_not_shown(tmp_path, monkeypatch):
     path = tmp_path / "train"
     follower = Follower(path)
-    assert follower.text() == "train: starting"
+    assert follower.text(79) == "train: starting"
     path.mkdir()
     (path / "run.json").write_text("{}")
     (path / "finished").write_text("then\n")
-    assert follower.text() == "train: starting"
+    assert follower.text(79) == "train: starting"
     (path / "finished").unlink()
     LedgerFile(path / "ledger").append_json(b"A", {"attempt": 2, "batches": 0, "at": 1000.0, "lengths": [["epoch", 4]]})
     monkeypatch.setattr("detrain.store.directory.RunDirectory.holder", lambda _: "attempt 2")
-    assert follower.text() == "train: running (2), epoch 0/4, batch 0"
+    assert follower.text(79) == "train: running (2), epoch 0/4, batch 0"
+    # the name goes first, then what matters least; no word is cut
+    assert follower.text(37) == "running (2), epoch 0/4, batch 0"
+    assert follower.text(30) == "running (2), epoch 0/4"
+    assert follower.text(5) == "running (2)"
     monkeypatch.setattr("detrain.store.directory.RunDirectory.holder", lambda _: None)
-    assert follower.text() == "train: stopped (2), epoch 0/4, batch 0"
+    assert follower.text(79) == "train: stopped (2), epoch 0/4, batch 0"
 
 
 @pytest.mark.parametrize(
@@ -105,10 +111,10 @@ def test_another_run_that_lies_there_is_not_shown(tmp_path, monkeypatch):
 )
 def test_only_a_terminal_has_one(monkeypatch, tmp_path, is_terminal, term, is_shown):
     started = []
-    monkeypatch.setattr(statusline, "start_aside", lambda module, words: started.append((module, words)))
+    monkeypatch.setattr(statusline, "start_aside", lambda module, words: started.append((module, words)) or 17)
     monkeypatch.setattr("os.isatty", lambda _: is_terminal)
     monkeypatch.setenv("TERM", term)
-    statusline.start(tmp_path)
+    assert statusline.start(tmp_path) == (17 if is_shown else 0)
     assert started == ([("detrain.report.statusline", [str(os.getpid()), str(tmp_path)])] if is_shown else [])
 
 
@@ -135,10 +141,15 @@ def test_of_a_real_run(terminal, tmp_path):
         words, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, stdout=terminal.descriptor, stderr=terminal.descriptor
     )
     seen, end_s = "", time.monotonic() + 120
-    while not seen.endswith("\x1b[24;1H\x1b[2K\x1b8") and time.monotonic() < end_s:
+    while process.poll() is None and time.monotonic() < end_s:
         seen += terminal.written(wait_s=0.2)
-    assert process.wait(60) == 0, seen
+    seen += terminal.written()
+    assert process.returncode == 0, seen
     assert "no children" in seen
+    # given back before the command has ended, and before its last word
+    line, last = seen.rindex("\x1b[24;1H\x1b[2K\x1b8"), seen.rindex("detrain: finished after 60 batches")
+    assert "\x1b[7m" not in seen[line:], seen
+    assert line < last, seen
     assert "train: running, epoch 0/3, batch " in seen
     (found,) = json.loads(
         subprocess.run(
