@@ -60,7 +60,9 @@ def _end(process: int) -> None:
         # The number may be another process's by now.
         if _CODE.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
             signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-            select.select([descriptor], [], [], _LONGEST_END_S)
+            ended = select.poll()  # not `select`: a script may have more files open than that knows
+            ended.register(descriptor, select.POLLIN)
+            ended.poll(_LONGEST_END_S * 1000)
     except OSError:
         pass  # gone meanwhile
     finally:
