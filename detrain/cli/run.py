@@ -23,7 +23,6 @@ from detrain.job.place import place_of
 from detrain.remat.amounts import ONLINE
 from detrain.remat.planners.names import NAMES as PLANNERS
 from detrain.session import policy
-from detrain.world import aside
 
 if TYPE_CHECKING:
     from detrain.job.place import Place
@@ -255,8 +254,7 @@ def _start_shown(request: Request, start: Callable[[], int]) -> int:
     try:
         return start()  # an attempt takes this process's place, and ends it with itself
     finally:
-        aside.ends_with_this(request.statusline)
-        aside.end_all()
+        statusline.end(request.statusline)
 
 
 def _trace(module: str | None, words: tuple[str, ...], options: dict[str, Any]) -> Callable[[], int]:

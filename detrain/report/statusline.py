@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from detrain.world.aside import start_aside
+from detrain.world import aside
 
 _STANDARD_ERROR = 2
 _POLL_S, _LOOK_S = 0.1, 1.0
@@ -34,8 +34,14 @@ def start(directory: Path) -> int:
     `directory`: of the run or the job, which need not be there yet. Returns the number of the process that shows it, 0 if none does.
     """
     if os.isatty(_STANDARD_ERROR) and os.environ.get("TERM", "dumb") != "dumb":
-        return start_aside(__name__, [str(os.getpid()), str(directory)])
+        return aside.start_aside(__name__, [str(os.getpid()), str(directory)])
     return 0
+
+
+def end(process: int) -> None:
+    """Have what `start` has returned give the line back, and wait for that."""
+    aside.ends_with_this(process)
+    aside.end_all()
 
 
 class Line:

@@ -111,7 +111,7 @@ def test_another_run_that_lies_there_is_not_shown(tmp_path, monkeypatch):
 )
 def test_only_a_terminal_has_one(monkeypatch, tmp_path, is_terminal, term, is_shown):
     started = []
-    monkeypatch.setattr(statusline, "start_aside", lambda module, words: started.append((module, words)) or 17)
+    monkeypatch.setattr(statusline.aside, "start_aside", lambda module, words: started.append((module, words)) or 17)
     monkeypatch.setattr("os.isatty", lambda _: is_terminal)
     monkeypatch.setenv("TERM", term)
     assert statusline.start(tmp_path) == (17 if is_shown else 0)
