@@ -9,7 +9,7 @@ import random
 import sys
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -43,8 +43,10 @@ from detrain.session.resume import Resume, chain_to, plan
 from detrain.session.session import Session
 from detrain.session.trusting import Trusting
 from detrain.state import patches
+from detrain.state.patches import Patch
 from detrain.store.directory import RunDirectory
 from detrain.store.record import Change
+from detrain.store.sources import SourceTexts
 from detrain.world import aside, preload, setup_clock
 from detrain.world.clocks import Clocks
 from detrain.world.printing import Printing
@@ -132,10 +134,14 @@ class Attempt:
         self.directory, self.record = self.run_files.directory, self.run_files.record
         if request.goal is not None and request.goal.window is not None:
             patched.read(self.directory.path)
-        chain = self._plan_chain()
+        chain, changed = self._plan_chain()
         patched.move(chain)
         is_resuming = bool(chain)
+        #: By the name of a checkpoint of the chain, what is elsewhere in each source file that is another one now.
+        revisions = self._revise(chain, changed)
         info = self._read_info(is_resuming=is_resuming)
+        self.run_files.write()  # from here on it is an attempt, and no refusal
+        self._sources_changed = bool(changed)
         self.frameworks = Frameworks(entropy=preload if preload.is_loaded() else None)
         # Who names a checkpoint wants no other; and what old arguments made is known of the chosen ones alone.
         may_start_again = (
@@ -152,12 +158,13 @@ class Attempt:
             self.stack.is_user_file, self._start_again if may_start_again else None,
             (lambda error: _restart(request, begun, error)) if request.may_restart and joining is None else None,
             Libraries(self.frameworks.loaded), self.member, within,
+            SourceTexts(self.directory.path) if joining is None and request.goal is None else None,
         )  # fmt: skip
         rerun = Rerun(context, request.goal, is_rank=request.size > 1) if request.goal is not None else None
         self.resume = Resume(
             context, chain, is_trusting=request.trusts, allows_pickle=not request.no_pickle,
             trusting=Trusting(self.record.invocation, self._changes(), self._read_olds()), rerun=rerun,
-            on_resumed=self.run_files.on_resumed,
+            on_resumed=self._on_resumed, revisions=revisions,
         )  # fmt: skip
         self.session = Session(context, self.stack, self.resume, rerun)
         self.arrivals = ending.Arrivals()
@@ -210,12 +217,16 @@ class Attempt:
             if request.pipeline
             else None,
             ends_s=request.ends_s,
+            is_of_one_source=not (self._sources_changed or self.record.sources_changed_at or self._changes()),
         )  # fmt: skip
 
     # --- the run directory -------------------------------------------------------------------------------------------------
 
-    def _plan_chain(self) -> list[Checkpoint]:
-        """The checkpoints to resume through; empty where the run begins. Raises `InexactResume` where none of those there can be used."""
+    def _plan_chain(self) -> tuple[list[Checkpoint], list[str]]:
+        """The checkpoints to resume through; empty where the run begins. And the source files that have changed since the last of them.
+
+        Raises `InexactResume` where none of those there can be used.
+        """
         if self.joining is not None:
             chain, messages = chain_to(self.directory, self.joining.cut) if self.joining.cut else [], list[str]()
         else:
@@ -227,18 +238,49 @@ class Attempt:
         if chain and self.request.trusts:
             self._check_place(chain[-1].meta.sources)
         changed = self._changed(chain[-1].meta.sources) if chain else []
+        told = ", ".join(self._told(name, chain[-1].meta.sources[name]) for name in changed)
         if changed and not self.request.trusts:
             raise InexactResume(
-                f"the source has changed since {chain[-1].name}: {', '.join(changed)}",
+                f"the source has changed since {chain[-1].name}: {told}",
                 "Start over with --fresh (the old run is kept), or resume from the checkpoint with --trust-changes",
             )
         if changed:
             warn(
                 "source-changed",
-                f"the source has changed since {chain[-1].name} ({', '.join(changed)}): where its set-up code now makes another value, "
-                "the checkpoint's value is used",
+                f"the source has changed since {chain[-1].name}: {told}. Where its set-up code now makes another value, the checkpoint's "
+                "is used",
             )
-        return chain
+        return chain, changed
+
+    def _told(self, name: str, digest: str) -> str:
+        from detrain.launch.revised import Revised
+
+        return Revised(self.directory.path, {}).told(name, digest)
+
+    def _revise(self, chain: Sequence[Checkpoint], changed: Sequence[str]) -> dict[str, dict[str, Patch]]:
+        """Where the attempt goes on with other sources than a checkpoint was made with, find its lines in those of now.
+
+        That is with --trust-changes, and behind it as long as a checkpoint is passed that was made before.
+        """
+        if not chain or (self.request.goal is not None and self.request.goal.window is not None):
+            return {}
+        now = {**chain[-1].meta.sources, **{name: instfile.digest_of(name) for name in changed}}
+        if all(now.get(name) == digest for one in chain for name, digest in one.meta.sources.items()):
+            return {}
+        from detrain.launch.revised import Revised
+
+        revisions = Revised(self.directory.path, now).move(chain)
+        if revisions:
+            patches.use(revisions.get(chain[0].name, {}))
+        return revisions
+
+    def _on_resumed(self) -> None:
+        """The attempt goes on from its checkpoint, with the sources of now."""
+        assert self.resume.checkpoint is not None
+        self.record.go_on(self.resume.checkpoint.meta.batches, has_other_sources=self._sources_changed)
+        self.run_files.on_resumed()
+        if self._sources_changed:
+            self.session.nests.write_info()
 
     def _check_place(self, sources: Mapping[str, str]) -> None:
         """Raises `UsageError` where the script lies elsewhere than the run's: loops are known by their files' paths.
@@ -280,6 +322,12 @@ class Attempt:
 
     def _read_info(self, *, is_resuming: bool) -> instfile.InstInfo:
         path = self.directory.path / "inst.info"
+        if is_resuming and not path.exists():
+            # Found by its first update, a loop has passed the checkpoint's place: all would be trained again, and then be refused.
+            raise UsageError(
+                f"{path} is missing, which says where the training's loops are, and without it no checkpoint can be resumed from. Put it "
+                "back, or start over with --fresh (the old run is kept)"
+            )
         if not path.exists() or self._is_to_find_loops(is_resuming=is_resuming):
             return instfile.InstInfo()
         info = instfile.read(path, Path(self.record.script).parent)
@@ -289,7 +337,11 @@ class Attempt:
                 f"the source has changed ({', '.join(changed)}); searching for the training loop again{self._lost(info)}"
             )
             return instfile.InstInfo()
-        instfile.check_lines(path, info)
+        if changed:
+            from detrain.launch.revised import Revised
+
+            Revised(self.directory.path, {}).move_info(info)
+        instfile.check_lines(path, info, has_checkpoints=is_resuming)
         return info
 
     def _is_to_find_loops(self, *, is_resuming: bool) -> bool:
@@ -318,7 +370,11 @@ class Attempt:
 
     def _on_code(self, filename: str, code: types.CodeType) -> None:
         self.stack.add_file(filename, self.instrumenter.loops[filename])
-        self.session.context.info.sources[filename] = self.instrumenter.digests[filename]
+        digest = self.instrumenter.digests[filename]
+        self.session.context.info.sources[filename] = digest
+        content = self.instrumenter.contents.pop(filename)
+        if self.session.context.texts is not None:
+            self.session.context.texts.add(digest, content)
         from detrain.state import user_code
 
         user_code.user_code[filename] = code

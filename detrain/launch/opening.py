@@ -37,7 +37,10 @@ class OpenRun:
         return self._before is not None and self._before.invocation != self.record.invocation
 
     def write(self) -> None:
-        """Write the record. Until an attempt with other arguments has resumed, the run is one of the old arguments."""
+        """Write the record: once nothing more can refuse the attempt.
+
+        Until an attempt with other arguments has resumed, the run is one of the old arguments.
+        """
         record = self.record
         if self._before is not None and self.directory.checkpoint_paths():
             record = record.with_invocation(self._before.invocation)
@@ -99,13 +102,12 @@ class OpenRun:
             (self.directory.path / "ledger").unlink(missing_ok=True)
         record = replace(
             record, attempts=before.attempts + 1, began=before.began, only_known=before.only_known,
-            found_after=before.found_after, changes=before.changes,
+            found_after=before.found_after, changes=before.changes, sources_changed_at=before.sources_changed_at,
             process=before.process if before.process is not None else record.process,
         )  # fmt: skip
         if goes_on and not request.trusts and before.machine is not None:
             record.machine = before.machine
-        self._before, self.record = before, record
-        self.write()
+        self._before = before
         return record
 
     def _check_command(self, before: RunRecord, record: RunRecord) -> None:

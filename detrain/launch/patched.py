@@ -57,7 +57,11 @@ def put(files: Iterable[PatchedFile], folder: Path, script: Path) -> None:
             _write(Path(os.path.realpath(one.path)), one.text.encode("utf-8", "surrogateescape"))
         except OSError as error:
             raise DetrainError(f"{one.path} cannot be replaced in the sandbox: {error.strerror}") from None
-    _move_loops(files, folder / "inst.info", script.parent)
+    path = folder / "inst.info"
+    if path.exists():
+        info = instfile.read(path, script.parent)
+        move_loops(files, info)
+        instfile.write(path, info, script.parent)
     _move_readings(files, folder / setup_clock.NAME)
     document = {one.path: one.patch.encode() for one in files}
     (folder / NAME).write_text(json.dumps(document), encoding="utf-8")
@@ -72,10 +76,8 @@ def _write(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def _move_loops(files: list[PatchedFile], path: Path, folder: Path) -> None:
-    if not path.exists():
-        return
-    info = instfile.read(path, folder)
+def move_loops(files: Iterable[PatchedFile], info: instfile.InstInfo) -> None:
+    """Let what is known of the loops name the lines of now. Raises `DetrainError` where a line is gone that has to be there."""
     by_path = {os.path.normpath(one.path): one for one in files}
 
     def moved(loop: instfile.NestLoop) -> instfile.NestLoop:
@@ -98,7 +100,6 @@ def _move_loops(files: list[PatchedFile], path: Path, folder: Path) -> None:
                     f"line {line} of {one.path}, where the run loads its data or steps, is not there any more"
                 )
             code[f"{key}_line_no"] = str(now[line])
-    instfile.write(path, info, folder)
 
 
 def _move_readings(files: list[PatchedFile], path: Path) -> None:

@@ -57,8 +57,12 @@ class Alignment:
         return Patch({now: then for then, now in self.lines.items()}, self.added, self.attributes)
 
 
-def align(before: bytes, now: bytes, name: str) -> Alignment:
-    """Match two versions; `name` is that of the second, for messages. Raises `UsageError` where Python cannot read it."""
+def align(before: bytes, now: bytes, name: str, *, has_other_headers: bool = False) -> Alignment:
+    """Match two versions; `name` is that of the second, for messages. Raises `UsageError` where Python cannot read it.
+
+    `has_other_headers`: loops whose headers read otherwise are matched too, in their order, in functions whose loops stand in each other as
+    before.
+    """
     trees = []
     for content in (before, now):
         try:
@@ -77,6 +81,8 @@ def align(before: bytes, now: bytes, name: str) -> Alignment:
     gone = sorted(code_lines - lines.keys())
     places = [_places(tree) for tree in trees]
     loops = _paired(places[0].loops, places[1].loops)
+    if has_other_headers:
+        loops = {**_paired_in_order(places[0].loops, places[1].loops), **loops}
     first_lines = _paired(places[0].scopes, places[1].scopes)
     certain = {**loops, **first_lines}
     taken = set(certain.values())
@@ -84,6 +90,17 @@ def align(before: bytes, now: bytes, name: str) -> Alignment:
     codes = [compile(tree, name, "exec", dont_inherit=True) for tree in trees]
     headers = {line: place[2] for line, place in places[0].loops}
     return Alignment(lines, loops, headers, gone, _added_names(*codes), _added_attributes(*codes))
+
+
+def changed_lines(before: bytes, now: bytes) -> list[int]:
+    """Lines of the second version that are new or other ones; where lines were only taken out, the one that follows them."""
+    matcher = difflib.SequenceMatcher(None, _lines(before), _lines(now), autojunk=False)
+    return sorted(
+        line
+        for kind, _, _, begin, end in matcher.get_opcodes()
+        if kind != "equal"
+        for line in range(begin + 1, max(end, begin + 1) + 1)
+    )
 
 
 def _lines(content: bytes) -> list[bytes]:
@@ -98,6 +115,22 @@ def _paired(before: list[tuple[int, _Place]], now: list[tuple[int, _Place]]) -> 
         if counts[1][place] == count:
             sides = ([line for line, other in side if other == place] for side in (before, now))
             found.update(zip(*sides, strict=True))
+    return found
+
+
+def _paired_in_order(before: list[tuple[int, _Place]], now: list[tuple[int, _Place]]) -> dict[int, int]:
+    """The loops of the functions that have as many as before, and in each other as before: `for` in place of `for`, `while` of `while`."""
+    sides = []
+    for side in (before, now):
+        by_function: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+        for line, (qualname, around, header) in side:
+            by_function.setdefault(qualname, []).append((line, tuple(one.split()[0] for one in (*around, header))))
+        sides.append(by_function)
+    found: dict[int, int] = {}
+    for qualname, loops in sides[0].items():
+        others = sides[1].get(qualname, [])
+        if [kinds for _, kinds in loops] == [kinds for _, kinds in others]:
+            found.update(zip((line for line, _ in loops), (line for line, _ in others), strict=True))
     return found
 
 

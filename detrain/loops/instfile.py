@@ -199,8 +199,13 @@ def _find(name: str, folder: Path) -> str:
     return str(path if path.exists() or not (folder / path.name).exists() else folder / path.name)
 
 
-def check_lines(path: Path, info: InstInfo) -> None:
-    """Raises `UsageError` if a line that is said to hold a loop holds none."""
+def check_lines(path: Path, info: InstInfo, *, has_checkpoints: bool = False) -> None:
+    """Raises `UsageError` if a line that is said to hold a loop holds none. With checkpoints the loops are not to be found again."""
+    way_out = (
+        "Put the source back as it was, or start over with --fresh (the old run is kept)"
+        if has_checkpoints
+        else "Correct the file, or remove it so that detrain finds the loops"
+    )
     for name, lines in info.parts().items():
         try:
             tree = ast.parse(Path(name).read_bytes())
@@ -211,7 +216,7 @@ def check_lines(path: Path, info: InstInfo) -> None:
             if line not in there:
                 raise UsageError(
                     f"{path} names {name}:{line} as the {part} loop, but no loop begins on that line; loops of that file begin on "
-                    f"lines {', '.join(map(str, there)) or 'none'}. Correct the file, or remove it so that detrain finds the loops"
+                    f"lines {', '.join(map(str, there)) or 'none'}. {way_out}"
                 )
 
 

@@ -187,7 +187,7 @@ def verify(
             }
             try:
                 row.update(_judge_all(parts, [one.order(part) for one, part in zip(ranks, parts, strict=True)]))
-            except OtherArguments as error:
+            except (OtherArguments, OtherSource) as error:
                 row.update(result=UNPROVED, num_compared=0, seconds=0.0, why=str(error))
             on_done(row)
             return row
@@ -220,6 +220,7 @@ def order_for(
     """What a worker needs to do a part again. Raises `OtherArguments`."""
     invocation = _invocation_of(part, record, checkpoints)
     _check_invocation(part, invocation, checkpoints, done)
+    _check_source(part, record)
     known = [one.name for one in checkpoints if part.start is not None and one.sequence <= part.start.sequence]
     goal = Goal(operators=operators, is_whole=part.is_whole)
     if part.until is not None:
@@ -228,6 +229,10 @@ def order_for(
         str(directory.path), record.with_invocation(invocation), goal, part.start.name if part.start else None,
         part.until.name if part.until else None, known,
     )  # fmt: skip
+
+
+class OtherSource(ResumeRefused):
+    """A part was trained by another version of the script."""
 
 
 class OtherArguments(ResumeRefused):
@@ -260,6 +265,15 @@ def _check_invocation(
                 f"the arguments were {one.meta.invocation} up to {one.name}, and {invocation} from there on: it is not proved "
                 "that the run took the right values from them"
             )
+
+
+def _check_source(part: Segment, record: RunRecord) -> None:
+    first = part.start.meta.batches if part.start is not None else 0
+    later = [batches for batches in record.sources_changed_at if batches >= first]
+    if later:
+        raise OtherSource(
+            f"the run went on with a changed source after batch {later[-1]}, and this part was trained, or begins, before that"
+        )
 
 
 def _judge_all(parts: list[Segment], orders: list[Order]) -> dict[str, Any]:

@@ -94,6 +94,8 @@ class Instrumenter:
         self._aside = aside
         self.loops: dict[str, dict[int, int]] = {}
         self.digests: dict[str, str] = {}
+        #: As they were compiled, until somebody takes them.
+        self.contents: dict[str, bytes] = {}
 
     def is_named(self, filename: str) -> bool:
         """True if inst.info names a loop of a library's file, or if it is known to hold some."""
@@ -137,6 +139,7 @@ class Instrumenter:
         parts = {site.line: known.get(site.line, "") for site in eligible if site.line in known or not only_known}
         self.loops[filename] = {site.line: site.end_line for site in sites if site.line in parts}
         self.digests[filename] = instfile.digest(content)
+        self.contents[filename] = content
         if not parts:
             code: types.CodeType = compile(content, filename, "exec", dont_inherit=True)
         else:

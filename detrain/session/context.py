@@ -21,6 +21,7 @@ from detrain.session.policy import Policy
 from detrain.session.replay import Replay
 from detrain.store.directory import RunDirectory
 from detrain.store.record import Invocation
+from detrain.store.sources import SourceTexts
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Settings:
     memory_limit: Limit | None = None
     #: Over what its model is trained; None where the script does so by itself.
     pipeline: PipelineOrder | None = None
+    #: No attempt has gone on with another source or other arguments.
+    is_of_one_source: bool = True
     #: When the time limit is reached, by the monotonic clock. Seconds.
     ends_s: float = math.inf
 
@@ -68,6 +71,8 @@ class Context:
     #: What this process is a rank of, and the directory of that job; None if it trains alone.
     member: Member | None = None
     job: Path | None = None
+    #: None where no attempt could go on with others.
+    texts: SourceTexts | None = None
 
     @property
     def named_directory(self) -> Path:

@@ -66,11 +66,14 @@ def say_last(session: Session, status: object, signal_name: str, *, is_interrupt
     if is_finished(session, status, signal_name):
         position = session.context.position
         epochs = f" ({counted(position.epochs, 'epoch')})" if position.epochs else ""
-        attempts = session.context.settings.attempt
-        say(
-            f"finished after {counted(position.batches, 'batch', 'batches')}{epochs}, in {counted(attempts, 'attempt')}; "
-            f"`detrain verify {session.context.named_directory}` proves it"
+        settings, command = session.context.settings, f"`detrain verify {session.context.named_directory}`"
+        proof = (
+            f"{command} proves it"
+            if settings.is_of_one_source
+            else f"{command} proves what was trained since the run was changed"
         )
+        attempts = counted(settings.attempt, "attempt")
+        say(f"finished after {counted(position.batches, 'batch', 'batches')}{epochs}, in {attempts}; {proof}")
         return
     if is_interrupted:
         what = "interrupted"

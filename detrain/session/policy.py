@@ -14,6 +14,9 @@ from detrain.session.pace import Pace
 BUDGET = 0.01
 #: `auto` does not checkpoint more often than this. Seconds.
 SHORTEST_S = 2.0
+#: While an attempt is young, `auto` lets it wait for up to this share of its time: else one that is killed early, again and again, would
+#: come no further than its checkpoint.
+YOUNG_BUDGET = 0.2
 #: A checkpoint that a signal asks for waits at most so long for a header to which a resume comes without running batches again. Seconds.
 LONGEST_WAIT_S = 2.0
 
@@ -102,10 +105,11 @@ class Policy:
 
     def on_resumed(self, epoch: int, batch: int, now_s: float, cost_s: float) -> None:
         """The run is at a checkpoint with these totals of epochs and batches begun; `cost_s` as it stands in there, 0 if not known."""
+        self._began_s = now_s
         self._set_last(epoch, batch, now_s)
         if cost_s:
             self._costs_s = [cost_s]
-            self._choose_interval()
+            self._choose_interval(now_s)
 
     def on_saved(self, epoch: int, batch: int, now_s: float, cost_s: float, *, is_outer: bool = False) -> None:
         """A checkpoint was taken at these totals of epochs and batches begun; the training has waited `cost_s` for it."""
@@ -113,6 +117,7 @@ class Policy:
             self._last_outer_s, self._last_outer_epoch = now_s, epoch
         self._set_last(epoch, batch, now_s)
         self._count(cost_s, is_spent=self.every.kind == "auto")
+        self._choose_interval(now_s)
         self._requested_s = None
 
     def on_held(self, cost_s: float) -> None:
@@ -128,14 +133,14 @@ class Policy:
         if self._has_saved:
             self._costs_s = [*self._costs_s[-2:], cost_s]
             self._spent_s += cost_s if is_spent else 0.0
-        first_s = 0.0 if self._has_saved else cost_s
         self._has_saved = True
-        self._choose_interval(first_s)
 
-    def _choose_interval(self, first_s: float = 0.0) -> None:
+    def _choose_interval(self, now_s: float) -> None:
+        """As the budget has it, but no longer than this attempt has trained: then a kill, whenever it comes, costs half of it at most."""
         if self.every.kind == "auto":
-            known_s = self.cost_s / self.every.count if self._costs_s else first_s + SHORTEST_S
-            self.interval_s = max(SHORTEST_S, known_s)
+            by_budget_s = self.cost_s / self.every.count if self._costs_s else math.inf
+            young_s = max(now_s - self._began_s, self.cost_s / YOUNG_BUDGET)
+            self.interval_s = max(SHORTEST_S, min(by_budget_s, young_s))
 
     def use_auto_if_no_epochs(self) -> bool:
         """The training has one loop only; True if that makes `epoch` mean nothing, so that it is `auto` from now on."""

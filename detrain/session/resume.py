@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,6 +30,7 @@ from detrain.session.leaving import fail, kill_children, refuse
 from detrain.session.rerun import Rerun
 from detrain.session.trusting import Beside, Trusting, side_of
 from detrain.state import patches
+from detrain.state.patches import Patch
 from detrain.store.directory import RunDirectory
 from detrain.store.meta import Meta
 
@@ -52,10 +53,12 @@ class Resume:
         trusting: Trusting | None = None,
         rerun: Rerun | None = None,
         on_resumed: Callable[[], None] = lambda: None,
+        revisions: Mapping[str, Mapping[str, Patch]] | None = None,
     ) -> None:
         """`trusting` merges the checkpoints that were made with other arguments; `rerun` gets the state that is found at each of them.
 
-        `on_resumed` is called when the last has been restored.
+        `on_resumed` is called when the last has been restored. `revisions`: by the name of a checkpoint that was made with other sources,
+        what is elsewhere in each of them, by its path.
         """
         self._context = context
         self._targets = list(chain)
@@ -64,6 +67,7 @@ class Resume:
         self._allows_pickle = allows_pickle
         self._trusting = trusting
         self._on_resumed = on_resumed
+        self._revisions = revisions or {}
         self._began_s = time.monotonic()
         self._origins: Any = None
         #: On the way, where no checkpoint leads past them.
@@ -168,6 +172,8 @@ class Resume:
         # By `plan` or `chain_to`. A restore copies each array once, and checks what it has copied; who merges trees looks into the file.
         is_checked = self._trusting is None and self._rerun is None
         checkpoint, tree = checkpoint_file.load(target.path, is_checked=is_checked)
+        if self._revisions:
+            patches.use(self._revisions.get(target.name, {}))
         context, meta = self._context, checkpoint.meta
         frameworks = context.frameworks
         self._check_environment(meta)
@@ -340,6 +346,8 @@ class Resume:
         context = self._context
         self.checkpoint = checkpoint
         self._origins = None
+        if self._revisions:
+            patches.use({})  # what is saved from here on has the lines of now
         context.files.end_rewind()
         context.frameworks.hold_loading(False)
         if context.frameworks.printing is not None:

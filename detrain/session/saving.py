@@ -338,6 +338,9 @@ class Saver:
         stall_s = (taken.went_on_s or time.monotonic()) - taken.began_s
         use = self.memory.use() if self.memory is not None else None
         self._recorder.on_saved(saved.path, taken.batches, stall_s, taken.interval_s, use)
+        if self._context.texts is not None:
+            with suppress(OSError):  # for an attempt with other sources alone, which says what it misses
+                self._context.texts.write()
         if taken.steps is not None:
             with suppress(OSError):  # for a picture in the report alone; the next cut writes it anew
                 write_atomically(self._context.directory.path / PIPELINE_STEPS, taken.steps.encode())

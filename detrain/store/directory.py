@@ -8,6 +8,7 @@ checkpoint_*.h5     checkpoints
 files.log, kept/    what the script's own files were before it changed them (`detrain.outputs.journal`)
 rewinding           there while a resumed attempt has not come to its checkpoint (`detrain.outputs.following`)
 printed.log         what the script has printed, and when (`detrain.world.output_log`)
+sources.log         texts of the source files (`detrain.store.sources`)
 answers.log         what set-up code was told by the clock (`detrain.world.setup_clock`)
 clock.log           what the training loop was told by the clocks (`detrain.world.loop_clock_log`)
 verified.json       what `detrain verify` found last
@@ -48,7 +49,7 @@ PIPELINE_STEPS = "pipeline.json"
 OWN_NAMES = _TRACES | {
     PIPELINE_STEPS,
     "run.json", "finished", "inst.info", "ledger", "files.log", "kept", "rewinding", "printed.log", "answers.log", "clock.log",
-    "verified.json", "cache", "aside", "lock", "lost.log",
+    "verified.json", "cache", "aside", "lock", "lost.log", "sources.log",
 }  # fmt: skip
 _LOCKED = re.compile(rb"process \d+ on ")
 #: In the lock file, behind "since": when it was taken.

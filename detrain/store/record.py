@@ -104,6 +104,14 @@ class RunRecord:
     found_after: int | None = None
     #: What was decided where the run went on with other arguments (`detrain.session.trusting`), oldest first.
     changes: list[Change] = field(default_factory=list)
+    #: Batches begun in the run where it went on with other sources (`--trust-changes`), in order.
+    sources_changed_at: list[int] = field(default_factory=list)
+
+    def go_on(self, batches: int, *, has_other_sources: bool) -> None:
+        """The run goes on from a checkpoint; what was trained behind it is done again."""
+        self.sources_changed_at = [one for one in self.sources_changed_at if one < batches]
+        if has_other_sources:
+            self.sources_changed_at.append(batches)
 
     @property
     def invocation(self) -> Invocation:

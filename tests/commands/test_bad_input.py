@@ -109,11 +109,11 @@ def test_other_arguments_are_taken_when_they_are_trusted(runs, killed):
 
 @pytest.fixture
 def other_source(detrain, tmp_path):
-    """A killed run in the test's own folder, whose script has changed since."""
+    """A killed run in the test's own folder, whose script has changed since: also above its loops."""
     path = tmp_path / "train.py"
-    path.write_text(script("\nimport os", body='epoch == 2 and os.environ.get("DIE") and os.kill(os.getpid(), 9)'))
+    path.write_text(script("\nimport os", body='epoch == int(os.environ.get("DIE", -1)) and os.kill(os.getpid(), 9)'))
     assert detrain("run", "--every", "epoch", "train.py", DIE="1").status == -9
-    path.write_text(path.read_text() + 'print("changed")\n')
+    path.write_text("import sys  # more\n\n" + path.read_text() + 'print("changed", sys.argv)\n')
     return tmp_path / ".detrain" / "train"
 
 
@@ -122,13 +122,19 @@ def test_changed_source_is_refused_then_taken_when_trusted(detrain, other_source
     said = detrain("run", "train.py")
     assert (said.status, said.out) == (2, "")
     assert re.search(
-        rf"the source has changed since checkpoint_\d+_\d+.h5: {tmp_path}/train.py\. Start over with --fresh", said.err
+        rf"the source has changed since checkpoint_\d+_\d+.h5: {tmp_path}/train.py \(lines 1, 2, \d+\)\. Start over with --fresh",
+        said.err,
     )
     assert content(other_source) == before
-    said = detrain("run", "--trust-changes", "train.py")
+    said = detrain("run", "--every", "epoch", "--trust-changes", "train.py", DIE="2")
+    assert said.status == -9, said.err
+    assert "detrain: resumed at epoch 1, " in said.err
+    said = detrain("run", "train.py")  # the latest checkpoint is of the source of now
     assert said.status == 0, said.err
-    assert "detrain: resumed at " in said.err
-    assert said.out.endswith("changed\n")
+    assert "detrain: resumed at epoch 2, " in said.err
+    assert "in 3 attempts" in said.err  # a refusal is none
+    assert "proves what was trained since the run was changed" in said.err
+    assert said.out.endswith("changed ['train.py']\n")
 
 
 def test_fresh_moves_the_old_run_aside_and_starts_over(detrain, other_source):

@@ -198,6 +198,25 @@ def test_a_loop_that_is_changed_left_out_or_there_twice_is_refused() -> None:
             found.loop(gone, "train.py", "patched.py")
 
 
+def test_loops_with_other_headers_are_told_by_their_order_where_that_is_asked_for() -> None:
+    now = b"import sys\n" + TRAIN.replace(b"for epoch in range(6)", b"for epoch in range(7)")
+    found = alignment.align(TRAIN, now, "train.py", has_other_headers=True)
+    assert [found.loops.get(line) for line in (9, 10)] == [10, 11]
+    for old, new in (
+        (b"for epoch in range(6):", b"if epoch := 1:"),
+        (b"for epoch in range(6)", b"for again in range(2):\n  for epoch in range(6)"),
+        (b"for epoch in range(6):", b"while epoch := 1:"),
+    ):
+        found = alignment.align(TRAIN, TRAIN.replace(old, new), "train.py", has_other_headers=True)
+        assert not {9, 10} <= found.loops.keys()
+
+
+def test_changed_lines_are_those_of_the_second_version() -> None:
+    assert alignment.changed_lines(b"a\nb\nc\n", b"a\nnew\nb\nC\n") == [2, 4]
+    assert alignment.changed_lines(b"a\nb\nc\n", b"a\nc\n") == [2]
+    assert alignment.changed_lines(b"a\nb\n", b"a\nb\n") == []
+
+
 def test_other_loops_of_the_same_header_elsewhere_do_not_matter() -> None:
     now = b"def other():\n    for epoch in range(6):\n        pass\n" + TRAIN.replace(b"range(6)", b"range( 6 )")
     found = alignment.align(TRAIN, now, "patched.py")
