@@ -13,12 +13,14 @@ from detrain.session import ending
 CHECKPOINT = SimpleNamespace(name="checkpoint_1_2.h5", meta=SimpleNamespace(epoch=1, batch=2))
 
 
-def session(*, pending=None, last=None, trained=True, exhausted=True, attempt=1):
+def session(*, pending=None, last=None, trained=True, exhausted=True, attempt=1, is_of_one_source=True):
     position = Position()
     position.move_to(3, 25, 5)
     return SimpleNamespace(
         context=SimpleNamespace(
-            position=position, settings=SimpleNamespace(attempt=attempt), named_directory=Path("runs/a")
+            position=position,
+            settings=SimpleNamespace(attempt=attempt, is_of_one_source=is_of_one_source),
+            named_directory=Path("runs/a"),
         ),
         memory=None,
         resume=SimpleNamespace(is_pending=pending is not None, target=pending),
@@ -50,6 +52,7 @@ def test_a_run_is_over_when_its_script_ends_well_and_no_signal_has_broken_the_tr
     ("options", "status", "signal_name", "is_interrupted", "said"),
     [
         ({}, 0, "", False, "finished after 25 batches (3 epochs), in 1 attempt; `detrain verify runs/a` proves it"),
+        ({"is_of_one_source": False}, 0, "", False, "`detrain verify runs/a` proves what was trained since the run was changed"),
         ({"attempt": 3}, 0, "", False, "finished after 25 batches (3 epochs), in 3 attempts; `detrain verify runs/a` proves it"),
         (
             {"last": CHECKPOINT}, 130, "", True,
