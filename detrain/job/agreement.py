@@ -4,7 +4,8 @@ Rank 0 samples its clock at some headers and publishes what it read, to be used 
 between. Until that header every rank compares integers and asks nobody. So all policies say yes at the same headers, whatever they count
 or measure, and no collective is added to the script's own.
 
-A header's number is how many headers of the training's loops the run has passed; it is the same on all ranks, as their loops are.
+A header's number is how many headers of the training's loops the run has passed; it is the same on all ranks, as their loops are. A resume
+jumps ahead to its checkpoint's: what was published for the headers between does not hold there, and rank 0's clock is read anew.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Leader:
         self._now: Tick | None = None
         self._next: Tick | None = None
         self._last_s = 0.0
+        self._num_jumps = 0
         self.is_out = False
 
     @property
@@ -76,7 +78,7 @@ class Leader:
         if self.is_out:
             return self._clock()
         if self._now is None:
-            self._now = Tick(header, header + 1, self._clock())
+            self._now = Tick(header, header + 1, self._clock(), num_jumps=self._num_jumps)
             self._tell_all(self._now)
             self._publish(1)
         while header >= self._now.until:
@@ -99,8 +101,23 @@ class Leader:
         if now_s >= self._limit_s and not self._wants_last:
             self._wants = self._wants_last = True
         wants, self._wants = self._wants, False
-        self._next = Tick(self._now.until, self._now.until + num_next, now_s, wants, self._is_busy(), self._wants_last)
+        self._next = Tick(
+            self._now.until,
+            self._now.until + num_next,
+            now_s,
+            wants,
+            self._is_busy(),
+            self._wants_last,
+            self._num_jumps,
+        )
         self._tell_all(self._next)
+
+    def jump(self) -> None:
+        """See `Agreement`."""
+        # What was asked for in a tick that comes into force nowhere is asked for again.
+        self._wants = self._wants or (self._next is not None and self._next.is_asked)
+        self._now = self._next = None
+        self._num_jumps += 1
 
     def ask(self, *, is_last: bool = False) -> None:
         """See `Agreement`; also called where another rank asks."""
@@ -134,6 +151,7 @@ class Follower:
         self._saved: deque[Saved] = deque()
         self._heard = threading.Condition()
         self._has_ended = False
+        self._num_jumps = 0
         self.is_out = False
 
     @property
@@ -170,6 +188,10 @@ class Follower:
             tick = self._take(self._ticks)
             if tick is None:
                 self._leave(f"rank 0 has told nothing for header {header}")
+            elif tick.num_jumps < self._num_jumps:
+                continue  # of before
+            elif tick.num_jumps > self._num_jumps:
+                self._leave(f"rank 0 has come to a checkpoint, this rank not, at header {header}")
             elif tick.header > header or (self._now is None and tick.header != header):
                 self._leave(f"rank 0 is at header {tick.header}, this rank at {header}")
             else:
@@ -183,6 +205,11 @@ class Follower:
         """See `Agreement`; told later, since a handler may have interrupted the telling of something else."""
         self._wants_last = self._wants_last or is_last
         self._wants = True
+
+    def jump(self) -> None:
+        """See `Agreement`."""
+        self._now = None
+        self._num_jumps += 1
 
     def tell_wish(self) -> None:
         """Tell rank 0 if a checkpoint has been asked for here."""

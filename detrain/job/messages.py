@@ -119,6 +119,8 @@ class Tick(Message):
     is_writing: bool = False
     #: The ranks end behind the checkpoint that was asked for.
     is_last: bool = False
+    #: To how many checkpoints the attempt has come.
+    num_jumps: int = 0
 
 
 @dataclass(frozen=True)

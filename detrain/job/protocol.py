@@ -45,6 +45,9 @@ class Agreement(Protocol):
     def now_s(self, header: int) -> float:
         """The time that the policy goes by at this header. Seconds of rank 0's monotonic clock."""
 
+    def jump(self) -> None:
+        """A resume has come to a checkpoint: the next header has a number that does not follow the last one's."""
+
     def ask(self, *, is_last: bool = False) -> None:
         """A checkpoint is wanted, behind which the training ends if it `is_last`; called by a signal's handler."""
 
@@ -75,6 +78,9 @@ class Alone:
             self.is_last = True
             self._on_asked(now_s)
         return now_s
+
+    def jump(self) -> None:
+        """See `Agreement`."""
 
     def ask(self, *, is_last: bool = False) -> None:
         """See `Agreement`."""

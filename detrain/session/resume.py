@@ -220,6 +220,7 @@ class Resume:
             frameworks.entropy.set_entropy_of_threads((first, second))
         loop.mark(target.name)
         context.position.move_to(meta.epochs, meta.batches, meta.batch_in_epoch)
+        context.agreement.jump()
         context.policy.on_resumed(meta.epochs, meta.batches, context.agreement.now_s(meta.batches), meta.cost_s)
         if frameworks.clocks is not None:
             frameworks.clocks.seek(meta.clocks, is_last=len(self._targets) == 1)

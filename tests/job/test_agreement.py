@@ -55,6 +55,46 @@ def test_all_save_at_the_same_headers(batch_s):
     assert not pair.out
 
 
+@pytest.mark.parametrize("to", [1, 2, 40, 100_000])
+@pytest.mark.parametrize("num_before", [1, 3])
+def test_behind_a_resume_all_save_as_soon_as_it_is_due(to, num_before):
+    pair = Pair("1s")
+    for number in range(num_before):
+        assert pair.header(number, 0.001) == [False, False]
+    pair.clock_s += 30.0  # what the restore takes
+    for end, policy in ((pair.leader, pair.policies[0]), (pair.follower, pair.policies[1])):
+        end.jump()
+        policy.on_resumed(3, to, end.now_s(to), 0.1)
+    due = [pair.header(to + number, 0.1) for number in range(60)]
+    assert all(one == other for one, other in due)
+    first = next(number for number, (one, _) in enumerate(due) if one)
+    assert 1.0 <= 0.1 * (first + 1) <= 1.3  # it is heard of one tick later
+    assert not pair.out
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_what_is_asked_for_before_a_resume_has_come_to_its_checkpoint_is_done_behind_it(who):
+    pair = Pair("never")
+    pair.header(0, 0.1)
+    getattr(pair, who).ask()
+    pair.header(1, 0.1)
+    pair.leader.jump()
+    pair.follower.jump()
+    due = [pair.header(number, 0.1) for number in range(500, 510)]
+    assert due.count([True, True]) == 1
+    assert all(one == other for one, other in due)
+
+
+def test_a_rank_that_does_not_come_to_rank_0s_checkpoint_is_out_of_step():
+    pair = Pair("never")
+    pair.header(0, 0.1)
+    pair.leader.jump()
+    pair.leader.now_s(7)
+    for number in range(4):
+        pair.follower.now_s(number)
+    assert pair.out == ["rank 0 has come to a checkpoint, this rank not, at header 2"]
+
+
 def test_rank_0_publishes_about_every_period_and_at_each_header_of_a_slow_loop():
     quick, slow = Pair("never"), Pair("never")
     for number in range(4000):

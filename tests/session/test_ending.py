@@ -52,7 +52,10 @@ def test_a_run_is_over_when_its_script_ends_well_and_no_signal_has_broken_the_tr
     ("options", "status", "signal_name", "is_interrupted", "said"),
     [
         ({}, 0, "", False, "finished after 25 batches (3 epochs), in 1 attempt; `detrain verify runs/a` proves it"),
-        ({"is_of_one_source": False}, 0, "", False, "`detrain verify runs/a` proves what was trained since the run was changed"),
+        (
+            {"is_of_one_source": False}, 0, "", False,
+            "finished after 25 batches (3 epochs), in 1 attempt; `detrain verify runs/a` proves what was trained since the run was changed",
+        ),
         ({"attempt": 3}, 0, "", False, "finished after 25 batches (3 epochs), in 3 attempts; `detrain verify runs/a` proves it"),
         (
             {"last": CHECKPOINT}, 130, "", True,
