@@ -82,7 +82,9 @@ def align(before: bytes, now: bytes, name: str, *, has_other_headers: bool = Fal
     places = [_places(tree) for tree in trees]
     loops = _paired(places[0].loops, places[1].loops)
     if has_other_headers:
-        loops = {**_paired_in_order(places[0].loops, places[1].loops), **loops}
+        by_order = _paired_in_order(places[0].loops, places[1].loops)
+        taken_by_header = set(loops.values())
+        loops |= {then: line for then, line in by_order.items() if then not in loops and line not in taken_by_header}
     first_lines = _paired(places[0].scopes, places[1].scopes)
     certain = {**loops, **first_lines}
     taken = set(certain.values())

@@ -211,6 +211,12 @@ def test_loops_with_other_headers_are_told_by_their_order_where_that_is_asked_fo
         assert not {9, 10} <= found.loops.keys()
 
 
+def test_a_loop_is_not_told_by_its_order_where_another_one_is_known_to_stand() -> None:
+    before = b"for a in x:\n    pass\nfor b in y:\n    pass\n"
+    found = alignment.align(before, b"for b in y:\n    pass\nfor c in z:\n    pass\n", "t.py", has_other_headers=True)
+    assert found.loops == {3: 1}
+
+
 def test_changed_lines_are_those_of_the_second_version() -> None:
     assert alignment.changed_lines(b"a\nb\nc\n", b"a\nnew\nb\nC\n") == [2, 4]
     assert alignment.changed_lines(b"a\nb\nc\n", b"a\nc\n") == [2]
