@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detrain.errors import UsageError
 from detrain.launch import patched
 from detrain.loops import alignment, instfile
 from detrain.loops.alignment import Alignment
@@ -21,6 +20,8 @@ from detrain.store import sources
 
 if TYPE_CHECKING:  # loads numpy, which the script may not
     from detrain.store.checkpoint import Checkpoint
+
+_RULE = "as they did. Put them back, or start over with --fresh (the old run is kept)"
 
 
 class Revised:
@@ -46,7 +47,7 @@ class Revised:
             }
             if moved:
                 one.meta.position[:] = [
-                    loop._replace(line=_loop(aligned, loop.line, loop.filename))
+                    loop._replace(line=aligned.loop(loop.line, loop.filename, loop.filename, rule=_RULE))
                     if (aligned := moved.get(os.path.normpath(loop.filename))) is not None
                     else loop
                     for loop in one.meta.position
@@ -54,16 +55,17 @@ class Revised:
                 found[one.name] = {path: aligned.patch() for path, aligned in moved.items()}
         return found
 
-    def move_info(self, info: instfile.InstInfo) -> bool:
-        """Let what is known of the loops name the lines of now; True if any file is another one. Raises `DetrainError` as `move` does."""
+    def move_info(self, info: instfile.InstInfo) -> None:
+        """Let what is known of the loops name the lines of now. Raises `DetrainError` where one is not there any more."""
         parts, files = info.parts(), []
         for path, digest in info.sources.items():
             aligned = self._alignment(path, digest)
             if aligned is not None:
-                loops = {line: _loop(aligned, line, path) for line in parts.get(os.path.normpath(path), {})}
+                loops = {
+                    line: aligned.loop(line, path, path, rule=_RULE) for line in parts.get(os.path.normpath(path), {})
+                }
                 files.append(patched.PatchedFile(path, "", aligned.patch(), loops))
         patched.move_loops(files, info)
-        return bool(files)
 
     def told(self, path: str, digest: str) -> str:
         """The file of a version that is not that of now, for a message: with the lines that are other ones, where they are known."""
@@ -91,14 +93,3 @@ class Revised:
                 else None
             )
         return self._aligned[path, digest]
-
-
-def _loop(aligned: Alignment, line: int, path: str) -> int:
-    found = aligned.loops.get(line)
-    if found is None:
-        what = aligned.headers.get(line, "no loop")
-        raise UsageError(
-            f"{path} has no loop, or several, that can be the training's loop that was on line {line} ({what}): the loops of the training "
-            "have to stay in the same functions and in each other. Put them back, or start over with --fresh (the old run is kept)"
-        )
-    return found

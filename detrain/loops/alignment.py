@@ -23,6 +23,7 @@ from detrain.state.patches import Patch
 _Place = tuple[str, tuple[str, ...], str]
 _BINDS_GLOBAL = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL"})
 _MODULE = "<module>"
+_WITH_THEIR_HEADERS = "with the headers that they had. Add lines around and in them only"
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,17 @@ class Alignment:
     #: Attributes that are set now, and were not named before.
     attributes: frozenset[str]
 
-    def loop(self, line: int, filename: str, now: str) -> int:
-        """The header, now, of a loop of the training that had its header at `line`. Raises `UsageError` if that is not certain."""
+    def loop(self, line: int, filename: str, now: str, *, rule: str = _WITH_THEIR_HEADERS) -> int:
+        """The header, now, of a loop of the training that had its header at `line`. Raises `UsageError` if that is not certain.
+
+        `rule`: the end of what it says of how loops have to stand, with what to do.
+        """
         found = self.loops.get(line)
         if found is None:
             what = self.headers.get(line, "no loop")
             raise UsageError(
                 f"{now} has no loop, or several, that can be the training's loop at {filename}:{line} ({what}): the loops of the training "
-                "have to stand in the same functions, in each other, with the headers that they had. Add lines around and in them only"
+                f"have to stand in the same functions, in each other, {rule}"
             )
         return found
 

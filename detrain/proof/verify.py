@@ -63,7 +63,7 @@ class Repeatable:
         return segments_of(whole, self.ledger, is_finished=self.is_finished)
 
     def order(self, part: Segment) -> Order:
-        """What a worker needs to do a part again. Raises `OtherArguments`."""
+        """What a worker needs to do a part again. Raises `OtherArguments` or `OtherSource`."""
         order = order_for(self.directory, self.record, self.checkpoints, self.ledger, part)
         return replace(order, job=str(self.job.path) if self.job is not None else "", rank=self.rank, size=self.size)
 
@@ -217,7 +217,7 @@ def order_for(
     directory: RunDirectory, record: RunRecord, checkpoints: list[Checkpoint], done: ledger.Ledger, part: Segment,
     operators: tuple[Key | None, Key] | None = None,
 ) -> Order:  # fmt: skip
-    """What a worker needs to do a part again. Raises `OtherArguments`."""
+    """What a worker needs to do a part again. Raises `OtherArguments` or `OtherSource`."""
     invocation = _invocation_of(part, record, checkpoints)
     _check_invocation(part, invocation, checkpoints, done)
     _check_source(part, record)

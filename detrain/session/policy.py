@@ -136,7 +136,7 @@ class Policy:
         self._has_saved = True
 
     def _choose_interval(self, now_s: float) -> None:
-        """As the budget has it, but no longer than this attempt has trained: then a kill, whenever it comes, costs half of it at most."""
+        """As the budget has it, but no longer than this attempt has trained: then a kill, whenever it comes, costs about half of it."""
         if self.every.kind == "auto":
             by_budget_s = self.cost_s / self.every.count if self._costs_s else math.inf
             young_s = max(now_s - self._began_s, self.cost_s / YOUNG_BUDGET)

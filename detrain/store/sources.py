@@ -27,17 +27,19 @@ class SourceTexts:
 
     def write(self) -> None:
         """Append what is not in the file yet. Raises `OSError`."""
-        if not self._pending:
+        pending = self._pending.copy()  # the script's thread may add to it meanwhile
+        if not pending:
             return
         known = read(self._folder)
-        new = {digest: self._pending[digest] for digest in list(self._pending) if digest not in known}
+        new = {digest: content for digest, content in pending.items() if digest not in known}
         with (self._folder / NAME).open("ab+") as file:
             end = file.seek(0, 2)
             if end and file.seek(end - 1) >= 0 and file.read(1) != b"\n":
                 file.write(b"\n")
             for digest, content in new.items():
                 file.write(json.dumps([digest, content.decode("utf-8", "surrogateescape")]).encode() + b"\n")
-        self._pending.clear()
+        for digest in pending:
+            del self._pending[digest]
 
 
 def read(folder: Path) -> dict[str, bytes]:
