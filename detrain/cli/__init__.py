@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from detrain.cli import settings
+from detrain.cli.options import source_of
 from detrain.errors import DetrainError, UsageError
 from detrain.package import __version__
 
@@ -72,6 +73,14 @@ def cli() -> None:
     """Run training scripts so that they can be killed at any moment and resumed with exactly the same bits."""
 
 
+def _source(error: click.ClickException) -> str:
+    """Where a bad value stands, if not on the command line."""
+    if not isinstance(error, click.BadParameter) or error.ctx is None or error.param is None:
+        return ""
+    source = source_of(error.ctx, error.param)
+    return f" (from {source})" if source else ""
+
+
 def main() -> int:
     """Parse, run, and turn errors into messages and exit statuses.
 
@@ -85,7 +94,7 @@ def main() -> int:
         print(error.format_message(), file=sys.stderr)
         return UsageError.exit_status
     except click.ClickException as error:
-        print(f"detrain: error: {error.format_message()}", file=sys.stderr)
+        print(f"detrain: error: {error.format_message().rstrip('.')}{_source(error)}", file=sys.stderr)
         return UsageError.exit_status
     except click.exceptions.Exit as leaving:
         return leaving.exit_code

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import get_completion_class
 
 from detrain.cli import settings
 from detrain.cli.look import as_json_option
-from detrain.cli.options import TABLES
+from detrain.cli.options import source_of
 from detrain.cli.run import run, words_argument
 
 
@@ -36,9 +34,15 @@ class _Setting:
 def config(ctx: click.Context, module: str | None, as_json: bool, words: tuple[str, ...]) -> int:
     """Print the options of `detrain run` that hold here, and where each is from.
 
-    With a script, also what the file says for it. A flag goes before the environment (DETRAIN_RUN_KEEP and so on), that before the file
-    (`detrain.toml`, or `[tool.detrain]` in `pyproject.toml`, of this folder or the nearest above), and the file before the default.
-    """
+    With a script, also what the file says for it. A flag goes before the environment (DETRAIN_RUN_KEEP and so on), that before a file, that
+    before the default. The file is the `detrain.toml` of this folder or the nearest above, or, where that folder has none, its
+    `pyproject.toml`.
+
+    \b
+    detrain.toml               pyproject.toml                         of
+    [run]                      [tool.detrain.run]                     every script
+    [scripts."train*.py"]      [tool.detrain.scripts."train*.py"]     some, by their paths from the file's folder
+    """  # noqa: D301 - click's mark for a paragraph that is kept as it is
     parent = ctx.parent
     assert parent is not None
     file = parent.find_object(settings.File)
@@ -47,7 +51,7 @@ def config(ctx: click.Context, module: str | None, as_json: bool, words: tuple[s
     script = ["-m", module, *words] if module is not None else list(words)
     of_run = run.make_context("run", script, parent=parent)
     found = [
-        _Setting(max(one.opts, key=len), of_run.params[one.name], _source(of_run, one, file))
+        _Setting(max(one.opts, key=len), of_run.params[one.name], source_of(of_run, one) or "default")
         for one in run.params
         if isinstance(one, click.Option) and one.name is not None and one.name not in ("module", "help")
     ]
@@ -61,18 +65,6 @@ def config(ctx: click.Context, module: str | None, as_json: bool, words: tuple[s
     for one, value in zip(found, values, strict=True):
         click.echo(f"  {one.option:<{widths[0]}}  {value:<{widths[1]}}  {one.source}".rstrip())
     return 0
-
-
-def _source(of_run: click.Context, option: click.Option, file: settings.File | None) -> str:
-    assert option.name is not None
-    source = of_run.get_parameter_source(option.name)
-    if source == ParameterSource.ENVIRONMENT:
-        named = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
-        own = f"{of_run.auto_envvar_prefix}_{option.name.upper()}"
-        return next((name for name in named if os.environ.get(name)), own)
-    if source == ParameterSource.DEFAULT_MAP and file is not None:
-        return str(of_run.meta.get(TABLES, {}).get(option.name, file.where("run")))
-    return "default"
 
 
 @click.command()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from detrain.cli import settings
 
@@ -12,6 +14,20 @@ from detrain.cli import settings
 GIVEN = "detrain.given"
 #: Under this key, for `detrain config`: the table of the file that each option's value is from.
 TABLES = "detrain.tables"
+
+
+def source_of(ctx: click.Context, option: click.Parameter) -> str:
+    """Who says what an option is: the variable of the environment, the table of the file; "" for the command line or nobody."""
+    assert option.name is not None
+    source = ctx.get_parameter_source(option.name)
+    if source == ParameterSource.ENVIRONMENT:
+        named = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+        own = f"{ctx.auto_envvar_prefix}_{option.name.upper()}"
+        return next((name for name in named if os.environ.get(name)), own)
+    file = ctx.find_object(settings.File)
+    if source == ParameterSource.DEFAULT_MAP and file is not None:
+        return str(ctx.meta.get(TABLES, {}).get(option.name, file.where(ctx.info_name or "")))
+    return ""
 
 
 class Option(click.Option):

@@ -29,6 +29,15 @@ if TYPE_CHECKING:
     from detrain.launch.request import Request
 
 
+def _when(_ctx: click.Context, _option: click.Parameter, text: str) -> str:
+    """Refuse it here, where it is known who says it: the command line, the environment or a file."""
+    try:
+        policy.parse(text)
+    except UsageError as error:
+        raise click.BadParameter(str(error).removeprefix("--every ")) from None
+    return text
+
+
 seed_option = click.option(
     "--seed",
     type=click.IntRange(0),
@@ -73,6 +82,7 @@ _ENDS = "DETRAIN_ENDS_S"
 )
 @_checkpoints(
     "--every",
+    callback=_when,
     envvar="DETRAIN_EVERY",
     default="auto",
     show_default=True,
@@ -206,7 +216,6 @@ def run(
     """  # fmt: skip
     if os.environ.get("ENABLE_TRACE", "0") not in ("", "0"):
         return _trace(module, words, options)
-    policy.parse(options["every"])
     if options["memory_budget"]:
         from detrain.session.memory import limit_of
 

@@ -51,8 +51,12 @@ class File:
 
     def check(self, commands: list[str]) -> None:
         """Every table is of a command, or of scripts."""
-        for name in self._tables:
+        for name, table in self._tables.items():
             if name not in (*commands, SCRIPTS):
+                if not isinstance(table, dict):
+                    raise self._error(
+                        "", f"{name} is in no command's table; an option stands in one, as [{self._prefix}run]"
+                    )
                 raise self._error("", f"there is no command {name}{_nearest(name, [*commands, SCRIPTS])}")
         for pattern, table in self._scripts.items():
             if not isinstance(table, dict):

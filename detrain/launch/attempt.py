@@ -242,13 +242,13 @@ class Attempt:
         if changed and not self.request.trusts:
             raise InexactResume(
                 f"the source has changed since {chain[-1].name}: {told}",
-                "Start over with --fresh (the old run is kept), or resume from the checkpoint with --trust-changes",
+                "Put it back as it was, start over with --fresh (the old run is kept), or resume from the checkpoint with --trust-changes",
             )
         if changed:
             warn(
                 "source-changed",
-                f"the source has changed since {chain[-1].name}: {told}. Where its set-up code now makes another value, the checkpoint's "
-                "is used",
+                f"the source has changed since {chain[-1].name}: {told}. What the checkpoint holds is used, also where set-up code now "
+                "makes other values. Until there is a new checkpoint, a resume needs --trust-changes again",
             )
         return chain, changed
 

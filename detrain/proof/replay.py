@@ -293,7 +293,7 @@ def format_summary(result: dict[str, Any]) -> Iterator[str]:
         compared = counted(sum(row["num_compared"] for row in rows), "record")
         num_checkpoints = sum("num_leaves" in row for row in rows)
         checkpoints = f" and {counted(num_checkpoints, 'checkpoint')}" if num_checkpoints else ""
-        yield f"proved: the same training as in the run; {compared} of the ledger{checkpoints} have the same bits"
+        yield f"proved: {compared} of the ledger{checkpoints} have the same bits as in the run"
     else:
         num_bad = sum(row["result"] != SAME for row in rows)
         yield f"not proved: {num_bad} of {counted(len(rows), 'part')}"

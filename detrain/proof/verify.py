@@ -138,7 +138,9 @@ def _usable(directory: RunDirectory, record: RunRecord) -> tuple[list[Checkpoint
     sources = checkpoints[0].meta.sources if checkpoints else _sources(directory, record)
     changed = instfile.changed_sources(sources)
     if changed:
-        raise ResumeRefused(f"the source has changed since the run: {', '.join(changed)}. It cannot be repeated")
+        raise ResumeRefused(
+            f"the source has changed since the run: {', '.join(changed)}. It can be repeated once that is put back"
+        )
     return checkpoints, [str(error) for error in bad]
 
 
@@ -397,13 +399,16 @@ def _notes(row: dict[str, Any]) -> list[str]:
 
 def _what(result: dict[str, Any]) -> str:
     num_ranks = result.get("ranks", 1)
-    return "the run was" if num_ranks == 1 else f"the job's {num_ranks} ranks were"
+    return "the run was" if num_ranks == 1 else f"the job of {num_ranks} ranks was"
 
 
 def _summary(result: dict[str, Any]) -> str:
     rows = result["segments"]
     if not result["same"]:
         num_bad = sum(row["result"] != SAME for row in rows)
+        if not result["damaged"] and all(row["result"] in (SAME, UNPROVED) for row in rows):
+            others = f"; the other {len(rows) - num_bad} have the same bits" if num_bad < len(rows) else ""
+            return f"not proved: {num_bad} of {counted(len(rows), 'segment')} could not be compared to the end{others}"
         return f"not proved: {num_bad} of {len(rows)} segments, {len(result['damaged'])} damaged checkpoints"
     compared = counted(sum(row["num_compared"] for row in rows), "record")
     checkpoints = counted(sum("num_leaves" in row for row in rows), "checkpoint")

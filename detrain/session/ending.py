@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,7 @@ def say_last(session: Session, status: object, signal_name: str, *, is_interrupt
             else f"{command} proves what was trained since the run was changed"
         )
         attempts = counted(settings.attempt, "attempt")
+        _flush()
         say(f"finished after {counted(position.batches, 'batch', 'batches')}{epochs}, in {attempts}; {proof}")
         return
     if is_interrupted:
@@ -83,6 +85,14 @@ def say_last(session: Session, status: object, signal_name: str, *, is_interrupt
         what = "the script ended with an error" if status == 1 else f"the script ended with status {status}"
     text = f"{what} {where(session)}; {what_next(session)}"
     atexit.register(say, text)
+
+
+def _flush() -> None:
+    """In a log file, what the script has printed stands before what is said of the run."""
+    # Of a reader that has left python speaks itself when it ends; of a stream that the script has closed nobody does.
+    with contextlib.suppress(OSError, ValueError):
+        if sys.__stdout__ is not None:
+            sys.__stdout__.flush()
 
 
 def where(session: Session) -> str:

@@ -328,7 +328,7 @@ class Resume:
         if changed and not self.is_trusting:
             raise InexactResume(
                 f"the source has changed since {target.name}: {', '.join(sorted(changed))}",
-                "Start over with --fresh (the old run is kept), or resume from the checkpoint with --trust-changes",
+                "Put it back as it was, start over with --fresh (the old run is kept), or resume from the checkpoint with --trust-changes",
             )
 
     def _check_leaves(self, doubtful: list[str]) -> None:

@@ -122,7 +122,7 @@ def test_changed_source_is_refused_then_taken_when_trusted(detrain, other_source
     said = detrain("run", "train.py")
     assert (said.status, said.out) == (2, "")
     assert re.search(
-        rf"the source has changed since checkpoint_\d+_\d+.h5: {tmp_path}/train.py \(lines 1, 2, \d+\)\. Start over with --fresh",
+        rf"the source has changed since checkpoint_\d+_\d+.h5: {tmp_path}/train.py \(lines 1, 2, \d+\)\. Put it back as it was, start over",
         said.err,
     )
     assert content(other_source) == before

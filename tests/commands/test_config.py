@@ -68,7 +68,12 @@ def test_the_table_of_a_project_counts_where_there_is_no_file_of_its_own(said, t
         ("[run]\nevry = 1\n", "detrain.toml [run]: there is no option evry; did you mean every?"),
         ("[rnu]\nkeep = 1\n", "detrain.toml: there is no command rnu; did you mean run?"),
         ("[run]\nfresh = true\n", "detrain.toml [run]: there is no option fresh"),
-        ("[run]\nkeep = 0\n", "Invalid value for '--keep': 0 is not in the range x>=1."),
+        ("[run]\nkeep = 0\n", "Invalid value for '--keep': 0 is not in the range x>=1 (from detrain.toml [run])"),
+        (
+            '[run]\nevery = "30 bananas"\n',
+            "30 bananas: expected epoch, 5epochs, epochs:3,6, 100batches, 30s, auto, 2% or never",
+        ),
+        ("every = 1\n", "detrain.toml: every is in no command's table; an option stands in one, as [run]"),
         ("[remat.pln]\n", "detrain.toml [remat]: there is no command pln; did you mean plan?"),
         ("run = 1\n", "detrain.toml: run is a table"),
         ("scripts = 1\n", "detrain.toml: scripts is a table of scripts"),

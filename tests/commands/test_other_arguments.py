@@ -138,5 +138,5 @@ def test_changed_source_and_arguments_are_refused_and_the_second_flag_says_what_
     said = run("A", *NEW, options=["--trust-changes", "--keep-trained"])
     assert said.status == 0, said.err
     assert "The checkpoint's values are used for everything in it [arguments-ignored]" in said.err
-    assert "where its set-up code now makes another value, the checkpoint's value is used [source-changed]" in said.err
+    assert "What the checkpoint holds is used, also where set-up code now makes other values." in said.err
     assert lines(said)[-2].startswith("batch 36 ")

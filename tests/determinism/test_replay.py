@@ -95,7 +95,7 @@ def test_epochs_are_shown_with_the_added_lines_and_proved(script) -> None:
     assert len(shown) == 2 * 22
     assert one.errors.count("sum True of 10") == 2
     assert "epoch 3, from checkpoint_3_0.h5, up to checkpoint_4_0.h5: same" in one.said
-    assert "proved: the same training as in the run" in one.said
+    assert "have the same bits as in the run" in one.said
     assert "2 processes at a time; in the run these 20 batches took" in one.said
 
 

@@ -372,7 +372,7 @@ def test_ranks_are_started_and_started_again_by_one_command(tmp_path, expected):
     (directory,) = (tmp_path / ".detrain").iterdir()
     verify = [sys.executable, "-m", "detrain", "verify", str(directory)]
     done = subprocess.run(verify, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
-    assert "proved: the job's 2 ranks were repeated to its end" in done.stdout
+    assert "proved: the job of 2 ranks was repeated to its end" in done.stdout
     assert done.returncode == 0
     ledger = directory / "rank_1" / "ledger"
     ledger.write_bytes(with_another_digest(ledger.read_bytes()))
