@@ -73,12 +73,13 @@ def cli() -> None:
     """Run training scripts so that they can be killed at any moment and resumed with exactly the same bits."""
 
 
-def _source(error: click.ClickException) -> str:
-    """Where a bad value stands, if not on the command line."""
+def _told(error: click.ClickException) -> str:
+    """What is wrong; of a bad value also where it stands, if not on the command line."""
+    text = error.format_message()
     if not isinstance(error, click.BadParameter) or error.ctx is None or error.param is None:
-        return ""
+        return text
     source = source_of(error.ctx, error.param)
-    return f" (from {source})" if source else ""
+    return f"{text.rstrip('.')} (from {source})" if source else text
 
 
 def main() -> int:
@@ -94,7 +95,7 @@ def main() -> int:
         print(error.format_message(), file=sys.stderr)
         return UsageError.exit_status
     except click.ClickException as error:
-        print(f"detrain: error: {error.format_message().rstrip('.')}{_source(error)}", file=sys.stderr)
+        print(f"detrain: error: {_told(error)}", file=sys.stderr)
         return UsageError.exit_status
     except click.exceptions.Exit as leaving:
         return leaving.exit_code

@@ -17,7 +17,7 @@ TABLES = "detrain.tables"
 
 
 def source_of(ctx: click.Context, option: click.Parameter) -> str:
-    """Who says what an option is: the variable of the environment, the table of the file; "" for the command line or nobody."""
+    """Where an option's value is from: a variable of the environment, or a file and its table; "" for the command line and the default."""
     assert option.name is not None
     source = ctx.get_parameter_source(option.name)
     if source == ParameterSource.ENVIRONMENT:
@@ -26,7 +26,10 @@ def source_of(ctx: click.Context, option: click.Parameter) -> str:
         return next((name for name in named if os.environ.get(name)), own)
     file = ctx.find_object(settings.File)
     if source == ParameterSource.DEFAULT_MAP and file is not None:
-        return str(ctx.meta.get(TABLES, {}).get(option.name, file.where(ctx.info_name or "")))
+        table = ".".join(
+            ctx.command_path.split()[1:]
+        )  # "detrain remat plan": the table of `plan` within that of `remat`
+        return str(ctx.meta.get(TABLES, {}).get(option.name, file.where(table)))
     return ""
 
 

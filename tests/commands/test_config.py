@@ -87,6 +87,13 @@ def test_what_no_command_knows_is_refused_and_named(said, text, says):
     assert says in err
 
 
+def test_a_bad_value_of_a_command_within_a_group_is_said_to_be_from_its_table(said):
+    text = "[remat.plan]\ntime-limit = -1\n"
+    status, _, err = said("remat", "plan", "--budget", "0.4", "--planner", "auto", "detrain.toml", detrain=text)
+    assert status == 2
+    assert err.endswith("-1.0 is not in the range x>0 (from detrain.toml [remat.plan])\n")
+
+
 def test_options_of_other_commands(said):
     status, out, err = said("ls", ".", detrain="[ls]\njson = true\n")
     assert (status, json.loads(out), err) == (0, [], "")
