@@ -26,9 +26,8 @@ def source_of(ctx: click.Context, option: click.Parameter) -> str:
         return next((name for name in named if os.environ.get(name)), own)
     file = ctx.find_object(settings.File)
     if source == ParameterSource.DEFAULT_MAP and file is not None:
-        table = ".".join(
-            ctx.command_path.split()[1:]
-        )  # "detrain remat plan": the table of `plan` within that of `remat`
+        # "detrain remat plan": the table of `plan` within that of `remat`.
+        table = ".".join(ctx.command_path.split()[1:])
         return str(ctx.meta.get(TABLES, {}).get(option.name, file.where(table)))
     return ""
 

@@ -39,7 +39,7 @@ from detrain.session.memory import limit_of
 from detrain.session.pipelines import order_of
 from detrain.session.replay import Replay, digest_of
 from detrain.session.rerun import Rerun
-from detrain.session.resume import Resume, chain_to, plan
+from detrain.session.resume import OTHER_SOURCE, Resume, chain_to, plan
 from detrain.session.session import Session
 from detrain.session.trusting import Trusting
 from detrain.state import patches
@@ -242,7 +242,7 @@ class Attempt:
         if changed and not self.request.trusts:
             raise InexactResume(
                 f"the source has changed since {chain[-1].name}: {told}",
-                "Put it back as it was, start over with --fresh (the old run is kept), or resume from the checkpoint with --trust-changes",
+                OTHER_SOURCE,
             )
         if changed:
             warn(

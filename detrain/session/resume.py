@@ -39,6 +39,9 @@ if TYPE_CHECKING:  # they load numpy, which a script that trains has loaded by t
     from detrain.state.tree import Tree
     from detrain.store.checkpoint import Checkpoint
 
+#: What can be done where a source has changed since a checkpoint.
+OTHER_SOURCE = "Put it back as it was, start over with --fresh (the old run is kept), or resume from the checkpoint with --trust-changes"
+
 
 class Resume:
     """The checkpoints still ahead, in order. Empty for a run that starts from its beginning."""
@@ -328,7 +331,7 @@ class Resume:
         if changed and not self.is_trusting:
             raise InexactResume(
                 f"the source has changed since {target.name}: {', '.join(sorted(changed))}",
-                "Put it back as it was, start over with --fresh (the old run is kept), or resume from the checkpoint with --trust-changes",
+                OTHER_SOURCE,
             )
 
     def _check_leaves(self, doubtful: list[str]) -> None:
